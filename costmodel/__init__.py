@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
-    from costmodel.performance.engines import Engine
     from costmodel.performance.fitting import fit_machine
     from costmodel.performance.probing import calibrate_machine
     from costmodel.performance.serving import Drafts, Serving, serve
-    from costmodel.performance.stacks import Stack
     from costmodel.performance.time import Time, time_on
+    from costmodel.training.engines import Engine
+    from costmodel.training.stacks import Stack
 
     GPT = Transformer
     GPT2Small: Transformer
@@ -62,11 +62,11 @@ _HOMES = {
     "Machine": "costmodel.hardware.machine",
     "load_machine": "costmodel.hardware.catalogue",
     "machines": "costmodel.hardware.catalogue",
-    "Engine": "costmodel.performance.engines",
+    "Engine": "costmodel.training.engines",
     **dict.fromkeys(("Drafts", "Serving", "serve"), "costmodel.performance.serving"),
     "fit_machine": "costmodel.performance.fitting",
     "calibrate_machine": "costmodel.performance.probing",
-    "Stack": "costmodel.performance.stacks",
+    "Stack": "costmodel.training.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
     "from_torch": "costmodel.importers.torch.importing",

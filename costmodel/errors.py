@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TypeVar
-
-Made = TypeVar("Made")
 
 
 class CostModelError(ValueError):
@@ -70,18 +67,6 @@ def listed(names: Sequence[str]) -> str:
     ends = list(accumulate(len(name) + 2 for name in names))
     fit = max(1, sum(end <= MOST_LISTED for end in ends))
     return ", ".join(names[:fit]) + (f" and {len(names) - fit:,} more" if len(names) > fit else "")
-
-
-def named(what: str, given: object, kind: type[Made], ready: Mapping[str, Made]) -> Made:
-    """A ready-made one by its name, or a declared one as it is. Raises UnknownNameError."""
-    if isinstance(given, kind):
-        return given
-    if not isinstance(given, str):
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise UnknownNameError(f"{what}={shown(given)} is neither a name nor {article} {kind.__name__}")
-    if given not in ready:
-        raise unknown(what, given, ready)
-    return ready[given]
 
 
 def shown(value: object) -> str:

@@ -14,7 +14,8 @@ from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.graph.recomputation import is_named, paths_to, unknown_part
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

@@ -12,7 +12,8 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_flops
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from costmodel.training.settings import SettingsAndFields
+    from costmodel.training.keywords import SettingsAndFields
 
 MOST = 64
 """More than this side by side is a sweep."""

@@ -12,7 +12,8 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import show_change, shower
 from costmodel.errors import CostModelError
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

@@ -24,7 +24,8 @@ from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
-from costmodel.training.settings import Lora, Settings, SeveralSettings, takes_settings
+from costmodel.training.keywords import SeveralSettings
+from costmodel.training.settings import Lora, Settings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

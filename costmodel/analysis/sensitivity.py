@@ -20,7 +20,8 @@ from costmodel.display.units import UNITS, shower
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.symbolic.guards import expression
 from costmodel.symbolic.symbols import CeilDiv
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

@@ -31,7 +31,8 @@ from costmodel.display.units import (
     whole,
 )
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.kv_cache import Cache
@@ -17,15 +14,9 @@ from costmodel.layers.arithmetic import Add, Cast
 from costmodel.layers.attention import SoftmaxAlong
 from costmodel.layers.linear import Linear
 from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
-from costmodel.training.settings import SETTING_NAMES, Settings
+from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
-OF_ATTENTION = ("attention", "attention_pairs")
-OF_TRAINING = ("optimizer", "loss", "loss_precision", "label_smoothing", "accumulate", "checkpoint")
-OF_CACHE = ("past", "speculative", "cache", "page_size", "cache_precision", "latent_attention")
-DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
-
-
-EXTENTS = ("seq", "target_seq", "image", "past")
+EXTENTS, OF_ATTENTION, OF_CACHE, OF_TRAINING = map(needing, ("extent", "attention", "cache", "training"))
 
 
 def applicable(model: Architecture) -> list[str]:
@@ -39,25 +30,25 @@ def check_applies(model: Architecture, settings: Settings) -> None:
     """Raise SettingError for a setting that is not at its default and cannot matter; no loss is right in inference."""
     name = type(model).__name__
     for setting in () if model.HAS_ATTENTION else OF_ATTENTION:
-        if (value := getattr(settings, setting)) != DEFAULTS[setting]:
+        if (value := getattr(settings, setting)) != SETTINGS[setting].default:
             raise SettingError(
                 f"{setting}={shown(value)} does not apply to {name} {model.title!r}, which has no attention: "
                 "leave it out"
             )
     for setting in () if settings.keeps else OF_CACHE:
-        if (value := getattr(settings, setting)) != DEFAULTS[setting]:
+        if (value := getattr(settings, setting)) != SETTINGS[setting].default:
             raise SettingError(
                 f"{setting}={shown(value)} does not apply to mode {settings.mode!r}, which keeps no keys and values: "
                 "use mode='decode' or 'prefill'"
             )
     if settings.speculative is not None and settings.mode == "prefill":
         raise SettingError(f"speculative={settings.speculative} is for decoding: use mode='decode'")
-    if settings.page_size != DEFAULTS["page_size"] and settings.cache != "paged":
+    if settings.page_size != SETTINGS["page_size"].default and settings.cache != "paged":
         raise SettingError(
             f"page_size={settings.page_size} does not apply to cache {settings.cache!r}: use cache='paged'"
         )
     for setting in () if settings.training else OF_TRAINING:
-        if (value := getattr(settings, setting)) != DEFAULTS[setting] and value is not None:
+        if (value := getattr(settings, setting)) != SETTINGS[setting].default and value is not None:
             raise SettingError(
                 f"{setting}={shown(value)} does not apply to mode {settings.mode!r}: leave it out, or train"
             )

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, option, verb
-from costmodel.cli.options import AXES, OVER, QUANTITIES, SETTINGS, axes
+from costmodel.cli.options import AXES, OPTIONS, OVER, QUANTITIES, axes
 
 
 @verb(
@@ -16,7 +16,7 @@ from costmodel.cli.options import AXES, OVER, QUANTITIES, SETTINGS, axes
     argument("target", "Such as 24GiB for memory, else 124M or 2.5T."),
     option("--for", "for_", metavar="SIZE", default="batch", help="What to find: batch, seq, layers, width, ..."),
     RESERVE,
-    *SETTINGS,
+    *OPTIONS,
     examples=(
         "solve gpt2-small memory.peak 24GiB --for batch --seq 512",
         "solve gpt2-small params 1B --for layers",
@@ -43,7 +43,7 @@ def solve(
     argument("a", "A quantity, or a part's: attention (its FLOPs), attention:params, ..."),
     argument("b", "Another, given in the same way."),
     option("--for", "for_", metavar="SIZE", default="seq", help="What grows: batch, seq, layers, width, ..."),
-    *SETTINGS,
+    *OPTIONS,
     examples=(
         "break-even gpt2-small attention mlp --for seq",
         "break-even resnet50 memory.activations memory.weights --for batch --json",
@@ -60,7 +60,7 @@ def break_even(model: str, a: str, b: str, for_: str, settings: dict[str, Any]) 
 @verb(
     MODEL,
     QUANTITY,
-    *SETTINGS,
+    *OPTIONS,
     examples=("sensitivity gpt2-small memory.peak --batch 8", "sensitivity resnet50 flops.total"),
 )
 def sensitivity(model: str, quantity: str, settings: dict[str, Any]) -> Any:

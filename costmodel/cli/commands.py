@@ -37,7 +37,7 @@ class Shown(Data):
         return self.text
 
 
-class Setting(click.Option):
+class SettingOption(click.Option):
     """An option for a setting of a question; help lists these apart, and a verb gets those given in one mapping."""
 
 
@@ -70,7 +70,7 @@ class Verb(click.Command):
             return self._answer(ctx, as_json=as_json)
 
     def _answer(self, ctx: click.Context, *, as_json: bool) -> tuple[str, int]:
-        if names := [option.name for option in self.params if isinstance(option, Setting)]:
+        if names := [option.name for option in self.params if isinstance(option, SettingOption)]:
             given = {name: ctx.params.pop(name) for name in names}
             ctx.params["settings"] = {name: value for name, value in given.items() if value is not None}
         out = ctx.params.pop(OUT, None)
@@ -93,7 +93,7 @@ class Verb(click.Command):
         """Options of the verb, then the settings of a question."""
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
         for heading, kind in (("Options", False), ("Settings", True)):
-            records = [option.get_help_record(ctx) for option in options if isinstance(option, Setting) is kind]
+            records = [option.get_help_record(ctx) for option in options if isinstance(option, SettingOption) is kind]
             if records:
                 with formatter.section(heading):
                     formatter.write_dl([record for record in records if record])

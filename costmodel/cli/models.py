@@ -64,9 +64,9 @@ def _precisions() -> dict[str, str]:
 
 
 def _settings() -> dict[str, str]:
-    from costmodel.training.settings import MEANINGS
+    from costmodel.training.settings import SETTINGS
 
-    return {name: str(meaning) for name, meaning in MEANINGS.items()}
+    return {name: str(setting) for name, setting in SETTINGS.items()}
 
 
 def _layers() -> dict[str, str]:

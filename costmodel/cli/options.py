@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_origin
 
 import click
 
-from costmodel.cli.commands import Setting, option
+from costmodel.cli.commands import SettingOption, option
 from costmodel.errors import SettingError, shown
-from costmodel.layers.adaptation import Lora
-from costmodel.training.optimizers import OPTIMIZERS
-from costmodel.training.precision import PRECISIONS
-from costmodel.training.settings import MEANINGS, Settings
+from costmodel.training.settings import SETTINGS, Lora, Setting
 
 DECIMAL = r"-?[0-9]{1,30}(\.[0-9]{1,30})?"
 """A number with or without a fraction."""
@@ -34,6 +30,12 @@ def _share(text: str) -> float:
     if not re.fullmatch(DECIMAL, text):
         raise click.BadParameter(f"{shown(text)} is not a number: use one such as 0.1")
     return float(text)
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise click.BadParameter(f"{shown(text)} is neither true nor false")
+    return text == "true"
 
 
 def _image(text: str) -> tuple[int, int]:
@@ -61,6 +63,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "HxW": _image,
     "NAMES": _names,
     "RANK:NAMES": _lora,
+    "true|false": _truth,
 }
 """What reads the text of a setting, by what stands for its values in the help."""
 _EXAMPLES = {"HxW": "224 or 224x320", "NAMES": "embedding,mlp", "RANK:NAMES": "8:qkv,mlp.up"}
@@ -68,6 +71,7 @@ _EXAMPLES = {"HxW": "224 or 224x320", "NAMES": "embedding,mlp", "RANK:NAMES": "8
 _STANDS_FOR: dict[Any, str] = {
     int: "N",
     float: "X",
+    bool: "true|false",
     str: "NAME",
     tuple[int, int]: "HxW",
     tuple[str, ...]: "NAMES",
@@ -77,21 +81,14 @@ _STANDS_FOR: dict[Any, str] = {
 
 MOST_METAVAR = 50
 """Characters that choices take beside an option's name; longer ones stand in its help."""
-NAMED = {"optimizer": tuple(OPTIMIZERS), "precision": tuple(PRECISIONS)}
-"""Names that a setting takes which are not in its type."""
 
 
-def _forms(hint: Any) -> Iterator[str]:
-    """What stands for the values of a type: each name of a literal, N, NAMES, ...; FILE for what has fields."""
-    if get_origin(hint) is Literal:
-        yield from (value for value in get_args(hint) if value not in (None, "default"))
-    elif hint in _STANDS_FOR:
-        yield _STANDS_FOR[hint]
-    elif get_args(hint):
-        for part in get_args(hint):
-            yield from _forms(part)
-    elif hint is not NoneType:
-        yield "FILE"
+def _forms(setting: Setting) -> tuple[str, ...]:
+    """What stands for the values of a setting: each name, N, NAMES, ...; FILE for what has fields."""
+    names = [name for name in setting.choices if name != "default"]
+    types = [hint for hint in setting.options if get_origin(hint) is not Literal and hint is not NoneType]
+    forms = [*names, *(_STANDS_FOR.get(hint, "FILE") for hint in types)]
+    return tuple(form for form in forms if form != "NAME" or "NAMES" not in forms)  # a list of names may be of one
 
 
 def _reader(forms: tuple[str, ...]) -> Callable[[str], Any]:
@@ -106,25 +103,20 @@ def _reader(forms: tuple[str, ...]) -> Callable[[str], Any]:
     return value
 
 
-def _options() -> Iterator[tuple[Setting, Setting]]:
+def _options() -> Iterator[tuple[SettingOption, SettingOption]]:
     """For each setting the option that takes one value, and the one that takes several."""
-    hints = get_type_hints(Settings, include_extras=True)
-    for field in fields(Settings):
-        hint = get_args(hints[field.name])[0]
-        forms = tuple(_forms(hint))
-        if "NAMES" in forms:  # a list of names may be of one
-            forms = tuple(form for form in forms if form != "NAME")
-        text = str(MEANINGS[field.name])
+    for setting in SETTINGS.values():
+        forms, text = _forms(setting), str(setting)
         if forms[0] in _EXAMPLES:
             text = f"{text.removesuffix('.')}, such as {_EXAMPLES[forms[0]]}."
-        name, metavar = [f"--{field.name.replace('_', '-')}"], "|".join(forms)
-        named = NAMED.get(field.name, forms if len(metavar) > MOST_METAVAR else ())
-        if named:
-            metavar = metavar if field.name in NAMED else "NAME"
-            text = f"{text} Names: {', '.join(named)}."
-        one = Setting(name, type=_reader(forms), metavar=metavar, help=text)
+        name, metavar = [f"--{setting.name.replace('_', '-')}"], "|".join(forms)
+        if len(metavar) > MOST_METAVAR:
+            names = tuple(form for form in forms if form != "FILE")
+            metavar = "|".join(("NAME", *forms[len(names) :]))
+            text = f"{text} Names: {', '.join(names)}."
+        one = SettingOption(name, type=_reader(forms), metavar=metavar, help=text)
         of_names = forms in (("NAMES",), ("RANK:NAMES",))  # one value of these has commas
-        yield one, one if of_names else Setting(name, multiple=True, callback=_axis, metavar="VALUES", help=text)
+        yield one, one if of_names else SettingOption(name, multiple=True, callback=_axis, metavar="VALUES", help=text)
 
 
 def _axis(_: click.Context, setting: click.Parameter, texts: tuple[str, ...]) -> Sequence[Any] | None:
@@ -136,20 +128,16 @@ def _axis(_: click.Context, setting: click.Parameter, texts: tuple[str, ...]) ->
 
 def axes(settings: Mapping[str, Any], over: Sequence[str]) -> dict[str, Any]:
     """What varies: the settings that are given, and fields of the model from ``FIELD=VALUES``. Raises SettingError."""
-    asked = dict(settings)
+    axes = dict(settings)
     for text in over:
         field, equals, values = text.partition("=")
         if not equals or not field:
             raise SettingError(f"--over {shown(text)} names no field and values: use text such as layers=6:48:6")
         field = field.strip()
-        if field in asked:
+        if field in axes:
             raise SettingError(f"axis {field} is given twice: put all its values in one, as in {field}=1,2,4")
-        found = read_values(field, values)
-        asked[field] = found if isinstance(found, range) else [_WORDS.get(str(v).lower(), v) for v in found]
-    return asked
-
-
-_WORDS: dict[str, Any] = {"true": True, "false": False}
+        axes[field] = read_values(field, values)
+    return axes
 
 
 def read_values(name: str, text: str) -> Sequence[Any]:
@@ -179,6 +167,8 @@ def _piece(name: str, text: str) -> Sequence[Any]:
         return _range(name, text)
     if not text:
         raise SettingError(f"axis {name} has an empty value: take out a comma")
+    if text.lower() in ("true", "false"):
+        return [text.lower() == "true"]
     return [tuple(text.split("+")) if "+" in text else text]
 
 
@@ -218,7 +208,7 @@ def _quantities(_: click.Context, __: click.Parameter, text: str | None) -> list
     return names
 
 
-SETTINGS, AXES = zip(*_options(), strict=True)
+OPTIONS, AXES = zip(*_options(), strict=True)
 """An option for each setting of `predict`: with one value, and with several."""
 OVER = option("--over", metavar="FIELD=VALUES", multiple=True, help="Vary a field of the model: layers=6:48:6.")
 QUANTITIES = option(

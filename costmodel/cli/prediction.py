@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Shown, argument, option, verb
-from costmodel.cli.options import SETTINGS
+from costmodel.cli.options import OPTIONS
 
 if TYPE_CHECKING:
     from costmodel.performance.time import Time
@@ -40,7 +40,7 @@ BILL = (
     option("--channels-last", is_flag=True, help="With --on, convolutions have channels last in memory."),
     *RUN,
     *BILL,
-    *SETTINGS,
+    *OPTIONS,
     examples=(
         "predict gpt2-small --batch 32 --seq 512",
         "predict gpt2-small --batch 32 --seq 512 --on h100-sxm --stack compiled",
@@ -122,7 +122,7 @@ def _with_run(time: Time, given: dict[str, Any]) -> Shown:
 @verb(
     MODEL,
     QUANTITY,
-    *SETTINGS,
+    *OPTIONS,
     examples=("explain gpt2-small params", "explain gpt2-small memory.activations --batch 32 --seq 512"),
 )
 def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
@@ -137,7 +137,7 @@ def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
     argument("memory", "What there is, such as 24GiB or 80GB."),
     RESERVE,
     option("--choose", is_flag=True, help="Find the checkpoint that fits and recomputes least."),
-    *SETTINGS,
+    *OPTIONS,
     examples=(
         "fits gpt2-small 24GiB --batch 32 --seq 512 --checkpoint block --reserve 1GiB",
         "fits gpt2-small 24GiB --batch 32 --seq 512 --choose",
@@ -158,7 +158,7 @@ def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: d
 
 @verb(
     MODEL,
-    *SETTINGS,
+    *OPTIONS,
     examples=(
         "timeline gpt2-small --batch 8 --seq 512",
         "timeline gpt2-small --batch 8 --checkpoint block --out memory.png",

@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.cli.commands import MODEL, Shown, Verbs, argument, epilog, option, verb, writable
-from costmodel.cli.options import SETTINGS
+from costmodel.cli.options import OPTIONS
 from costmodel.errors import SettingError, shown
+from costmodel.training.settings import SETTINGS
 
 if TYPE_CHECKING:
     from costmodel.roofline.comparison import Changes
 
-RUN = [
-    setting
-    for setting in SETTINGS
-    if setting.name
-    in ("batch", "seq", "target_seq", "image", "mode", "optimizer", "loss", "loss_chunks", "loss_precision")
-    or setting.name in ("flop_rule", "attention_pairs", "freeze", "lora")
-]
+EXECUTED = {n for n, setting in SETTINGS.items() if setting.executed == "any" and "cache" not in setting.needs}
+RUN = [option for option in OPTIONS if option.name in EXECUTED]
 """Settings that change what is run here, or what is counted of it."""
 ROUNDS = option("--rounds", metavar="N", type=int, help="So many passes, or turns of each layer alone, and no more.")
 NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")

@@ -8,11 +8,9 @@ from typing import Any
 import click
 
 from costmodel.cli.commands import MODEL, option, verb
-from costmodel.cli.options import SETTINGS, read_values
+from costmodel.cli.options import OPTIONS, read_values
 from costmodel.errors import SettingError, shown
-
-SERVED = ("precision", "attention", "cache_precision", "latent_attention")
-"""Settings of `predict` that serving takes too; `performance.serving` has them, and takes long to load."""
+from costmodel.training.settings import SETTINGS
 
 
 def _several(_: click.Context, parameter: click.Parameter, text: str | None) -> Sequence[Any] | None:
@@ -48,7 +46,7 @@ def _drafts(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
     ),
     option("--drafts", metavar="MODEL:N:CHANCE", callback=_drafts, help="Speculative: llama-3.2-1b:4:0.8."),
     option("--price", type=float, metavar="MONEY", help="Of an hour of the machine."),
-    *(setting for setting in SETTINGS if setting.name in SERVED),
+    *(option for option in OPTIONS if SETTINGS[str(option.name)].served),
     examples=(
         "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --engine vllm",
         "serve llama-2-7b --on rtx-4090 --input 1 --output 128 --engine llama.cpp --precision int4 --concurrency 1",

@@ -42,8 +42,8 @@ from costmodel.graph.tape import Tape
 from costmodel.importers.files import settings_of
 from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
-from costmodel.training.settings import GivenSettings, Settings, takes_settings
-from costmodel.training.settings import Stack as StackName
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import OneStack, Settings, takes_settings
 
 if TYPE_CHECKING:
     import sympy
@@ -277,7 +277,7 @@ class Prediction(Data):
         self,
         machine: str | os.PathLike[str] | Machine,
         *,
-        stack: StackName | costmodel.Stack = "eager",
+        stack: OneStack = "eager",
         tier: Literal["ceiling", "typical", "calibrated"] | None = None,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
@@ -286,7 +286,8 @@ class Prediction(Data):
 
         Args:
             machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`.
-            stack: how kernels are started and which become one: "eager", "compiled", "cuda-graphs", or a `Stack`.
+            stack: how kernels are started and which become one: "eager", "compiled", "cuda-graphs", or a
+                `Stack`, its fields or a file of them.
             tier: "ceiling" (the datasheet alone: a lower bound), "typical" (what kernels attain on machines of its
                 family) or "calibrated" (with what was measured on it); None: calibrated where `machine` is a
                 calibration, else typical.
@@ -300,7 +301,7 @@ class Prediction(Data):
         return costmodel.time_on(
             self,
             machine,
-            stack=stack,  # type: ignore[arg-type]  (names are checked there)
+            stack=stack,
             tier=tier,  # type: ignore[arg-type]
             allow_tf32=allow_tf32,
             channels_last=channels_last,
@@ -312,7 +313,7 @@ class Prediction(Data):
 
         return {
             "model": describe(self.model),
-            "settings": self._asked(),
+            "settings": self.settings.to_dict(),
             "params": self.params,
             "trainable_params": self.trainable_params,
             "active_params": self.active_params,
@@ -324,12 +325,6 @@ class Prediction(Data):
             "layers": [row.to_dict() for row in self.layers],
         }
 
-    def _asked(self) -> dict[str, Any]:
-        """The settings as plain data, a machine's description in the place of a machine."""
-        asked = asdict(self.settings)
-        on = asked["on"]
-        return asked if on is None or isinstance(on, str) else {**asked, "on": on.to_dict()}
-
     @classmethod
     def from_dict(cls, data: Any) -> Prediction:
         """The prediction that `to_dict` described, worked out again.
@@ -338,11 +333,11 @@ class Prediction(Data):
         """
         import json
 
-        from costmodel.importers.files import as_json, build
+        from costmodel.importers.files import as_json, build, machine_of
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        again = cls(build(data["model"], "prediction"), Settings.from_dict(_with_machine(data["settings"])))
+        again = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"], machine_of))
         found, given = json.loads(again.to_json()), as_json(data, "a prediction")
         for field in {**found, **given}:
             if field not in found or given.get(field) != found[field]:
@@ -457,15 +452,6 @@ _FROM_TAPE: dict[str, Callable[[Prediction], int]] = {
     "kv_bytes_per_token": lambda p: sum(size_bytes(token, s.dtype) * s.times for s, token in p.tape.cached),
 }
 """Quantities that are no sums of rows' columns; other lines of memory are those of what is there throughout."""
-
-
-def _with_machine(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with a machine in the place of its description."""
-    if not isinstance(settings.get("on"), dict):
-        return settings
-    from costmodel.hardware.machine import Machine
-
-    return {**settings, "on": Machine(**settings["on"])}
 
 
 @takes_settings()

@@ -18,7 +18,7 @@ from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.explorer.regimes import Size
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch
-from costmodel.training.settings import MEANINGS, SETTING_NAMES
+from costmodel.training.settings import SETTING_NAMES, SETTINGS
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": ("train", "inference"),
@@ -126,11 +126,11 @@ def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, A
     training = settings.get("mode", "train") == "train"
     for name in applicable(model):
         if name in own:
-            yield _choice(MEANINGS[name].text, name, own.pop(name))
+            yield _choice(SETTINGS[name].text, name, own.pop(name))
         elif name in CHOICES and name not in settings and (training or name not in OF_TRAINING):
             values = tuple(value for value in CHOICES[name] if _taken(model, {**settings, name: value}))
             if values:
-                yield _choice(MEANINGS[name].text, name, values)
+                yield _choice(SETTINGS[name].text, name, values)
     if "width" in model.DERIVED and isinstance(model, CNN) and "width" not in own:
         own["width"] = _widths(model)
     for name, values in own.items():
@@ -194,7 +194,7 @@ def _sizes(
     known = open_sizes(model)
     for name in ("accumulate", "loss_chunks"):
         if name in given:
-            own[name] = (name, MEANINGS[name].text.removesuffix("."), min(given[name]))
+            own[name] = (name, SETTINGS[name].text.removesuffix("."), min(given[name]))
     for name, (symbol, meaning, value) in own.items():
         if name not in known:
             continue

@@ -11,7 +11,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from costmodel.graph.kernel import Kernel
 from costmodel.hardware.machine import Machine
 from costmodel.performance.laws import KernelModel, law_of, with_numbers
-from costmodel.performance.stacks import Stack
+from costmodel.training.stacks import Stack
 
 ARGUMENTS = ("flops", "read", "written", "launches", "batch", "m", "n", "k")
 """What a law is a function of, in doubles: each is exact below 2^53."""

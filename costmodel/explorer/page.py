@@ -28,13 +28,13 @@ from costmodel.explorer.laws import Laws
 from costmodel.explorer.regimes import PageForms, Size
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
-from costmodel.performance.stacks import Stack, stack_named
 from costmodel.training.settings import SETTING_NAMES, takes_settings
+from costmodel.training.stacks import Stack
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from costmodel.training.settings import SettingsAndFields
+    from costmodel.training.keywords import SettingsAndFields
 
 LARGEST = 2_000_000
 """Bytes of a page; what would be larger is refused."""
@@ -140,7 +140,7 @@ def explore(
         check_writable(out)
     question = dict(asked)
     devices = _machines(question.pop("on", MACHINES))
-    stack = stack_named(_only("stack", question.pop("stack", "eager")))
+    stack = Stack.of(_only("stack", question.pop("stack", "eager")))
     loaded = [_loaded(model) for model in models]
     offered = [controls_of(model, _of(model, question, [each for _, each in loaded])) for _, model in loaded]
     jobs = [

@@ -18,10 +18,10 @@ from costmodel.cost.rows import Row
 from costmodel.explorer.laws import key_of, numbers_of
 from costmodel.graph.kernel import Kernel
 from costmodel.performance.laws import with_numbers
-from costmodel.performance.stacks import Stack
 from costmodel.performance.work import work_of
 from costmodel.symbolic.guards import Branch, Condition
 from costmodel.symbolic.polynomial import Polynomial, Range
+from costmodel.training.stacks import Stack
 
 COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind"))
 """What a layer's row says in numbers."""

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from costmodel.documents.files import culprit, is_path, read_fields, shown_path, text_of
+from costmodel.documents.files import culprit, is_path, shown_path, text_of
 from costmodel.errors import CostModelError, SpecError, shown, unknown
-from costmodel.training.declaration import built
-from costmodel.training.optimizers import Optimizer
-from costmodel.training.precision import Precision
-from costmodel.training.settings import SETTING_NAMES, Settings
+from costmodel.training.settings import SETTINGS, Settings, check_names
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
     from costmodel.documents.document import Document
+    from costmodel.hardware.machine import Machine
 
 ARCHITECTURES = {
     "mlp": ("costmodel.architectures.mlp", "MLP"),
@@ -41,30 +39,35 @@ def read(path: str | os.PathLike[str]) -> Architecture:
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
-    """Settings by name, an optimizer's or a precision's path read. Raises UnknownNameError, SettingError, SpecError."""
-    for name in given:
-        if name not in SETTING_NAMES:
-            raise unknown("setting", name, SETTING_NAMES)
-    return Settings(**{name: _declared(name, value) for name, value in given.items()})
+    """Settings by name, the files of declarations read. Raises UnknownNameError, SettingError, SpecError."""
+    check_names(given)
+    return Settings(**{name: _read(name, value) for name, value in given.items()})
 
 
-def _declared(name: str, value: Any) -> Any:
+def _read(name: str, value: Any) -> Any:
     if name == "on" and value is not None:
         return _machine(value)
-    kind = {"optimizer": Optimizer, "precision": Precision}.get(name)
-    if kind is None or not (isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value))):
-        return value
-    return read_fields(value, name, lambda data: built(kind, data, name))
+    kind = SETTINGS[name].declaration
+    return value if kind is None else kind.from_file(value)
 
 
 def _machine(value: Any) -> Any:
-    """What time is asked of: a name that is known, the path of a file as text, or a machine."""
+    """What time is asked of: a name that is known, the path of a file as text, or a machine, also from its fields."""
     from costmodel.hardware.catalogue import load_machine
 
     if isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value)):
         return os.fspath(value)
+    if isinstance(value, Mapping):
+        return machine_of(**value)
     _ = load_machine(value)  # an unknown name is refused here
     return value
+
+
+def machine_of(**fields: Any) -> Machine:
+    """A machine of its fields. Raises SpecError."""
+    from costmodel.hardware.machine import Machine
+
+    return Machine(**fields)
 
 
 def build_document(document: Document) -> Architecture:

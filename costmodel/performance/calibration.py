@@ -17,7 +17,7 @@ from costmodel.documents.files import read_named
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
-from costmodel.performance.stacks import Stack, stack_named
+from costmodel.training.stacks import Stack
 
 
 def _constants(value: Any) -> dict[str, float]:
@@ -91,7 +91,7 @@ def measured_step(row: str) -> MeasuredStep:
         if not equals:
             raise SettingError(f"measured {shown(row)}: {shown(word)} is no setting: use one such as batch=32")
         settings[name] = _value(value)
-    stack = stack_named(str(settings.pop("stack", "eager")))
+    stack = Stack.named(str(settings.pop("stack", "eager")))
     how = {name: _truth(name, settings.pop(name), row) for name in ("allow_tf32", "channels_last") if name in settings}
     try:
         prediction = predict(words[0], **settings)

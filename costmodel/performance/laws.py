@@ -16,8 +16,8 @@ import numpy as np
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import Constants, typical
-from costmodel.performance.stacks import STACKS, Stack
 from costmodel.training.dtypes import BITS, Dtype
+from costmodel.training.stacks import STACKS, Stack
 
 Tier = Literal["ceiling", "typical", "calibrated"]
 """ceiling: no kernel is faster, from the datasheet alone; typical: constants of the machine's family; calibrated: some

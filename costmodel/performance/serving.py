@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, get_args
 
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
@@ -16,11 +16,13 @@ from costmodel.display.units import show_amount, show_bytes
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
-from costmodel.performance.engines import Engine, engine_named
+from costmodel.performance.constants import typical
 from costmodel.performance.time import Time
 from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.engines import KERNELS, Engine
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.settings import Attention, CachePrecision, LatentAttention, OnePrecision
+from costmodel.training.keywords import ServedSettings
+from costmodel.training.settings import SETTINGS, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,15 +30,6 @@ if TYPE_CHECKING:
 Arrivals = Literal["together", "steady"]
 """together: requests of a batch start at once, and end at once. steady: whoever is done is followed by a new request,
 whose prefill goes between the others' steps."""
-
-
-class ServedSettings(TypedDict, total=False):
-    """Settings of `predict` that serving takes; it gives the others itself."""
-
-    precision: OnePrecision
-    attention: Attention
-    cache_precision: CachePrecision
-    latent_attention: LatentAttention
 
 
 @frozen()
@@ -309,7 +302,9 @@ class Serving(Answer):
 
     def _time(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Time:
         asked = self._predicted(model, mode, batch, **sizes)
-        return Time(asked, self.machine, self.engine.starts, "typical", self.engine.constants(self.machine))
+        constants, unpack = typical(self.machine), self.engine.unpack
+        constants = constants if unpack is None else constants.changed(unpack8=unpack, unpack4=unpack)
+        return Time(asked, self.machine, self.engine.starts, "typical", constants)
 
     def _predicted(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Prediction:
         cache: dict[str, Any] = {"cache": self.engine.cache}
@@ -355,11 +350,11 @@ class Serving(Answer):
         return {
             "model": self.model.title,
             "machine": self.machine.name,
-            "engine": {field.name: getattr(self.engine, field.name) for field in fields(self.engine)},
+            "engine": plain(self.engine),
             "input": self.input,
             "output": self.output,
             "arrivals": self.arrivals,
-            "settings": {name: str(getattr(value, "name", value)) for name, value in self.settings.items()},
+            "settings": {name: plain(value) for name, value in self.settings.items()},
             "price": self.price,
             "largest": self.largest,
             "binds": self.binds,
@@ -470,7 +465,7 @@ def serve(
     on: str | os.PathLike[str] | Machine,
     input: int,
     output: int,
-    engine: str | Engine | Mapping[str, Any] | None = None,
+    engine: str | Engine | Mapping[str, Any] | os.PathLike[str] | None = None,
     concurrency: int | Iterable[int] | None = None,
     arrivals: Arrivals = "together",
     drafts: Drafts | Mapping[str, Any] | None = None,
@@ -484,7 +479,7 @@ def serve(
         on: a machine, as `Prediction.on` takes it.
         input: tokens of a prompt.
         output: tokens that a request asks for.
-        engine: a ready engine's name such as "vllm", an `Engine` or its fields; None: kernels alone.
+        engine: a ready engine's name such as "vllm", an `Engine`, its fields or a file of them; None: kernels alone.
         concurrency: requests at a time, one number or several (default: doublings up to the largest that fits).
         arrivals: "together", a batch at once, or "steady", a new request whenever one is done.
         drafts: speculative decoding: `Drafts` or its fields, as in {"model": "llama-3.2-1b", "count": 4,
@@ -503,9 +498,10 @@ def serve(
 
     """
     found = decoder(model)
+    served = [name for name, setting in SETTINGS.items() if setting.served]
     for name in settings:
-        if name not in ServedSettings.__annotations__:
-            raise unknown("setting of serving", name, ServedSettings.__annotations__)
+        if name not in served:
+            raise unknown("setting of serving", name, served)
     for name, value in (("input", input), ("output", output)):
         _check(name, value)
     if input + output > found.context:
@@ -526,7 +522,7 @@ def serve(
     made = Drafts(**drafts) if isinstance(drafts, Mapping) else drafts
     own: dict[str, Any] = {"precision": "bf16", **settings}
     serving = Serving(
-        found, load_machine(on), engine_named(dict(engine) if isinstance(engine, Mapping) else engine), input, output,
+        found, load_machine(on), KERNELS if engine is None else Engine.of(engine), input, output,
         own, arrivals, made, None if price is None else float(price), asked,
     )  # fmt: skip
     _ = serving.largest, serving._drafting  # what is wrong with a setting is said now

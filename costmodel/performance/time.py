@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cached_property
 from math import exp, hypot, log
 from typing import TYPE_CHECKING, Any, get_args
@@ -35,8 +34,9 @@ from costmodel.performance.constants import Constants, Effect, Interval, interva
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
 from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, Step, run_of
-from costmodel.performance.stacks import Stack, StackName, stack_named
 from costmodel.performance.work import StepWork, work_of
+from costmodel.training.settings import OneStack
+from costmodel.training.stacks import Stack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -332,7 +332,7 @@ class Time(Answer):
         p = self.prediction
         return {
             "model": describe(p.model),
-            "settings": asdict(p.settings),
+            "settings": p.settings.to_dict(),
             "machine": self.machine.name,
             "stack": self.stack.name,
             "tier": self.tier,
@@ -405,7 +405,7 @@ def time_on(
     prediction: Prediction,
     machine: str | os.PathLike[str] | Machine | Calibration,
     *,
-    stack: StackName | Stack = "eager",
+    stack: OneStack = "eager",
     tier: Tier | None = None,
     allow_tf32: bool | None = None,
     channels_last: bool = False,
@@ -415,7 +415,7 @@ def time_on(
     Args:
         prediction: what runs.
         machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`.
-        stack: "eager", "compiled", "cuda-graphs", or a `Stack`.
+        stack: "eager", "compiled", "cuda-graphs", or a `Stack`, its fields or a file of them.
         tier: "ceiling", "typical" or "calibrated" (default: calibrated where `machine` is a calibration, else typical).
         allow_tf32: whether products of fp32 may be rounded to tf32 (default: convolutions alone).
         channels_last: whether convolutions have channels last in memory.
@@ -445,7 +445,7 @@ def time_on(
         return Time(
             prediction,
             device,
-            stack_named(stack),
+            Stack.of(stack),
             "calibrated",
             calibration.on(device),
             tuple(calibration.constants),
@@ -456,7 +456,7 @@ def time_on(
     return Time(
         prediction,
         device,
-        stack_named(stack),
+        Stack.of(stack),
         tier or "typical",
         typical(device),
         allow_tf32=allow_tf32,

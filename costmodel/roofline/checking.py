@@ -26,7 +26,8 @@ from costmodel.roofline.passage import Part, Passage, expected_seconds, measure_
 from costmodel.roofline.program import Op, Phase, Program, program_of
 from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 PROTOCOL = Protocol(item_seconds=1.0, budget=15.0)
 """Of the measurement of layers alone."""

@@ -30,7 +30,8 @@ from costmodel.roofline.profiling import PROTOCOL, Profile
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import asked, network_that_fits
 from costmodel.roofline.timing import Statistic, Timing, measure
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 RESAMPLES = 4000
 Side = Architecture | Prediction | Program | Profile | Timing | str

@@ -20,7 +20,8 @@ from costmodel.roofline.kernels.optimizers import STARTS
 from costmodel.roofline.memory import Memory, Ref
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import Network, asked, network_that_fits
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 Float = Literal["float32", "float64"]
 Arrays = Mapping[str, Any]

@@ -24,7 +24,8 @@ from costmodel.roofline.hosttime import HostTime, predict_seconds
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import asked, network_that_fits
 from costmodel.roofline.timing import Protocol, Timing, measure
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import takes_settings
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, enough=0, item_seconds=4.0)
 """Of whole programs, as they come."""

@@ -22,7 +22,8 @@ from costmodel.roofline.kernels import ArrayTape, Kernel, KernelCall, kernel_of
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.memory import Buffer, BufferRole, Ref, check_fits
 from costmodel.roofline.program import Program, program_of
-from costmodel.training.settings import GivenSettings, takes_settings
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import SETTINGS, takes_settings
 
 NUMBERS = {"index": "int64", "mask": "bool"}
 """NumPy's types by role; all other roles have the tape's floating-point type."""
@@ -313,25 +314,19 @@ def network_that_fits(prediction: Prediction, dtype: str = "float32", *, optimiz
     return network
 
 
-IDLE = {"device": "gpu", "allocator": "exact", "update": "loop", "on": None, "stack": "eager"}
-"""Settings of other questions, which change nothing of what NumPy runs, and their defaults."""
-PLAIN = {"checkpoint": "none", "accumulate": 1, "attention": "eager"}
-"""Settings of which NumPy runs but one value."""
-
-
 def check_runs(prediction: Prediction) -> None:
     """Raise SettingError for settings that no NumPy program follows, or a model of too many layers."""
     settings, model = prediction.settings, prediction.model
     if settings.keeps:
         raise SettingError(f"mode={settings.mode!r} is not run in NumPy: use mode='inference'")
-    for name, value in (IDLE | PLAIN).items():
-        given = getattr(settings, name)
-        if given != value and name in IDLE:
-            raise SettingError(f"{name}={shown(given)} has no effect on what NumPy runs: leave it out")
-        if given != value:
-            raise SettingError(f"{name}={given!r} is not run in NumPy: use {name}={value!r}")
     if settings.policy.name != "fp32":
         raise SettingError(f"precision {settings.policy.name!r} is not run in NumPy: use 'fp32', or dtype='float64'")
+    for name, setting in SETTINGS.items():
+        value, default = getattr(settings, name), setting.default
+        if value != default and setting.executed == "nothing":
+            raise SettingError(f"{name}={shown(value)} has no effect on what NumPy runs: leave it out")
+        if value != default and setting.executed == "default":
+            raise SettingError(f"{name}={value!r} is not run in NumPy: use {name}={default!r}")
     loss = model.default_loss if settings.loss == "default" else settings.loss
     if settings.training and loss not in (*RUN_LOSSES, None):
         raise SettingError(f"loss={loss!r} is not run in NumPy: use one of {', '.join(map(repr, RUN_LOSSES))}")

@@ -1,78 +1,118 @@
-"""Optimizers and precisions of one's own, from their fields, checked as strictly as models are."""
+"""Declarations: optimizers, precisions, stacks and engines, each ready by a name or of one's own, checked strictly."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeGuard, TypeVar, get_args, get_origin
 
-from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.training.fields import check_fields, check_names
-from costmodel.training.optimizers import Optimizer, State
-from costmodel.training.precision import Precision
+from costmodel.documents.files import is_path, read_fields
+from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
+from costmodel.training.fields import check_fields, check_names, field_types
+from costmodel.training.frozen import Frozen
 
-MOST_STATES = 64
-MOST_FLAT = 1024
-"""Of an optimizer whose states are of all weights in a row."""
+MOST_PARTS = 64
+"""Declarations in a list of a declaration, such as the states of an optimizer."""
 
-
-def declared(kind: type, value: Any, what: str) -> Any:
-    """An optimizer or precision from a mapping of its fields; anything else as it is. Raises SettingError."""
-    return built(kind, value, what) if isinstance(value, dict) else value
+Kind = TypeVar("Kind", bound="Declaration")
 
 
-def built(kind: type, data: Any, what: str) -> Any:
-    """An optimizer or precision from plain data that must be a mapping of its fields. Raises SettingError."""
-    made = _made(kind, data, what)
-    check_declared(what, made)
-    return made
+class Declaration(Frozen):
+    """Abstract: fields under a name. Taken wherever the name of a ready one is: itself, its fields, or a file of them.
+
+    READY: the ready ones, by name.
+    """
+
+    READY: ClassVar[Mapping[str, Any]]
+    name: str
+
+    @classmethod
+    def kind(cls) -> str:
+        """What errors call it: the name of the class, in small letters."""
+        return cls.__name__.lower()
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """A ready one by its name, one as it is, or from its fields or a file of these. Raises CostModelError."""
+        return cls.named(cls.from_file(value))
+
+    @classmethod
+    def named(cls, value: Any) -> Self:
+        """A ready one by its name, one as it is, or from its fields. Raises UnknownNameError, SettingError."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping):
+            return built(cls, value, cls.kind())
+        if not isinstance(value, str):
+            article = "an" if cls.kind()[0] in "aeiou" else "a"
+            raise UnknownNameError(f"{cls.kind()}={shown(value)} is neither a name nor {article} {cls.__name__}")
+        if value not in cls.READY:
+            raise unknown(cls.kind(), value, cls.READY)
+        return cls.READY[value]
+
+    @classmethod
+    def from_file(cls, value: Any) -> Any:
+        """What a YAML or JSON file declares, if `value` is its path; else `value`. Raises SpecError, with the line."""
+        if not (isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value))):
+            return value
+        return read_fields(value, cls.kind(), lambda data: built(cls, data, cls.kind()))
+
+    def check(self) -> None:
+        """Raise SettingError unless each field has the type that it is declared with, and the fields agree."""
+        _check_parts(self, self.kind())
+        self.check_agreement(self.kind())
+
+    def check_agreement(self, where: str) -> None:
+        """Raise SettingError if fields of the right types do not go together."""
 
 
-def check_declared(what: str, value: Any) -> None:
-    """Raise SettingError unless what was declared, not named, has fields of the types that it says, and they agree."""
-    if isinstance(value, str):
-        return
-    try:
-        if isinstance(value, Optimizer):
-            _check_counts(value, what)
-        check_fields(value, what)
-        for field in ("states", "vectors", "in_turn") if isinstance(value, Optimizer) else ():
-            for number, state in enumerate(getattr(value, field) or ()):
-                check_fields(state, f"{what}.{field}[{number}]")
-    except CostModelError as error:
-        raise SettingError(str(error)) from None
-    if isinstance(value, Precision):
-        value.check(what)
+def ready(*declarations: Kind) -> dict[str, Kind]:
+    """The ready declarations of a kind, by name."""
+    by_name = {declaration.name: declaration for declaration in declarations}
+    type(declarations[0]).READY = by_name
+    return by_name
 
 
-def _check_counts(optimizer: Optimizer, what: str) -> None:
-    """Raise SettingError for more states, or tensors of an update, than any optimizer has: each is looked at."""
-    most = MOST_FLAT if optimizer.flat is True else MOST_STATES
-    for field in ("states", "vectors", "in_turn", "makes", "vectors_make", "together"):
-        value = getattr(optimizer, field)
-        count = sum(map(_how_many, value)) if isinstance(value, list | tuple) else value
-        if isinstance(count, int) and count > most:
-            raise SettingError(f"{what}.{field}: {shown(count)} are too many for a weight: use at most {most}")
-
-
-def _how_many(state: Any) -> int:
-    """Tensors that a state stands for; what is wrong with its field is said where fields are checked."""
-    count = getattr(state, "count", 1)
-    return count if isinstance(count, int) else 1
-
-
-def _made(kind: type, data: Any, where: str) -> Any:
-    """A precision, an optimizer or one of its states, from plain data."""
-    if not isinstance(data, dict):
+def built(kind: type, data: Any, where: str) -> Any:
+    """A declaration, or a part of one, from plain data that must be a mapping of its fields. Raises SettingError."""
+    if not isinstance(data, Mapping):
         raise SettingError(f"{where}: {shown(data)} is not a mapping of fields: start with a line such as 'name: mine'")
     try:
         check_names(kind, data, where)
     except CostModelError as error:
         raise SettingError(str(error)) from None
-    lists = kind is Optimizer
-    return kind(**{name: _states(value, f"{where}.{name}") if lists else value for name, value in data.items()})
+    types = field_types(kind)
+    whole = kind(**{name: _field(types[name][0], value, f"{where}.{name}") for name, value in data.items()})
+    if isinstance(whole, Declaration):
+        whole.check()
+    return whole
 
 
-def _states(value: Any, where: str) -> Any:
-    """A list in an optimizer is one of states; anything else stands for itself."""
-    if not isinstance(value, list | tuple) or len(value) > MOST_STATES:
-        return value
-    return tuple(_made(State, state, f"{where}[{n}]") for n, state in enumerate(value))
+def _field(hint: Any, value: Any, where: str) -> Any:
+    """The value of a field: mappings in it are built where its type is a declaration, or a list of parts."""
+    for option in (hint, *get_args(hint)):
+        item, *_ = get_args(option) if get_origin(option) is tuple else (None,)
+        if _is_part(item) and isinstance(value, list | tuple):
+            if len(value) > MOST_PARTS:
+                raise SettingError(f"{where}: {len(value):,} are too many: use at most {MOST_PARTS}")
+            return tuple(built(item, part, f"{where}[{n}]") for n, part in enumerate(value))
+        if _is_part(option) and isinstance(value, Mapping):
+            return built(option, value, where)
+    return value
+
+
+def _is_part(kind: Any) -> TypeGuard[type[Frozen]]:
+    return isinstance(kind, type) and issubclass(kind, Frozen)
+
+
+def _check_parts(part: Frozen, where: str) -> None:
+    """Check the fields of a declaration, and of the parts in its lists. Raises SettingError."""
+    try:
+        check_fields(part, where)
+    except CostModelError as error:
+        raise SettingError(str(error)) from None
+    for name in field_types(type(part)):
+        value = getattr(part, name)
+        for number, item in enumerate(value if isinstance(value, tuple) else ()):
+            if isinstance(item, Frozen):
+                _check_parts(item, f"{where}.{name}[{number}]")

@@ -111,8 +111,10 @@ def _fit_tuple(value: Any, items: tuple[Any, ...], least: int, most: int) -> Any
 
 
 def _misfit(where: str, value: Any, wanted: Any, least: int) -> CostModelError:
-    if get_origin(wanted) is Literal and isinstance(value, str):
-        return unknown(f"value of {where}", value, get_args(wanted))
+    options = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
+    names = [name for option in options if get_origin(option) is Literal for name in get_args(option)]
+    if names and isinstance(value, str):
+        return unknown(f"value of {where}", value, names)
     return SpecError(f"{where}: {show(value)} is not {_describe(wanted, least)}")
 
 
@@ -134,7 +136,7 @@ def _describe(wanted: Any, least: int) -> str:
         bool: "true or false",
         str: "a text",
     }
-    return names[wanted]
+    return names.get(wanted) or f"a {wanted.__name__}"
 
 
 def show(value: Any) -> str:

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from costmodel.errors import named
+from costmodel.errors import SettingError, shown
 from costmodel.symbolic.sizes import branch_value, ceil_div, product
+from costmodel.training.declaration import Declaration, ready
 from costmodel.training.dtypes import Shape
 from costmodel.training.fields import Count
 from costmodel.training.frozen import Frozen, frozen
 
 BatchShape = Literal["weight", "rows", "columns", "axes", "scalar"]
 """Shape of a state: the weight's; a number for each row or column of its last two axes; a square for each axis; one."""
+
+
+MOST_STATES = 64
+MOST_FLAT = 1024
+"""Of an optimizer whose states are of all weights in a row."""
 
 
 @frozen()
@@ -59,7 +65,7 @@ def _elements(extent: BatchShape, shape: Shape) -> int:
 
 
 @frozen()
-class Optimizer(Frozen):
+class Optimizer(Declaration):
     """States for weights of two or more axes, and `vectors` for the rest (None: the same).
 
     only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`. flat: each state is
@@ -89,6 +95,15 @@ class Optimizer(Frozen):
     fused: bool = False
     passes: tuple[int, int, int] | None = None
     multiplies: Literal["nothing", "newton-schulz", "kronecker"] = "nothing"
+
+    def check_agreement(self, where: str) -> None:
+        """Raise SettingError for more states, or tensors of an update, than any optimizer has: each is looked at."""
+        most = MOST_FLAT if self.flat else MOST_STATES
+        for field in ("states", "vectors", "in_turn", "makes", "vectors_make", "together"):
+            value = getattr(self, field)
+            count = sum(state.count for state in value) if isinstance(value, tuple) else value or 0
+            if count > most:
+                raise SettingError(f"{where}.{field}: {shown(count)} are too many for a weight: use at most {most}")
 
     def passes_of(self, shape: Shape) -> tuple[int, int, int]:
         """Kernels of an update of one weight, and elements that they read and write for each of the weight's.
@@ -167,189 +182,177 @@ OptimizerName = Literal[
     "lbfgs",
 ]
 """Names of the ready-made optimizers, for a type checker and an editor."""
-OPTIMIZERS = {
-    optimizer.name: optimizer
-    for optimizer in (
-        Optimizer(
-            "sgd",
-            (),
-            "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)",
-            makes=0,
-            together=0,
-            fused=True,
-            passes=(1, 2, 1),
+OPTIMIZERS = ready(
+    Optimizer(
+        "sgd",
+        (),
+        "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)",
+        makes=0,
+        together=0,
+        fused=True,
+        passes=(1, 2, 1),
+    ),
+    Optimizer(
+        "momentum",
+        (State("momentum_buffer"),),
+        "heavy ball (torch.optim.SGD; Polyak 1964)",
+        makes=0,
+        together=0,
+        fused=True,
+        passes=(3, 5, 3),
+    ),
+    Optimizer(
+        "nesterov",
+        (State("momentum_buffer"),),
+        "torch.optim.SGD, nesterov (Sutskever et al. 2013)",
+        makes=1,
+        lasts=False,
+        together=0,
+        fused=True,
+        passes=(4, 7, 4),
+    ),
+    Optimizer(
+        "adagrad",
+        (State("sum"), STEP),
+        "torch.optim.Adagrad (Duchi et al. 2011)",
+        makes=1,
+        together=2,
+        fused=True,
+        passes=(4, 7, 4),
+    ),
+    Optimizer(
+        "rmsprop",
+        (State("square_avg"), STEP),
+        "torch.optim.RMSprop (Tieleman & Hinton 2012)",
+        makes=1,
+        together=1,
+        passes=(5, 8, 5),
+    ),
+    Optimizer(
+        "rmsprop-momentum",
+        (State("square_avg"), State("momentum_buffer"), STEP),
+        "torch.optim.RMSprop, momentum (Tieleman & Hinton 2012)",
+        makes=1,
+        together=1,
+        passes=(7, 11, 7),
+    ),
+    Optimizer(
+        "rmsprop-centered",
+        (State("square_avg"), State("momentum_buffer"), State("grad_avg"), STEP),
+        "torch.optim.RMSprop, momentum, centered (Graves 2013, eq. 38 to 41)",
+        makes=1,
+        together=1,
+        passes=(9, 15, 9),
+    ),
+    Optimizer("adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True, passes=(7, 11, 7)),
+    Optimizer(
+        "adamw",
+        ADAM,
+        "torch.optim.AdamW (Loshchilov & Hutter 2019, alg. 2)",
+        together=1,
+        fused=True,
+        passes=ADAMW_PASSES,
+    ),
+    Optimizer(
+        "amsgrad",
+        (*MOMENTS, State("max_exp_avg_sq"), STEP),
+        "torch.optim.AdamW, amsgrad (Reddi et al. 2018)",
+        together=1,
+        fused=True,
+        passes=(9, 14, 9),
+    ),
+    Optimizer(
+        "nadam",
+        (*ADAM, State("mu_product", "scalar", 4)),
+        "torch.optim.NAdam (Dozat 2016)",
+        together=1,
+        passes=(8, 14, 8),
+    ),
+    Optimizer(
+        "adamax",
+        (State("exp_avg"), State("exp_inf"), STEP),
+        "torch.optim.Adamax (Kingma & Ba 2015, alg. 2)",
+        makes=1,
+        lasts=False,
+        together=1,
+    ),
+    Optimizer("radam", ADAM, "torch.optim.RAdam (Liu et al. 2020)", lasts=False, together=1),
+    Optimizer(
+        "adadelta",
+        (State("square_avg"), State("acc_delta"), STEP),
+        "torch.optim.Adadelta (Zeiler 2012)",
+        together=2,
+    ),
+    Optimizer(
+        "rprop",
+        (State("prev"), State("step_size"), STEP),
+        "torch.optim.Rprop (Riedmiller & Braun 1993)",
+        makes=3,
+        lasts=False,
+        together=1,
+        in_turn=(State("gradient"), State("turned", bytes=1), State("zero", "scalar")),
+    ),
+    Optimizer(
+        "asgd",
+        (State("ax"), State("eta", "scalar", 4), State("mu", "scalar", 4), STEP),
+        "torch.optim.ASGD (Polyak & Juditsky 1992), before its mean begins",
+        makes=0,
+        together=1,
+    ),
+    Optimizer(
+        "rmsprop-centered-plain",
+        (State("square_avg"), State("grad_avg"), STEP),
+        "torch.optim.RMSprop, centered, without momentum (Graves 2013)",
+        makes=1,
+        together=1,
+    ),
+    Optimizer(
+        "adafactor",
+        (State("row_var", "rows"), State("col_var", "columns"), STEP),
+        "torch.optim.Adafactor (Shazeer & Stern 2018, alg. 4)",
+        vectors=(State("variance"), STEP),
+        makes=1,
+        vectors_make=2,
+        together=1,
+        by_itself=False,
+    ),
+    Optimizer("lion", (State("exp_avg"),), "Chen et al. 2023, alg. 2", passes=(5, 8, 5)),
+    Optimizer(
+        "muon",
+        (State("momentum_buffer"),),
+        "torch.optim.Muon (Jordan et al. 2024) for matrices, torch.optim.AdamW for the rest",
+        vectors=ADAM,
+        only_matrices=True,
+        makes=3,
+        vectors_make=2,
+        lasts=False,
+        multiplies="newton-schulz",
+    ),
+    Optimizer(
+        "adam-8bit",
+        (*QUANTISED, STEP),
+        "Dettmers et al. 2022, §2: a byte each, an fp32 scale a block of 256; fp32 below 4,096 elements",
+    ),
+    Optimizer("lamb", ADAM, "You et al. 2020, alg. 2: Adam's moments; the trust ratio is not kept", passes=(10, 16, 9)),
+    Optimizer(
+        "shampoo",
+        (State("preconditioners", "axes"), State("inverse_roots", "axes")),
+        "Gupta et al. 2018, alg. 2, with the inverse roots kept between updates (Anil et al. 2021, §3)",
+        multiplies="kronecker",
+    ),
+    Optimizer(
+        "lbfgs",
+        (
+            *(State(name) for name in ("d", "prev_flat_grad")),
+            *(State(name, count=HISTORY) for name in ("old_dirs", "old_stps")),
+            *(State(name, "scalar", 4, count=HISTORY) for name in ("ro", "al")),
+            State("H_diag", "scalar", 4),
         ),
-        Optimizer(
-            "momentum",
-            (State("momentum_buffer"),),
-            "heavy ball (torch.optim.SGD; Polyak 1964)",
-            makes=0,
-            together=0,
-            fused=True,
-            passes=(3, 5, 3),
-        ),
-        Optimizer(
-            "nesterov",
-            (State("momentum_buffer"),),
-            "torch.optim.SGD, nesterov (Sutskever et al. 2013)",
-            makes=1,
-            lasts=False,
-            together=0,
-            fused=True,
-            passes=(4, 7, 4),
-        ),
-        Optimizer(
-            "adagrad",
-            (State("sum"), STEP),
-            "torch.optim.Adagrad (Duchi et al. 2011)",
-            makes=1,
-            together=2,
-            fused=True,
-            passes=(4, 7, 4),
-        ),
-        Optimizer(
-            "rmsprop",
-            (State("square_avg"), STEP),
-            "torch.optim.RMSprop (Tieleman & Hinton 2012)",
-            makes=1,
-            together=1,
-            passes=(5, 8, 5),
-        ),
-        Optimizer(
-            "rmsprop-momentum",
-            (State("square_avg"), State("momentum_buffer"), STEP),
-            "torch.optim.RMSprop, momentum (Tieleman & Hinton 2012)",
-            makes=1,
-            together=1,
-            passes=(7, 11, 7),
-        ),
-        Optimizer(
-            "rmsprop-centered",
-            (State("square_avg"), State("momentum_buffer"), State("grad_avg"), STEP),
-            "torch.optim.RMSprop, momentum, centered (Graves 2013, eq. 38 to 41)",
-            makes=1,
-            together=1,
-            passes=(9, 15, 9),
-        ),
-        Optimizer(
-            "adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True, passes=(7, 11, 7)
-        ),
-        Optimizer(
-            "adamw",
-            ADAM,
-            "torch.optim.AdamW (Loshchilov & Hutter 2019, alg. 2)",
-            together=1,
-            fused=True,
-            passes=ADAMW_PASSES,
-        ),
-        Optimizer(
-            "amsgrad",
-            (*MOMENTS, State("max_exp_avg_sq"), STEP),
-            "torch.optim.AdamW, amsgrad (Reddi et al. 2018)",
-            together=1,
-            fused=True,
-            passes=(9, 14, 9),
-        ),
-        Optimizer(
-            "nadam",
-            (*ADAM, State("mu_product", "scalar", 4)),
-            "torch.optim.NAdam (Dozat 2016)",
-            together=1,
-            passes=(8, 14, 8),
-        ),
-        Optimizer(
-            "adamax",
-            (State("exp_avg"), State("exp_inf"), STEP),
-            "torch.optim.Adamax (Kingma & Ba 2015, alg. 2)",
-            makes=1,
-            lasts=False,
-            together=1,
-        ),
-        Optimizer("radam", ADAM, "torch.optim.RAdam (Liu et al. 2020)", lasts=False, together=1),
-        Optimizer(
-            "adadelta",
-            (State("square_avg"), State("acc_delta"), STEP),
-            "torch.optim.Adadelta (Zeiler 2012)",
-            together=2,
-        ),
-        Optimizer(
-            "rprop",
-            (State("prev"), State("step_size"), STEP),
-            "torch.optim.Rprop (Riedmiller & Braun 1993)",
-            makes=3,
-            lasts=False,
-            together=1,
-            in_turn=(State("gradient"), State("turned", bytes=1), State("zero", "scalar")),
-        ),
-        Optimizer(
-            "asgd",
-            (State("ax"), State("eta", "scalar", 4), State("mu", "scalar", 4), STEP),
-            "torch.optim.ASGD (Polyak & Juditsky 1992), before its mean begins",
-            makes=0,
-            together=1,
-        ),
-        Optimizer(
-            "rmsprop-centered-plain",
-            (State("square_avg"), State("grad_avg"), STEP),
-            "torch.optim.RMSprop, centered, without momentum (Graves 2013)",
-            makes=1,
-            together=1,
-        ),
-        Optimizer(
-            "adafactor",
-            (State("row_var", "rows"), State("col_var", "columns"), STEP),
-            "torch.optim.Adafactor (Shazeer & Stern 2018, alg. 4)",
-            vectors=(State("variance"), STEP),
-            makes=1,
-            vectors_make=2,
-            together=1,
-            by_itself=False,
-        ),
-        Optimizer("lion", (State("exp_avg"),), "Chen et al. 2023, alg. 2", passes=(5, 8, 5)),
-        Optimizer(
-            "muon",
-            (State("momentum_buffer"),),
-            "torch.optim.Muon (Jordan et al. 2024) for matrices, torch.optim.AdamW for the rest",
-            vectors=ADAM,
-            only_matrices=True,
-            makes=3,
-            vectors_make=2,
-            lasts=False,
-            multiplies="newton-schulz",
-        ),
-        Optimizer(
-            "adam-8bit",
-            (*QUANTISED, STEP),
-            "Dettmers et al. 2022, §2: a byte each, an fp32 scale a block of 256; fp32 below 4,096 elements",
-        ),
-        Optimizer(
-            "lamb", ADAM, "You et al. 2020, alg. 2: Adam's moments; the trust ratio is not kept", passes=(10, 16, 9)
-        ),
-        Optimizer(
-            "shampoo",
-            (State("preconditioners", "axes"), State("inverse_roots", "axes")),
-            "Gupta et al. 2018, alg. 2, with the inverse roots kept between updates (Anil et al. 2021, §3)",
-            multiplies="kronecker",
-        ),
-        Optimizer(
-            "lbfgs",
-            (
-                *(State(name) for name in ("d", "prev_flat_grad")),
-                *(State(name, count=HISTORY) for name in ("old_dirs", "old_stps")),
-                *(State(name, "scalar", 4, count=HISTORY) for name in ("ro", "al")),
-                State("H_diag", "scalar", 4),
-            ),
-            "torch.optim.LBFGS (Liu & Nocedal 1989), max_iter=1, line_search_fn=None, once its history is full",
-            flat=True,
-            makes=3,
-            lasts=False,
-            passes=(12 + 4 * HISTORY, 16 + 8 * HISTORY, 8 + 2 * HISTORY),
-        ),
-    )
-}
+        "torch.optim.LBFGS (Liu & Nocedal 1989), max_iter=1, line_search_fn=None, once its history is full",
+        flat=True,
+        makes=3,
+        lasts=False,
+        passes=(12 + 4 * HISTORY, 16 + 8 * HISTORY, 8 + 2 * HISTORY),
+    ),
+)
 """The ready-made optimizers, by name."""
-
-
-def optimizer_named(optimizer: str | Optimizer) -> Optimizer:
-    """A ready-made optimizer by its name, or a declared one as it is. Raises UnknownNameError."""
-    return named("optimizer", optimizer, Optimizer, OPTIMIZERS)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Literal
 
-from costmodel.errors import SettingError, named
+from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import ceil_div, product
+from costmodel.training.declaration import Declaration, ready
 from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, size_bytes, wider
-from costmodel.training.frozen import Frozen, frozen
+from costmodel.training.frozen import frozen
 
 LOWERED = frozenset(
     {
@@ -50,7 +51,7 @@ QUANTISED = frozenset({"linear", "expert_linear", "conv", "absorb_key"})
 
 
 @frozen()
-class Precision(Frozen):
+class Precision(Declaration):
     """A policy.
 
     weight: data type of stored weights and, outside autocast, of everything computed.
@@ -78,7 +79,7 @@ class Precision(Frozen):
     scaled: bool = False
     source: str = ""
 
-    def check(self, where: str) -> None:
+    def check_agreement(self, where: str) -> None:
         """Raise SettingError if its types and their scales do not go together."""
         for field in ("weight", "autocast", "master", "gradient", "states", "scale"):
             dtype = getattr(self, field)
@@ -165,63 +166,51 @@ PrecisionName = Literal[
     "q4_k_m",
 ]
 """Names of the ready-made policies, for a type checker and an editor."""
-PRECISIONS = {
-    policy.name: policy
-    for policy in (
-        Precision("fp32", source="IEEE single precision throughout"),
-        Precision("bf16-autocast", autocast="bf16", source=f"torch.autocast, bfloat16 ({_MICIKEVICIUS})"),
-        Precision("fp16-autocast", autocast="fp16", source=f"torch.autocast, float16 ({_MICIKEVICIUS})"),
-        Precision("bf16", weight="bf16", source="model.to(torch.bfloat16): weights, activations and states"),
-        Precision("fp16", weight="fp16", source="model.to(torch.float16): weights, activations and states"),
-        Precision(
-            "fp16-master", weight="fp16", master="fp32", source="16 bytes a weight (Rajbhandari et al. 2020, §3.1)"
-        ),
-        Precision(
-            "bf16-master", weight="bf16", master="fp32", source="16 bytes a weight (Rajbhandari et al. 2020, §3.1)"
-        ),
-        Precision(
-            "bf16-master-fp32-gradients",
-            weight="bf16",
-            master="fp32",
-            gradient="fp32",
-            source="18 bytes a weight (Narayanan et al. 2021; Megatron-LM's distributed optimizer)",
-        ),
-        Precision(
-            "fp8", weight="bf16", autocast="fp8", master="fp32", scaled=True, source="Micikevicius et al. 2022, §4.1"
-        ),
-        Precision("int8", weight="fp16", quantised="int8", source="one scale an output (Dettmers et al. 2022, §2.1)"),
-        Precision(
-            "int4", weight="fp16", quantised="int4", group=128, source="a scale a group of 128 (Frantar et al. 2023)"
-        ),
-        Precision(
-            "nf4",
-            weight="bf16",
-            quantised="int4",
-            group=64,
-            scale="fp32",
-            apart=True,
-            source="4-bit normal floats in blocks of 64 (Dettmers et al. 2023, QLoRA, §3; bitsandbytes, matmul_4bit)",
-        ),
-        Precision(
-            "q8_0", weight="fp16", quantised="int8", group=32, source="GGUF Q8_0: 8.5 bits a weight (ggml, block_q8_0)"
-        ),
-        Precision(
-            "q4_0", weight="fp16", quantised="int4", group=32, source="GGUF Q4_0: 4.5 bits a weight (ggml, block_q4_0)"
-        ),
-        Precision(
-            "q4_k_m",
-            weight="fp16",
-            quantised="int4",
-            group=19,
-            source="GGUF Q4_K_M, by its bytes: 4.84 bits a weight on average of Q4_K and Q6_K (llama.cpp, quantize)",
-        ),
-    )
-}
+PRECISIONS = ready(
+    Precision("fp32", source="IEEE single precision throughout"),
+    Precision("bf16-autocast", autocast="bf16", source=f"torch.autocast, bfloat16 ({_MICIKEVICIUS})"),
+    Precision("fp16-autocast", autocast="fp16", source=f"torch.autocast, float16 ({_MICIKEVICIUS})"),
+    Precision("bf16", weight="bf16", source="model.to(torch.bfloat16): weights, activations and states"),
+    Precision("fp16", weight="fp16", source="model.to(torch.float16): weights, activations and states"),
+    Precision("fp16-master", weight="fp16", master="fp32", source="16 bytes a weight (Rajbhandari et al. 2020, §3.1)"),
+    Precision("bf16-master", weight="bf16", master="fp32", source="16 bytes a weight (Rajbhandari et al. 2020, §3.1)"),
+    Precision(
+        "bf16-master-fp32-gradients",
+        weight="bf16",
+        master="fp32",
+        gradient="fp32",
+        source="18 bytes a weight (Narayanan et al. 2021; Megatron-LM's distributed optimizer)",
+    ),
+    Precision(
+        "fp8", weight="bf16", autocast="fp8", master="fp32", scaled=True, source="Micikevicius et al. 2022, §4.1"
+    ),
+    Precision("int8", weight="fp16", quantised="int8", source="one scale an output (Dettmers et al. 2022, §2.1)"),
+    Precision(
+        "int4", weight="fp16", quantised="int4", group=128, source="a scale a group of 128 (Frantar et al. 2023)"
+    ),
+    Precision(
+        "nf4",
+        weight="bf16",
+        quantised="int4",
+        group=64,
+        scale="fp32",
+        apart=True,
+        source="4-bit normal floats in blocks of 64 (Dettmers et al. 2023, QLoRA, §3; bitsandbytes, matmul_4bit)",
+    ),
+    Precision(
+        "q8_0", weight="fp16", quantised="int8", group=32, source="GGUF Q8_0: 8.5 bits a weight (ggml, block_q8_0)"
+    ),
+    Precision(
+        "q4_0", weight="fp16", quantised="int4", group=32, source="GGUF Q4_0: 4.5 bits a weight (ggml, block_q4_0)"
+    ),
+    Precision(
+        "q4_k_m",
+        weight="fp16",
+        quantised="int4",
+        group=19,
+        source="GGUF Q4_K_M, by its bytes: 4.84 bits a weight on average of Q4_K and Q6_K (llama.cpp, quantize)",
+    ),
+)
 """The ready-made policies, by name."""
 
 FP32 = PRECISIONS["fp32"]
-
-
-def precision_named(precision: str | Precision) -> Precision:
-    """A ready-made policy by its name, or a declared one as it is. Raises UnknownNameError."""
-    return named("precision", precision, Precision, PRECISIONS)

@@ -1,22 +1,24 @@
-"""How a model is run: the settings of one question, and what they make of roles, states and losses."""
+"""How a model is run: every setting of a question, declared once, and what the settings make of states and types."""
 
 # No `from __future__ import annotations`: texts, types and examples are read from annotations, and making objects of
 # strings again would take longer than all else here.
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import Parameter, cleandoc, signature
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self, TypedDict, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self, TypeVar, Union, get_args, get_origin
 
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import LARGEST_SIZE
-from costmodel.training.declaration import check_declared, declared
+from costmodel.training.declaration import Declaration, built
 from costmodel.training.dtypes import Dtype
-from costmodel.training.fields import check_fields, check_names
+from costmodel.training.fields import check_fields
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.optimizers import OPTIMIZERS, Optimizer, OptimizerName, optimizer_named
-from costmodel.training.precision import PRECISIONS, Precision, PrecisionName, precision_named
+from costmodel.training.optimizers import Optimizer, OptimizerName
+from costmodel.training.precision import Precision, PrecisionName
+from costmodel.training.stacks import Stack, StackName
 
 Mode = Literal["train", "inference", "prefill", "decode"]
 Attention = Literal["eager", "flash", "efficient"]
@@ -31,13 +33,19 @@ Allocator = Literal["exact", "cuda"]
 CacheName = Literal["dynamic", "static", "paged"]
 CachePrecision = Literal["same", "fp32", "bf16", "fp16", "fp8"]
 LatentAttention = Literal["expanded", "absorbed"]
-Stack = Literal["eager", "compiled", "cuda-graphs"]
 
 
 class Described(Protocol):
     """A machine, of which more is known above this floor."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as plain data."""
+        ...
 
 
 @frozen()
@@ -53,7 +61,7 @@ class Lora(Frozen):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", names_of("lora targets", self.targets))
+        object.__setattr__(self, "targets", part_names("lora targets", self.targets))
         try:
             check_fields(self, "lora")
         except CostModelError as error:
@@ -64,18 +72,185 @@ class Lora(Frozen):
             raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
 
+OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
+OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
+OneStack = StackName | Stack | dict[str, Any] | os.PathLike[str]
+"""What is taken for a declaration. Paths of files are text too when a program runs; a type checker, which is to find
+misspelt names, wants a Path."""
+OneMachine = str | Described | dict[str, Any] | os.PathLike[str] | None
+Names = str | tuple[str, ...] | list[str]
+Image = int | tuple[int, int] | list[int] | None
+
+Need = Literal["extent", "attention", "cache", "training"]
+"""What a setting needs in order to matter: a model whose batch has this size; a model with attention; a mode that keeps
+keys and values; a mode that trains."""
+
+
+class Setting(NamedTuple):
+    """What one setting is: all that the verbs, the command line, sweeps, titles and plain data know of it.
+
+    text: what it is, in the words of every help. example: a value that is not its default. takes: the type of what
+    verbs take, where that is more than the type that is kept. read: what is kept of a value, by the setting's name,
+    where that does not follow from the type; raises CostModelError. needs: see `Need`. served: whether `serve` takes
+    it. executed: whether NumPy's roofline runs any value of it, its default alone, or nothing that it changes. titled:
+    whether titles name it where it is not at its default; of others they speak in words of their own. name, hint,
+    default: of the field that it is declared with.
+    """
+
+    text: str
+    example: Any
+    takes: Any = None
+    read: Callable[[str, Any], Any] | None = None
+    needs: tuple[Need, ...] = ()
+    served: bool = False
+    executed: Literal["any", "default", "nothing"] = "any"
+    titled: bool = True
+    name: str = ""
+    hint: Any = None
+    default: Any = None
+
+    def __str__(self) -> str:
+        implied = self.default in (None, "default", (), ...)  # by the text, or by the verb
+        return self.text if implied else f"{self.text.removesuffix('.')} (default {self.default})."
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The types that are kept, one by one."""
+        return get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
+
+    @property
+    def takes_tuple(self) -> bool:
+        """Whether a tuple is one value; of a sweep a list is always several."""
+        return any(get_origin(each) is tuple for each in self.options)
+
+    @property
+    def declaration(self) -> type[Declaration] | None:
+        """The kind of declarations that a value may be."""
+        return next((each for each in self.options if isinstance(each, type) and issubclass(each, Declaration)), None)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names that a value may be."""
+        return tuple(name for each in self.options if get_origin(each) is Literal for name in get_args(each))
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingError(f"{name}={shown(value)} is not a number: use one such as 0.1")
+    if not 0 <= value < 1:
+        raise SettingError(f"{name}={value} is not in [0, 1): use one such as 0.1")
+    return value
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise SettingError(f"{name}={shown(value)} is neither True nor False")
+    return value
+
+
+def _lora(name: str, value: Any) -> Lora:
+    if isinstance(value, Lora):
+        return value
+    if not isinstance(value, Mapping):
+        raise SettingError(f"{name}={shown(value)} is not a Lora or a mapping of its fields")
+    return built(Lora, value, name)
+
+
+def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
+    if isinstance(value, str):
+        if ALIASES.get(value) in get_args(Checkpoint):  # any other name may be that of a part
+            raise UnknownNameError(f"unknown {name} {shown(value)}: did you mean {ALIASES[value]!r}?")
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
+        return tuple(value)
+    if isinstance(value, list | tuple):
+        raise SettingError(f"{name}={shown(value)} is not a list of names of parts")
+    return _size(name, value)
+
+
+def _size(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingError(f"{name}={shown(value)} is not a whole number: use an int such as {name}=32")
+    if not 1 <= value <= LARGEST_SIZE:
+        raise SettingError(f"{name}={shown(value)} is not between 1 and {LARGEST_SIZE:,}")
+    return value
+
+
+def _image(name: str, value: Any) -> tuple[int, int]:
+    if isinstance(value, tuple | list) and len(value) != 2:
+        raise SettingError(f"{name}={shown(value)} is not (height, width) or one size for both: use {name}=(224, 320)")
+    height, width = value if isinstance(value, tuple | list) else (value, value)
+    return _size(name, height), _size(name, width)
+
+
+def _check_choice(names: Iterable[str | None], name: str, value: Any) -> None:
+    """Raise UnknownNameError for a name that is none of `names`."""
+    if (isinstance(value, str) or value is None) and value in names:
+        return
+    if isinstance(value, str) and ALIASES.get(value, "") in names:
+        raise UnknownNameError(f"unknown {name} {shown(value)}: did you mean {ALIASES[value]!r}?")
+    raise unknown(name, value, [known for known in names if known not in (None, "default")])
+
+
+def _choice(names: tuple[str, ...], name: str, value: Any) -> str:
+    _check_choice(names, name, value)
+    return value
+
+
+def _declaration(kind: type[Declaration], name: str, value: Any) -> Any:
+    """A name of a ready one, which is kept as it is; or a declaration, checked."""
+    if isinstance(value, str):
+        _check_choice(kind.READY.keys(), name, value)
+        return value
+    declaration = kind.named(value)
+    declaration.check()
+    return declaration
+
+
+def part_names(what: str, value: Any) -> tuple[str, ...]:
+    """Names of parts: one, or several. what: says in errors whose they are. Raises SettingError."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise SettingError(f"{what}={shown(value)} is not a list of names of parts")
+    return tuple(names)
+
+
+def _reader(setting: Setting) -> Callable[[str, Any], Any]:
+    """What checks a value and gives what is kept of it: as the setting says, else by its type."""
+    names = setting.choices
+    read = setting.read or _by_type(setting)
+    if NoneType not in setting.options:
+        return read
+    absent = (None, "none") if "none" in names else (None,)
+    return lambda name, value: (
+        None if (value is None or isinstance(value, str)) and value in absent else read(name, value)
+    )
+
+
+def _by_type(setting: Setting) -> Callable[[str, Any], Any]:
+    if setting.declaration is not None:
+        return partial(_declaration, setting.declaration)
+    if setting.choices:
+        return partial(_choice, setting.choices)
+    return next((_OF_TYPES[each] for each in setting.options if each in _OF_TYPES), lambda _, value: value)
+
+
+_OF_TYPES: dict[type, Callable[[str, Any], Any]] = {int: _size, float: _share, bool: _truth}
+
+
 @frozen(kw_only=True)
 class Settings(Frozen):
-    """Everything a question asks beside the model; each field is checked when it is made.
+    """Everything a question asks beside the model; each field is checked when the settings are made.
 
-    The text beside a field's type says what it is, in the words of every help; the value after it is an example. seq,
-    target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out; "default"
-    is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of
-    rows, so that only one chunk's logits exist at a time. loss_precision: "fp32" casts what the model makes before the
-    loss, as transformers and most trainers do; the same under autocast, which casts it anyway.
-    label_smoothing: of cross-entropy's targets, as in ``torch.nn.CrossEntropyLoss``.
-    optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
-    path of a YAML or JSON file of them.
+    A field with its `Setting` is all there is to declare: signatures, options, axes of sweeps, titles and plain data
+    follow from it, and ``python -m tests.training.stub`` writes `keywords.pyi` anew for type checkers.
+
+    seq, target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out;
+    "default" is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many
+    chunks of rows, so that only one chunk's logits exist at a time. loss_precision: "fp32" casts what the model makes
+    before the loss, as transformers and most trainers do; the same under autocast, which casts it anyway.
+    label_smoothing: of cross-entropy's targets, as in ``torch.nn.CrossEntropyLoss``. optimizer, precision and stack are
+    names of ready ones, or declarations, also as mappings of their fields.
 
     checkpoint: what is recomputed in backward instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as
     many to a group as there are groups), an int (groups of so many), "selective" (attention from scores to mixed
@@ -87,7 +262,7 @@ class Settings(Frozen):
     tensors, or the blocks that PyTorch's CUDA caching allocator has for them.
 
     on: a ready machine's name, the path of a file, or a machine; what takes time is asked of it. stack: see
-    `performance.stacks`.
+    `training.stacks`.
 
     mode: "inference" is a forward pass that keeps nothing. "prefill" keeps its tokens' keys and values, and has logits
     of the last token alone; "decode" is a step of one token, or of one and `speculative` drafts that it verifies, after
@@ -97,109 +272,171 @@ class Settings(Frozen):
     made anew from their latents at each step ("expanded"), or attention over the latents themselves ("absorbed").
     """
 
-    batch: Annotated[int, "Samples in a batch.", 32] = 1
-    seq: Annotated[int | None, "Tokens in a sequence (default: the model's context).", 512] = None
-    target_seq: Annotated[
-        int | None, "Tokens in a target of an encoder-decoder (default: as in the sequence).", 128
+    batch: Annotated[int, Setting("Samples in a batch.", 32, titled=False)] = 1
+    seq: Annotated[
+        int | None,
+        Setting("Tokens in a sequence (default: the model's context).", 512, needs=("extent",), titled=False),
     ] = None
-    image: Annotated[tuple[int, int] | None, "Image size (default: the model's own).", (224, 320)] = None
-    mode: Annotated[Mode, "A training step, a forward pass, or one that keeps keys and values.", "inference"] = "train"
-    past: Annotated[int | None, "Tokens of each sequence that a prefill or a decode step finds in the cache.", 4096] = (
-        None
-    )
-    speculative: Annotated[int | None, "Drafts that a decode step verifies beside its own token.", 4] = None
-    cache: Annotated[CacheName, "How keys and values are kept: anew at each step, in place, or in pages.", "paged"] = (
-        "dynamic"
-    )
-    page_size: Annotated[int, "Tokens in a page of a paged cache.", 32] = 16
-    cache_precision: Annotated[CachePrecision, "Type of cached keys and values: as computed, or another.", "fp8"] = (
-        "same"
-    )
+    target_seq: Annotated[
+        int | None,
+        Setting(
+            "Tokens in a target of an encoder-decoder (default: as in the sequence).",
+            128,
+            needs=("extent",),
+            titled=False,
+        ),
+    ] = None
+    image: Annotated[
+        tuple[int, int] | None,
+        Setting(
+            "Image size (default: the model's own).",
+            (224, 320),
+            takes=Image,
+            read=_image,
+            needs=("extent",),
+            titled=False,
+        ),
+    ] = None
+    mode: Annotated[
+        Mode, Setting("A training step, a forward pass, or one that keeps keys and values.", "inference", titled=False)
+    ] = "train"
+    past: Annotated[
+        int | None,
+        Setting(
+            "Tokens of each sequence that a prefill or a decode step finds in the cache.",
+            4096,
+            needs=("extent", "cache"),
+            titled=False,
+        ),
+    ] = None
+    speculative: Annotated[
+        int | None, Setting("Drafts that a decode step verifies beside its own token.", 4, needs=("cache",))
+    ] = None
+    cache: Annotated[
+        CacheName,
+        Setting("How keys and values are kept: anew at each step, in place, or in pages.", "paged", needs=("cache",)),
+    ] = "dynamic"
+    page_size: Annotated[int, Setting("Tokens in a page of a paged cache.", 32, needs=("cache",))] = 16
+    cache_precision: Annotated[
+        CachePrecision,
+        Setting("Type of cached keys and values: as computed, or another.", "fp8", needs=("cache",), served=True),
+    ] = "same"
     latent_attention: Annotated[
-        LatentAttention, "Latent attention over keys and values made anew, or over the latents.", "absorbed"
+        LatentAttention,
+        Setting(
+            "Latent attention over keys and values made anew, or over the latents.",
+            "absorbed",
+            needs=("cache",),
+            served=True,
+        ),
     ] = "expanded"
-    optimizer: Annotated[str | Optimizer, "Optimizer.", "muon"] = "adamw"
-    precision: Annotated[str | Precision, "Precision policy.", "bf16-autocast"] = "fp32"
-    attention: Annotated[Attention, "Attention: scores stored, or a fused kernel.", "flash"] = "eager"
-    loss: Annotated[Loss | None, "Loss (default: the model's own).", "mean_squared_error"] = "default"
-    loss_chunks: Annotated[int, "Chunks of rows that head and cross-entropy run over together.", 8] = 1
-    label_smoothing: Annotated[float, "Share of a label that cross-entropy spreads over all classes.", 0.1] = 0.0
+    optimizer: Annotated[
+        OptimizerName | Optimizer, Setting("Optimizer.", "muon", takes=OneOptimizer, needs=("training",), titled=False)
+    ] = "adamw"
+    precision: Annotated[
+        PrecisionName | Precision,
+        Setting(
+            "Precision policy.", "bf16-autocast", takes=OnePrecision, served=True, titled=False, executed="default"
+        ),
+    ] = "fp32"
+    attention: Annotated[
+        Attention,
+        Setting(
+            "Attention: scores stored, or a fused kernel.",
+            "flash",
+            needs=("attention",),
+            served=True,
+            executed="default",
+        ),
+    ] = "eager"
+    loss: Annotated[
+        Loss | None, Setting("Loss (default: the model's own).", "mean_squared_error", needs=("training",))
+    ] = "default"
+    loss_chunks: Annotated[int, Setting("Chunks of rows that head and cross-entropy run over together.", 8)] = 1
+    label_smoothing: Annotated[
+        float, Setting("Share of a label that cross-entropy spreads over all classes.", 0.1, needs=("training",))
+    ] = 0.0
     loss_precision: Annotated[
-        LossPrecision, "The loss is taken of what the model makes, or of that in fp32 (logits.float()).", "fp32"
+        LossPrecision,
+        Setting(
+            "The loss is taken of what the model makes, or of that in fp32 (logits.float()).",
+            "fp32",
+            needs=("training",),
+        ),
     ] = "output"
-    device: Annotated[Device, "Whose kernels decide what is kept.", "cpu"] = "gpu"
-    flop_rule: Annotated[FlopRule, "Count FLOPs as PyTorch does, or as done.", "arithmetic"] = "pytorch"
+    device: Annotated[Device, Setting("Whose kernels decide what is kept.", "cpu", executed="nothing")] = "gpu"
+    flop_rule: Annotated[FlopRule, Setting("Count FLOPs as PyTorch does, or as done.", "arithmetic")] = "pytorch"
     attention_pairs: Annotated[
-        AttentionPairs, "Count attention's full square, or only what masks leave.", "visible"
+        AttentionPairs,
+        Setting("Count attention's full square, or only what masks leave.", "visible", needs=("attention",)),
     ] = "full"
     checkpoint: Annotated[
         Checkpoint | int | str | tuple[str, ...],
-        "What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
-        ("mlp", "attention.scores"),
+        Setting(
+            "What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
+            ("mlp", "attention.scores"),
+            takes=Checkpoint | int | Names,
+            read=_checkpoint,
+            needs=("training",),
+            executed="default",
+        ),
     ] = "none"
-    accumulate: Annotated[int, "Micro-batches to an optimizer step.", 4] = 1
-    freeze: Annotated[tuple[str, ...], "Parts whose weights are not trained.", ("embedding", "mlp")] = ()
+    accumulate: Annotated[
+        int, Setting("Micro-batches to an optimizer step.", 4, needs=("training",), titled=False, executed="default")
+    ] = 1
+    freeze: Annotated[
+        tuple[str, ...],
+        Setting("Parts whose weights are not trained.", ("embedding", "mlp"), takes=Names, read=part_names),
+    ] = ()
     lora: Annotated[
-        Lora | None, "Adapters, which alone are trained then.", {"rank": 8, "targets": ["qkv", "mlp.up"]}
+        Lora | None,
+        Setting(
+            "Adapters, which alone are trained then.",
+            {"rank": 8, "targets": ["qkv", "mlp.up"]},
+            takes=Lora | dict[str, Any] | None,
+            read=_lora,
+        ),
     ] = None
-    update: Annotated[Update, "The optimizer updates weights one by one, all at once, or in one kernel.", "fused"] = (
-        "loop"
-    )
+    update: Annotated[
+        Update,
+        Setting(
+            "The optimizer updates weights one by one, all at once, or in one kernel.", "fused", executed="nothing"
+        ),
+    ] = "loop"
     allocator: Annotated[
-        Allocator, "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.", "cuda"
+        Allocator,
+        Setting(
+            "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.", "cuda", executed="nothing"
+        ),
     ] = "exact"
-    on: Annotated[str | Described | None, "Machine that it runs on, for its seconds.", "h100-sxm"] = None
-    stack: Annotated[Stack, "How kernels are started on it, and which become one.", "compiled"] = "eager"
+    on: Annotated[
+        str | Described | None,
+        Setting(
+            "Machine that it runs on, for its seconds.", "h100-sxm", takes=OneMachine, titled=False, executed="nothing"
+        ),
+    ] = None
+    stack: Annotated[
+        StackName | Stack,
+        Setting("How kernels are started on it, and which become one.", "compiled", takes=OneStack, executed="nothing"),
+    ] = "eager"
 
     def __post_init__(self) -> None:
-        _check_size("batch", self.batch)
-        _check_size("loss_chunks", self.loss_chunks)
-        if isinstance(self.label_smoothing, bool) or not isinstance(self.label_smoothing, int | float):
-            raise SettingError(f"label_smoothing={shown(self.label_smoothing)} is not a number: use one such as 0.1")
-        if not 0 <= self.label_smoothing < 1:
-            raise SettingError(f"label_smoothing={self.label_smoothing} is not in [0, 1): use one such as 0.1")
-        _check_size("accumulate", self.accumulate)
-        for name in ("seq", "target_seq"):
-            if getattr(self, name) is not None:
-                _check_size(name, getattr(self, name))
-        if self.image is not None:
-            object.__setattr__(self, "image", _image(self.image))
-        if isinstance(self.loss, str) and self.loss == "none":
-            object.__setattr__(self, "loss", None)
-        for name, known in _CHOICES.items():
-            _check_name(name, getattr(self, name), known)
-        object.__setattr__(self, "checkpoint", _checkpoint(self.checkpoint))
-        object.__setattr__(self, "freeze", names_of("freeze", self.freeze))
-        object.__setattr__(self, "lora", _lora(self.lora))
-        self._check_cache()
+        for name, default, read in _READERS:
+            value = getattr(self, name)
+            if value is not default and (checked := read(name, value)) is not value:
+                object.__setattr__(self, name, checked)
+        if self.mode == "decode":
+            self._check_decode()
         if self.accumulate > 1 and not self.training:
             raise SettingError(f"accumulate={self.accumulate} is for training: leave it out of inference")
         if self.freeze and self.lora:
             raise SettingError("lora freezes all but its adapters: leave out freeze")
-        for name, kind in (("optimizer", Optimizer), ("precision", Precision)):
-            object.__setattr__(self, name, declared(kind, getattr(self, name), name))
-        # Named here once, so that a wrong name is refused when the settings are made.
-        for name, known in (("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
-            if isinstance(getattr(self, name), str):
-                _check_name(name, getattr(self, name), known)
-        _ = self.states, self.policy
-        for name in ("optimizer", "precision"):
-            check_declared(name, getattr(self, name))
         self._check_update()
         if self.training and self.policy.quantised and self.lora is None:
             raise SettingError(
                 f"precision {self.policy.name!r} is for inference, or for training adapters on frozen weights: use "
                 "mode='inference', lora, or another precision"
             )
-
-    def _check_cache(self) -> None:
-        """Raise SettingError if settings of what is kept of tokens do not go together."""
-        for name in ("past", "speculative"):
-            if getattr(self, name) is not None:
-                _check_size(name, getattr(self, name))
-        _check_size("page_size", self.page_size)
-        if self.mode == "decode":
-            self._check_decode()
 
     def _check_decode(self) -> None:
         if self.past is None:
@@ -233,15 +470,19 @@ class Settings(Frozen):
             others = " or ".join(repr(way) for way, has in ways.items() if has)
             raise SettingError(f"optimizer {self.states.name!r} has no {self.update} update: use update={others}")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting as plain data, which `from_dict` reads: declarations and machines as their fields."""
+        return {name: plain(getattr(self, name)) for name in SETTINGS}
+
     @classmethod
-    def from_dict(cls, data: dict[Any, Any]) -> Self:
-        """Settings from the plain data that ``dataclasses.asdict`` makes of them. Raises CostModelError."""
-        for name in data:
-            if name not in SETTING_NAMES:
-                raise unknown("setting", name, SETTING_NAMES)
-        for name, named in (("optimizer", optimizer_named), ("precision", precision_named)):
-            if isinstance(data.get(name), str):
-                named(data[name])  # data that came from elsewhere names no file to read
+    def from_dict(cls, data: Mapping[str, Any], machine: Callable[..., Described] | None = None) -> Self:
+        """Settings from plain data as `to_dict` gives it, which names no file to read. Raises CostModelError.
+
+        machine: what makes a machine of its fields.
+        """
+        check_names(data)
+        if machine is not None and isinstance(data.get("on"), Mapping):
+            data = {**data, "on": machine(**data["on"])}
         return cls(**data)
 
     @property
@@ -252,29 +493,13 @@ class Settings(Frozen):
     @cached_property
     def policy(self) -> Precision:
         """The precision policy in force."""
-        return precision_named(self.precision)
+        return Precision.named(self.precision)
 
     @cached_property
     def states(self) -> Optimizer:
         """The optimizer in force."""
-        return optimizer_named(self.optimizer)
+        return Optimizer.named(self.optimizer)
 
-
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "mode": get_args(Mode),
-    "attention": get_args(Attention),
-    "loss": (*(name for name in get_args(Loss) if name != "none"), None),
-    "loss_precision": get_args(LossPrecision),
-    "device": get_args(Device),
-    "flop_rule": get_args(FlopRule),
-    "attention_pairs": get_args(AttentionPairs),
-    "update": get_args(Update),
-    "allocator": get_args(Allocator),
-    "stack": get_args(Stack),
-    "cache": get_args(CacheName),
-    "cache_precision": get_args(CachePrecision),
-    "latent_attention": get_args(LatentAttention),
-}
 
 ALIASES = {
     "mse": "mean_squared_error",
@@ -317,108 +542,42 @@ ALIASES = {
 }
 """Other names that people give values of settings, for errors."""
 
-SETTING_NAMES = tuple(field.name for field in fields(Settings))
 
-OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
-OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
-Names = str | tuple[str, ...] | list[str]
-Image = int | tuple[int, int] | list[int] | None
-OneMachine = str | Described | os.PathLike[str] | None
-
-
-class GivenSettings(TypedDict, total=False):
-    """What a verb takes for each setting, which is more than what `Settings` keeps of it.
-
-    Paths of files are text too when a program runs; a type checker, which is to find misspelt names, wants a Path.
-    """
-
-    batch: int
-    seq: int | None
-    target_seq: int | None
-    image: Image
-    mode: Mode
-    past: int | None
-    speculative: int | None
-    cache: CacheName
-    page_size: int
-    cache_precision: CachePrecision
-    latent_attention: LatentAttention
-    optimizer: OneOptimizer
-    precision: OnePrecision
-    attention: Attention
-    loss: Loss | None
-    loss_chunks: int
-    label_smoothing: float
-    loss_precision: LossPrecision
-    device: Device
-    flop_rule: FlopRule
-    attention_pairs: AttentionPairs
-    checkpoint: Checkpoint | int | Names
-    accumulate: int
-    freeze: Names
-    lora: Lora | dict[str, Any] | None
-    update: Update
-    allocator: Allocator
-    on: OneMachine
-    stack: Stack
+def plain(value: Any) -> Any:
+    """The value of a setting as plain data. Raises AttributeError for what is none."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Frozen):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value))
+    return os.fsdecode(value) if isinstance(value, os.PathLike) else value.to_dict()
 
 
-class SeveralSettings(TypedDict, total=False):
-    """What a verb takes for each setting that is answered for one value of it, or for several."""
-
-    batch: int | Iterable[int]
-    seq: int | Iterable[int | None] | None
-    target_seq: int | Iterable[int | None] | None
-    image: Image | Iterable[Image]
-    mode: Mode | Iterable[Mode]
-    past: int | Iterable[int | None] | None
-    speculative: int | Iterable[int | None] | None
-    cache: CacheName | Iterable[CacheName]
-    page_size: int | Iterable[int]
-    cache_precision: CachePrecision | Iterable[CachePrecision]
-    latent_attention: LatentAttention | Iterable[LatentAttention]
-    optimizer: OneOptimizer | Iterable[OneOptimizer]
-    precision: OnePrecision | Iterable[OnePrecision]
-    attention: Attention | Iterable[Attention]
-    loss: Loss | Iterable[Loss | None] | None
-    loss_chunks: int | Iterable[int]
-    label_smoothing: float | Iterable[float]
-    loss_precision: LossPrecision | Iterable[LossPrecision]
-    device: Device | Iterable[Device]
-    flop_rule: FlopRule | Iterable[FlopRule]
-    attention_pairs: AttentionPairs | Iterable[AttentionPairs]
-    checkpoint: Checkpoint | int | Names | Iterable[Checkpoint | int | Names]
-    accumulate: int | Iterable[int]
-    freeze: Names | Iterable[Names]
-    lora: Lora | dict[str, Any] | Iterable[Lora | dict[str, Any] | None] | None
-    update: Update | Iterable[Update]
-    allocator: Allocator | Iterable[Allocator]
-    on: OneMachine | Iterable[OneMachine]
-    stack: Stack | Iterable[Stack]
+def _declared(name: str, annotation: Any, default: Any) -> Setting:
+    """A setting with what its field says of it."""
+    setting: Setting = annotation.__metadata__[0]
+    setting = setting._replace(name=name, hint=annotation.__origin__, default=default)
+    return setting._replace(takes=setting.takes or setting.hint)
 
 
-if TYPE_CHECKING:
-    import typing_extensions
-
-    # Python's own TypedDict takes no extra items yet (PEP 728).
-    class SettingsAndFields(SeveralSettings, typing_extensions.TypedDict, total=False, extra_items=Any):
-        """The same, and fields of the model."""
+SETTINGS = {field.name: _declared(field.name, field.type, field.default) for field in fields(Settings)}
+"""Every setting, by name."""
+_READERS = [(name, setting.default, _reader(setting)) for name, setting in SETTINGS.items()]
+SETTING_NAMES = tuple(SETTINGS)
 
 
-class Meaning(NamedTuple):
-    """What a setting is, in a sentence; an example of a value; and what it is unless given."""
-
-    text: str
-    example: Any
-    default: Any
-
-    def __str__(self) -> str:
-        said = self.default in (None, "default", (), ...)  # the sentence says it, or the verb does
-        return self.text if said else f"{self.text.removesuffix('.')} (default {self.default})."
+def needing(need: Need) -> tuple[str, ...]:
+    """The names of the settings that have a need."""
+    return tuple(name for name, setting in SETTINGS.items() if need in setting.needs)
 
 
-MEANINGS = {field.name: Meaning(*field.type.__metadata__, field.default) for field in fields(Settings)}  # type: ignore[union-attr]
-"""What each setting is, by name."""
+def check_names(names: Iterable[str]) -> None:
+    """Raise UnknownNameError for a name that is no setting's."""
+    for name in names:
+        if name not in SETTINGS:
+            raise unknown("setting", name, SETTINGS)
+
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -431,82 +590,37 @@ def takes_settings(
     several: whether it takes several values of one. and_fields: whether it takes fields of the model too. without: a
     setting that it does not take. defaults: those that are not as in `Settings`; ... where the function says which.
     """
-    types = (SeveralSettings if several else GivenSettings).__annotations__
-    meanings = {
-        name: meaning._replace(default=defaults.get(name, meaning.default))
-        for name, meaning in MEANINGS.items()
+    settings = [
+        setting._replace(default=defaults.get(name, setting.default))
+        for name, setting in SETTINGS.items()
         if name != without
-    }
-    shown_settings = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=meaning.default, annotation=types[name])
-        for name, meaning in meanings.items()
     ]
-    fields_of_models = [Parameter("fields", Parameter.VAR_KEYWORD, annotation=Any)] if and_fields else []
+    parameters = [
+        Parameter(
+            setting.name,
+            Parameter.KEYWORD_ONLY,
+            default=setting.default,
+            annotation=several_of(setting.takes) if several else setting.takes,
+        )
+        for setting in settings
+    ]
+    if and_fields:
+        parameters.append(Parameter("fields", Parameter.VAR_KEYWORD, annotation=Any))
     lines = [
-        f"    {name}: {str(meaning)[:-1]}, as in {name}={meaning.example!r}." for name, meaning in meanings.items()
+        f"    {setting.name}: {str(setting)[:-1]}, as in {setting.name}={setting.example!r}." for setting in settings
     ]
 
-    def shown_by(verb: Verb) -> Verb:
+    def documented(verb: Verb) -> Verb:
         own = signature(verb)
         *first, _ = own.parameters.values()
-        vars(verb)["__signature__"] = own.replace(parameters=[*first, *shown_settings, *fields_of_models])
+        vars(verb)["__signature__"] = own.replace(parameters=[*first, *parameters])
         if verb.__doc__:  # python -OO leaves none
             verb.__doc__ = "\n".join([cleandoc(verb.__doc__), "", "Settings:", *lines])
         return verb
 
-    return shown_by
+    return documented
 
 
-def _lora(value: Any) -> Lora | None:
-    if value is None or isinstance(value, Lora):
-        return value
-    if not isinstance(value, dict):
-        raise SettingError(f"lora={shown(value)} is not a Lora or a mapping of its fields")
-    try:
-        check_names(Lora, value, "lora")
-    except CostModelError as error:
-        raise SettingError(str(error)) from None
-    return Lora(**value)
-
-
-def _checkpoint(value: Any) -> str | int | tuple[str, ...]:
-    if isinstance(value, str):
-        if ALIASES.get(value) in get_args(Checkpoint):  # any other name may be that of a part
-            raise UnknownNameError(f"unknown checkpoint {shown(value)}: did you mean {ALIASES[value]!r}?")
-        return value
-    if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
-        return tuple(value)
-    if isinstance(value, list | tuple):
-        raise SettingError(f"checkpoint={shown(value)} is not a list of names of parts")
-    return _check_size("checkpoint", value)
-
-
-def _check_size(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingError(f"{name}={shown(value)} is not a whole number: use an int such as {name}=32")
-    if not 1 <= value <= LARGEST_SIZE:
-        raise SettingError(f"{name}={shown(value)} is not between 1 and {LARGEST_SIZE:,}")
-    return value
-
-
-def _image(value: Any) -> tuple[int, int]:
-    if isinstance(value, tuple | list) and len(value) != 2:
-        raise SettingError(f"image={shown(value)} is not (height, width) or one size for both: use image=(224, 320)")
-    height, width = value if isinstance(value, tuple | list) else (value, value)
-    return _check_size("image", height), _check_size("image", width)
-
-
-def _check_name(what: str, name: Any, known: Any) -> None:
-    if name in known if isinstance(name, str) or name is None else False:
-        return
-    if isinstance(name, str) and ALIASES.get(name, "") in known:
-        raise UnknownNameError(f"unknown {what} {shown(name)}: did you mean {ALIASES[name]!r}?")
-    raise unknown(what, name, ["none" if k is None else k for k in known if k != "default"])
-
-
-def names_of(what: str, value: Any) -> tuple[str, ...]:
-    """Names of parts: one, or several. Raises SettingError."""
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise SettingError(f"{what}={shown(value)} is not a list of names of parts")
-    return tuple(names)
+def several_of(kind: Any) -> Any:
+    """The type of one value, or of several."""
+    return kind | Iterable[kind]

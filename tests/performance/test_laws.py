@@ -17,7 +17,7 @@ from costmodel.hardware.machine import Machine, Peaks
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import TABLE, Constants, constant, interval, typical
 from costmodel.performance.laws import KernelModel, Tier
-from costmodel.performance.stacks import STACKS
+from costmodel.training.stacks import STACKS
 
 ARCHITECTURES = (
     "",

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.performance.engines import ENGINES, KERNELS, Engine
 from costmodel.performance.serving import Drafts, Load, Serving
+from costmodel.training.engines import ENGINES, KERNELS, Engine
 from costmodel.training.precision import Precision
 from tests.command import here
 from tests.profiles import examples

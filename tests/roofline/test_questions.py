@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from costmodel.roofline import calibration as storage
-from costmodel.roofline.recorder import IDLE, PLAIN
 from tests.command import here, refused
 from tests.roofline.synthetic import MACHINE, Clockwork, calibration
 
@@ -114,7 +113,8 @@ def test_a_pipe_is_not_waited_for(capsys) -> None:
 @pytest.mark.parametrize("command", ["check", "plot", "profile", "compare"])
 def test_what_changes_nothing_is_not_offered(capsys, command: str) -> None:
     text = here(capsys, "roofline", command, "--help").out
-    assert not [name for name in (*IDLE, *PLAIN, "precision", "cache", "past") if f"--{name} " in text]
+    idle = ("device", "allocator", "update", "on", "stack", "checkpoint", "accumulate", "precision", "cache", "past")
+    assert not [name for name in idle if f"--{name} " in text]
     assert all(f"--{name} " in text for name in ("batch", "seq", "mode", "optimizer", "loss"))
 
 

@@ -180,3 +180,96 @@ def test_a_stored_prediction_names_no_file(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text(HALF, encoding="utf-8")
     with pytest.raises(cm.CostModelError, match="unknown precision"):
         Settings.from_dict({"precision": str(tmp_path / "half.json")})
+
+
+OWN = {"name": "own", "launch": 2e-6, "fuses": True}
+QUESTION: dict[str, Any] = {"batch": 2, "seq": 128, "on": "h100-sxm"}
+
+
+@pytest.fixture(params=["object", "fields", "path", "text"])
+def own_stack(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A stack in each of the forms that a declaration is taken in."""
+    (tmp_path / "own.yaml").write_text("name: own\nlaunch: 2.0e-6\nfuses: true\n", encoding="utf-8")
+    path = tmp_path / "own.yaml"
+    return {"object": cm.Stack(**OWN), "fields": OWN, "path": path, "text": str(path)}[request.param]
+
+
+def test_a_declared_stack_is_taken_wherever_a_named_one_is(own_stack: Any) -> None:
+    p = cm.predict("gpt2-small", stack=own_stack, **QUESTION)
+    meant = cm.predict("gpt2-small", **QUESTION).on("h100-sxm", stack=cm.Stack("own", 2e-6, fuses=True))
+    assert p.time.seconds == meant.seconds == p.on("h100-sxm", stack=own_stack).seconds
+    assert p.settings.to_dict()["stack"] == {**OWN, "channels_last": False, "source": "as declared"}
+    assert cm.Prediction.from_json(p.to_json()) == p
+    grid = cm.sweep("gpt2-small", stack=["eager", own_stack], quantities=["seconds"], **QUESTION)
+    assert grid["stack"].values.tolist()[0] == "eager"
+    assert grid["seconds"].values[1] == pytest.approx(meant.seconds, rel=1e-12)
+    best = cm.recommend("mlp-mnist", on="h100-sxm", batch=[8, 16], stack=own_stack).best
+    assert best.prediction.time.stack.name == "own"
+    rows = cm.compare("gpt2-small", stack=["eager", own_stack], quantities=["seconds"], **QUESTION).rows()
+    assert meant.seconds in [value for row in rows for value in row.values()]
+
+
+def test_a_declared_stack_is_an_option_a_serving_engine_s_and_a_page_s(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(OWN), encoding="utf-8")
+    told = here(capsys, "predict", "gpt2-small", "--on", "h100-sxm", "--stack", str(path), "--json")
+    assert json.loads(told.out)["stack"] == "own"
+    assert json.loads(told.out)["settings"]["stack"]["launch"] == 2e-6
+    engine = tmp_path / "engine.json"
+    engine.write_text(json.dumps({"name": "mine", "step": 1e-3, "stack": OWN}), encoding="utf-8")
+    arguments = ("--on", "h100-sxm", "--input", "16", "--output", "8", "--engine", str(engine), "--json")
+    told = here(capsys, "serve", "llama-3.2-1b", *arguments)
+    assert json.loads(told.out)["engine"]["stack"]["name"] == "own"
+    page = cm.explore("mlp-mnist", stack=OWN, on="h100-sxm", optimizer=["sgd"])
+    assert '"stack":"own"' in page.html.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"fuses": "no"}, "stack.fuses: 'no' is not true or false"),
+        ({"launch": True}, "stack.launch: True is not eager_seconds or compiled_seconds or graph_seconds or a finite"),
+        ({"launch": float("inf")}, "stack.launch: inf is not"),
+        ({"launch": -1e-6}, "stack.launch: -1e-06 is no time: give seconds, such as 5e-6"),
+        ({"launch": "eager_second"}, "unknown value of stack.launch 'eager_second': did you mean 'eager_seconds'"),
+        ({"name": 3}, "stack.name: 3 is not a text"),
+    ],
+)
+def test_wrong_fields_of_a_stack_are_refused_when_it_is_made_or_read(fields: dict[str, Any], says: str) -> None:
+    for ask in (lambda: cm.Stack(**OWN | fields), lambda: cm.predict("mlp-mnist", stack={**OWN, **fields})):
+        with pytest.raises(cm.CostModelError) as caught:
+            ask()
+        assert says in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        ({"name": "mine", "step": "fast"}, "engine.step: 'fast' is not a finite number"),
+        ({"name": "mine", "step": -1.0}, "engine step=-1.0 is no time in seconds"),
+        ({"name": "mine", "merged": 1}, "engine.merged: 1 is not true or false"),
+        ({"name": "mine", "chunk": 0}, "engine.chunk: 0 is not a whole number from 1"),
+        ({"name": "mine", "utilisation": 1.5}, "engine utilisation=1.5 is not a share"),
+        ({"name": "mine", "stack": "eagr"}, "unknown value of engine.stack 'eagr': did you mean 'eager'?"),
+        ({"name": "mine", "stack": 3}, "engine.stack: 3 is not eager or compiled or cuda-graphs or a Stack"),
+        ({"name": "mine", "stack": {"name": "x"}}, "engine.stack: field launch is missing"),
+        ("vlm", "unknown engine 'vlm': did you mean 'vllm'"),
+        (3, "engine=3 is neither a name nor an Engine"),
+    ],
+)
+def test_wrong_fields_of_an_engine_are_refused_in_one_line(engine: Any, says: str) -> None:
+    with pytest.raises(cm.CostModelError) as caught:
+        cm.serve("llama-3.2-1b", on="h100-sxm", input=16, output=8, engine=engine)
+    assert says in str(caught.value)
+
+
+def test_settings_are_plain_data_and_back() -> None:
+    machine = cm.load_machine("h100-sxm")
+    p = cm.predict("gpt2-small", on=machine, stack=OWN, optimizer={"name": "mine", "states": []}, lora=None)
+    data = json.loads(json.dumps(p.settings.to_dict()))
+    assert Settings.from_dict(data, cm.Machine) == p.settings
+    assert data["on"] == json.loads(json.dumps(machine.to_dict()))
+    assert json.loads(p.time.to_json())["settings"] == data == json.loads(p.to_json())["settings"]

@@ -15,16 +15,7 @@ import costmodel as cm
 from costmodel.importers.files import settings_of
 from costmodel.training.optimizers import OPTIMIZERS, OptimizerName
 from costmodel.training.precision import PRECISIONS, PrecisionName
-from costmodel.training.settings import (
-    _CHOICES,
-    ALIASES,
-    MEANINGS,
-    SETTING_NAMES,
-    Checkpoint,
-    GivenSettings,
-    Settings,
-    SeveralSettings,
-)
+from costmodel.training.settings import ALIASES, SETTING_NAMES, SETTINGS, Settings
 from tests.command import error_of
 
 SCRIPTS = Path(__file__).parents[1] / "typing"
@@ -37,11 +28,6 @@ VERBS = [
 ]
 
 
-@pytest.mark.parametrize("given", [GivenSettings, SeveralSettings])
-def test_what_a_type_checker_takes_has_the_names_of_all_settings(given: type) -> None:
-    assert tuple(given.__annotations__) == SETTING_NAMES
-
-
 def test_a_type_checker_knows_the_names_of_all_optimizers_and_precisions() -> None:
     assert get_args(OptimizerName) == tuple(OPTIMIZERS)
     assert get_args(PrecisionName) == tuple(PRECISIONS)
@@ -51,7 +37,7 @@ def test_a_type_checker_knows_the_names_of_all_optimizers_and_precisions() -> No
 def test_every_verb_shows_its_settings(verb) -> None:
     shown = inspect.signature(verb).parameters
     expected = [name for name in SETTING_NAMES if name != WITHOUT.get(verb.__name__)]
-    assert [n for n, p in shown.items() if n in MEANINGS and not isinstance(p.annotation, str)] == expected
+    assert [n for n, p in shown.items() if n in SETTINGS and not isinstance(p.annotation, str)] == expected
     described = (inspect.getdoc(verb) or "").partition("\nSettings:\n")[2].splitlines()
     assert [line.split(":")[0].strip() for line in described if line] == expected
     for name in expected:
@@ -67,12 +53,12 @@ def test_the_defaults_that_are_shown_are_those_in_force() -> None:
 
 @pytest.mark.parametrize("name", SETTING_NAMES)
 def test_the_example_of_a_setting_is_a_value_that_is_not_its_default(name: str) -> None:
-    asked = settings_of({name: MEANINGS[name].example})
+    asked = settings_of({name: SETTINGS[name].example})
     assert getattr(asked, name) != getattr(Settings(), name)
 
 
 def test_the_help_of_predict_says_what_each_setting_is_and_its_example_runs() -> None:
-    for meaning in MEANINGS.values():
+    for meaning in SETTINGS.values():
         assert meaning.text.removesuffix(".") in (cm.predict.__doc__ or "")
     [examples] = doctest.DocTestFinder(recurse=False).find(cm.predict, "predict", globs={})
     assert examples.examples
@@ -111,7 +97,7 @@ def test_words_of_others_lead_to_ours(settings: dict[str, Any], ours: str) -> No
 
 
 def test_every_other_word_leads_to_a_choice() -> None:
-    known = {*OPTIMIZERS, *PRECISIONS, *(value for name in _CHOICES for value in _CHOICES[name]), *get_args(Checkpoint)}
+    known = {name for setting in SETTINGS.values() for name in setting.choices}
     assert set(ALIASES.values()) <= known
     assert not (set(ALIASES) - {"full", "fused", "cuda"}) & known  # which are choices of other settings
 

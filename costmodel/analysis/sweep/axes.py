@@ -15,7 +15,7 @@ from costmodel.documents.description import Description, unknown_field
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
-from costmodel.training.settings import SETTING_NAMES
+from costmodel.training.settings import SETTING_NAMES, SETTINGS
 
 MOST_VALUES = 10_000_000
 """An axis with more values is refused."""
@@ -24,9 +24,6 @@ MOST_LISTED = 1_000_000
 LONGEST_LABEL = 1_000
 MOST_NAMED = 10_000
 """One whose values are no letters of a formula: each is a question of its own."""
-
-_TUPLES = frozenset({"checkpoint", "freeze", "image"})
-"""Settings for which a tuple is one value; a list is always an axis."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def _varies(name: str, value: Any) -> bool:
         return False
     if getattr(value, "ndim", 1) == 0:
         return False
-    return not (name in _TUPLES and isinstance(value, tuple))
+    return not (name in SETTINGS and SETTINGS[name].takes_tuple and isinstance(value, tuple))
 
 
 def _listed(name: str, value: Iterable[Any]) -> Sequence[Any]:

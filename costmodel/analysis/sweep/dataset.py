@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import dask.array
@@ -19,6 +17,7 @@ from costmodel.display.units import UNITS
 from costmodel.errors import CostModelError, shown
 from costmodel.importers.files import describe
 from costmodel.symbolic.evaluation import Window
+from costmodel.training.settings import plain
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -171,16 +170,9 @@ def _question(grid: Grid) -> str:
         "values": values,
     }
     try:
-        return json.dumps(asked, default=_plain)
-    except (TypeError, ValueError, RecursionError):  # of values that are refused in every cell
+        return json.dumps(asked, default=plain)
+    except (AttributeError, TypeError, ValueError, RecursionError):  # of values that are refused in every cell
         return ""
-
-
-def _plain(value: Any) -> Any:
-    """A value of a setting as plain data."""
-    if isinstance(value, os.PathLike):
-        return os.fsdecode(value)
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else label_of(value)
 
 
 def _labels(axis: Axis) -> Any:

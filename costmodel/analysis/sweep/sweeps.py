@@ -17,7 +17,7 @@ from costmodel.training.settings import takes_settings
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.dataset import Sweep
     from costmodel.analysis.sweep.grid import Grid
-    from costmodel.training.settings import SettingsAndFields
+    from costmodel.training.keywords import SettingsAndFields
 
 _WORKERS = {"client": "dask.distributed client", "executor": "concurrent.futures executor"}
 JOB_CELLS = 2**20

@@ -1,0 +1,12 @@
+"""What verbs take for settings, as typed dictionaries; `keywords.pyi` says the same to type checkers."""
+
+from typing import Any, TypedDict
+
+from costmodel.training.settings import SETTINGS, several_of
+
+_typed: Any = TypedDict  # a type checker wants its fields written out, as the stub does
+_types = {name: setting.takes for name, setting in SETTINGS.items()}
+
+GivenSettings = _typed("GivenSettings", _types, total=False)
+SeveralSettings = _typed("SeveralSettings", {name: several_of(kind) for name, kind in _types.items()}, total=False)
+ServedSettings = _typed("ServedSettings", {n: kind for n, kind in _types.items() if SETTINGS[n].served}, total=False)

@@ -1,0 +1,105 @@
+# Made by python -m tests.training.stub of the declaration in settings.py.
+from collections.abc import Iterable
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from costmodel.training.settings import (
+    Allocator,
+    Attention,
+    AttentionPairs,
+    CacheName,
+    CachePrecision,
+    Checkpoint,
+    Device,
+    FlopRule,
+    Image,
+    LatentAttention,
+    Lora,
+    Loss,
+    LossPrecision,
+    Mode,
+    Names,
+    OneMachine,
+    OneOptimizer,
+    OnePrecision,
+    OneStack,
+    Update,
+)
+
+class GivenSettings(TypedDict, total=False):
+    """What a verb takes for each setting, which is more than what `Settings` keeps of it."""
+
+    batch: int
+    seq: int | None
+    target_seq: int | None
+    image: Image
+    mode: Mode
+    past: int | None
+    speculative: int | None
+    cache: CacheName
+    page_size: int
+    cache_precision: CachePrecision
+    latent_attention: LatentAttention
+    optimizer: OneOptimizer
+    precision: OnePrecision
+    attention: Attention
+    loss: Loss | None
+    loss_chunks: int
+    label_smoothing: float
+    loss_precision: LossPrecision
+    device: Device
+    flop_rule: FlopRule
+    attention_pairs: AttentionPairs
+    checkpoint: Checkpoint | int | Names
+    accumulate: int
+    freeze: Names
+    lora: Lora | dict[str, Any] | None
+    update: Update
+    allocator: Allocator
+    on: OneMachine
+    stack: OneStack
+
+class SeveralSettings(TypedDict, total=False):
+    """What a verb takes for each setting that is answered for one value of it, or for several."""
+
+    batch: int | Iterable[int]
+    seq: int | Iterable[int | None] | None
+    target_seq: int | Iterable[int | None] | None
+    image: Image | Iterable[Image]
+    mode: Mode | Iterable[Mode]
+    past: int | Iterable[int | None] | None
+    speculative: int | Iterable[int | None] | None
+    cache: CacheName | Iterable[CacheName]
+    page_size: int | Iterable[int]
+    cache_precision: CachePrecision | Iterable[CachePrecision]
+    latent_attention: LatentAttention | Iterable[LatentAttention]
+    optimizer: OneOptimizer | Iterable[OneOptimizer]
+    precision: OnePrecision | Iterable[OnePrecision]
+    attention: Attention | Iterable[Attention]
+    loss: Loss | Iterable[Loss | None] | None
+    loss_chunks: int | Iterable[int]
+    label_smoothing: float | Iterable[float]
+    loss_precision: LossPrecision | Iterable[LossPrecision]
+    device: Device | Iterable[Device]
+    flop_rule: FlopRule | Iterable[FlopRule]
+    attention_pairs: AttentionPairs | Iterable[AttentionPairs]
+    checkpoint: Checkpoint | int | Names | Iterable[Checkpoint | int | Names]
+    accumulate: int | Iterable[int]
+    freeze: Names | Iterable[Names]
+    lora: Lora | dict[str, Any] | Iterable[Lora | dict[str, Any] | None] | None
+    update: Update | Iterable[Update]
+    allocator: Allocator | Iterable[Allocator]
+    on: OneMachine | Iterable[OneMachine]
+    stack: OneStack | Iterable[OneStack]
+
+class ServedSettings(TypedDict, total=False):
+    """Settings of `predict` that serving takes; it gives the others itself."""
+
+    cache_precision: CachePrecision
+    latent_attention: LatentAttention
+    precision: OnePrecision
+    attention: Attention
+
+class SettingsAndFields(SeveralSettings, TypedDict, total=False, extra_items=Any):
+    """The same, and fields of the model (PEP 728)."""

@@ -1,0 +1,66 @@
+"""Software stacks: how kernels are started, and which become one. Each is a small declaration, as optimizers are."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from costmodel.errors import SettingError, shown
+from costmodel.training.declaration import Declaration, ready
+from costmodel.training.frozen import frozen
+
+StackName = Literal["eager", "compiled", "cuda-graphs"]
+"""Names of the ready-made stacks, for a type checker and an editor."""
+
+
+@frozen()
+class Stack(Declaration):
+    """A stack.
+
+    launch: what starting a kernel takes of the host: a constant by name, or seconds. fuses: whether chains of pointwise
+    kernels become one. channels_last: whether convolutions run in that order of memory whatever the model's. source:
+    where its figures are from.
+
+    Example:
+        >>> import costmodel as cm
+        >>> own = cm.Stack(name="own", launch=2e-6, fuses=True)
+        >>> step = cm.predict("gpt2-small", batch=8, seq=512, on="h100-sxm", stack=own).time
+        >>> step.seconds < cm.predict("gpt2-small", batch=8, seq=512, on="h100-sxm").time.seconds
+        True
+
+    """
+
+    name: str
+    launch: Literal["eager_seconds", "compiled_seconds", "graph_seconds"] | float
+    fuses: bool = False
+    channels_last: bool = False
+    source: str = "as declared"
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check_agreement(self, where: str) -> None:
+        """Raise SettingError for a time below 0."""
+        if not isinstance(self.launch, str) and self.launch < 0:
+            raise SettingError(f"{where}.launch: {shown(self.launch)} is no time: give seconds, such as 5e-6")
+
+    def launch_seconds(self, constants: Any) -> float:
+        """Time of the host for one launch, by the constants of a machine where it is one of these [s]."""
+        return getattr(constants, self.launch) if isinstance(self.launch, str) else self.launch
+
+
+STACKS = ready(
+    Stack("eager", "eager_seconds", source="PyTorch, an operator at a time from Python"),
+    Stack(
+        "compiled",
+        "compiled_seconds",
+        fuses=True,
+        channels_last=True,
+        source="torch.compile (Ansel et al. 2024, PyTorch 2, §4.4; inductor's layout optimization of convolutions)",
+    ),
+    Stack(
+        "cuda-graphs",
+        "graph_seconds",
+        source="kernels of the eager stack, recorded once and replayed (CUDA Programming Guide, CUDA graphs)",
+    ),
+)
+"""The ready-made stacks, by name."""
