@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import VariedSize, check_open, knob_of, last_true
-from costmodel.cost.prediction import Prediction, predict
+from costmodel.analysis.search import Curve, VariedSize, last_true, open_question, varied_size
+from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import SettingError, shown, unknown
 from costmodel.graph.recomputation import is_named, paths_to, unknown_part
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 DEFAULT = "flops.total"
 
 
-def share(prediction: Prediction, what: str) -> int:
+def share(prediction: Prediction, cost: str) -> int:
     """A quantity such as "params", or of one part, such as "attention", "attention.scores" or "mlp:params".
 
     A part is named as `is_named` says; FLOPs in total are meant where no quantity is given. Raises UnknownNameError, or
     SettingError for a quantity that is no sum over layers.
     """
-    if what in QUANTITIES:
-        return int(prediction.value(what))
-    part, _, quantity = what.partition(":")
+    if cost in QUANTITIES:
+        return int(prediction.value(cost))
+    part, _, quantity = cost.partition(":")
     quantity = quantity or DEFAULT
     if quantity not in SUMMED:
         if quantity in QUANTITIES:
@@ -41,7 +42,7 @@ def share(prediction: Prediction, what: str) -> int:
     rows = [row for row in prediction.layers if any(is_named(path, part) for path in paths_to(row.name))]
     if not rows:
         paths = {path for row in prediction.layers for path in paths_to(row.name)}
-        raise unknown_part("quantity or part", what, paths, QUANTITIES)
+        raise unknown_part("quantity or part", cost, paths, QUANTITIES)
     return sum(int(getattr(row, column)) for row in rows for column in ROW_COLUMNS[quantity])
 
 
@@ -63,8 +64,8 @@ class Crossing:
 class BreakEven(Answer):
     """Where a cost `a` passes a cost `b` or falls behind it, in order; true if it does anywhere.
 
-    first: a and b at the knob's first value; last: the last value looked at. a, b: names of the costs. varied: what is
-    turned, with its values. crossings: where the order changes, each a `Crossing`.
+    first: a and b at the size's first value; last: the last value looked at. a, b: names of the costs. varied: the
+    size, with its values. crossings: where the order changes, each a `Crossing`.
 
     Example:
         >>> import costmodel as cm
@@ -114,7 +115,7 @@ class BreakEven(Answer):
     def sheet(self) -> Sheet:
         """What passes what and where, and both there."""
         name, first = self.varied.name, self.varied.values[0]
-        lines = [self._said(crossing) for crossing in self.crossings]
+        lines = [self._line(crossing) for crossing in self.crossings]
         if not self.crossings:
             order = (
                 "equal to" if self.first[0] == self.first[1] else "above" if self.first[0] > self.first[1] else "below"
@@ -126,7 +127,7 @@ class BreakEven(Answer):
         notes = [f"note: {self.varied.note}"] if self.varied.note else []
         return Sheet(lines, [Table((name, self.a, self.b), rows, words=frozenset())], notes=notes)
 
-    def _said(self, crossing: Crossing) -> str:
+    def _line(self, crossing: Crossing) -> str:
         name = self.varied.name
         equal = "" if crossing.equal is None else f" (equal at {crossing.equal:,})"
         if crossing.leads:
@@ -139,7 +140,7 @@ class BreakEven(Answer):
 def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settings: Unpack[GivenSettings]) -> BreakEven:
     """At which value of `for_` cost `a` passes cost `b`, or falls behind it; false if neither happens.
 
-    Looked for between the doublings of the knob's first value: two crossings between one and the next are not seen.
+    Looked for between the doublings of the size's first value: two crossings between one and the next are not seen.
     A sequence may be longer than a learned position table: the table then has as many entries as it.
 
     Args:
@@ -147,7 +148,7 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
         a: a quantity such as "memory.activations", or one of a part of the model: "attention" (its FLOPs in total),
             "attention.scores:flops.forward", "mlp:params".
         b: likewise.
-        for_: what to turn: batch, seq, image, or a size of the model such as layers or width.
+        for_: the size to vary: batch, seq, image, or a size of the model such as layers or width.
         **settings: all that `predict` takes but `for_`.
 
     Raises:
@@ -160,84 +161,67 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
         (True, 6145)
 
     """
-    check_open(for_, settings)
-    if for_ == "past":  # a decode step has one, whatever is found
-        settings["past"] = 1
-    return cross(predict(model, **settings), a, b, for_)
+    return cross(open_question(model, for_, settings), a, b, for_)
 
 
-def cross(asked: Prediction, a: str, b: str, for_: str) -> BreakEven:
+def cross(question: Prediction, a: str, b: str, for_: str) -> BreakEven:
     """`break_even` for the question of a prediction, whose own value of `for_` does not matter."""
-    for what in (a, b):
-        if not isinstance(what, str):
-            raise SettingError(f"{shown(what)} is not a cost: use a name such as 'memory.activations' or 'mlp'")
-        share(asked, what)
+    for cost in (a, b):
+        if not isinstance(cost, str):
+            raise SettingError(f"{shown(cost)} is not a cost: use a name such as 'memory.activations' or 'mlp'")
+        share(question, cost)
     if _unit(a) != _unit(b):
         raise SettingError(f"{a} and {b} are not in one unit: {_unit(a)} and {_unit(b)}")
-    return _Course(knob_of(asked, for_, stretched=True), a, b).result()
+    varied = varied_size(question, for_, stretched=True)
+    costs = Curve(varied.values, varied.at, lambda p: (share(p, a), share(p, b)))
+    orders, last = _orders(costs)
+    crossings = []
+    leader = orders[0][1]
+    for (before, order_before), (position, order) in pairwise(orders):
+        is_last = position == orders[-1][0]
+        if order == leader or (order == 0 and not is_last):  # to equality and on from it is one crossing
+            continue
+        equal = varied.values[before] if order_before == 0 and before else None
+        leads = {1: a, -1: b, 0: ""}[order]
+        cost_a, cost_b = costs.value(position)
+        crossings.append(Crossing(varied.values[position], equal, cost_a, cost_b, leads))
+        leader = order
+    return BreakEven(a, b, varied, tuple(crossings), costs.value(0), varied.values[last])
 
 
-def _quantity(what: str) -> str:
-    return what if what in QUANTITIES else what.partition(":")[2] or DEFAULT
+def _quantity(cost: str) -> str:
+    return cost if cost in QUANTITIES else cost.partition(":")[2] or DEFAULT
 
 
-def _unit(what: str) -> str:
-    group = _quantity(what).partition(".")[0]
+def _unit(cost: str) -> str:
+    group = _quantity(cost).partition(".")[0]
     return UNITS.get(group, "FLOP")
 
 
-class _Course:
-    """The two costs along a knob."""
+def _orders(costs: Curve) -> tuple[list[tuple[int, int]], int]:
+    """Positions from which on two costs are in another order, with the order; and the last position that was looked at.
 
-    def __init__(self, varied: VariedSize, a: str, b: str) -> None:
-        self.varied, self.a, self.b = varied, a, b
-        self.made: dict[int, tuple[int, int]] = {}
+    An order is 1 if the first cost is the larger, −1 if the second is, 0 if they are equal.
+    """
 
-    def costs(self, position: int) -> tuple[int, int]:
-        if position not in self.made:
-            at = self.varied.at(self.varied.values[position])
-            self.made[position] = share(at, self.a), share(at, self.b)
-        return self.made[position]
-
-    def order(self, position: int) -> int:
-        """1 if a leads, −1 if b does, 0 if they are equal."""
-        a, b = self.costs(position)
+    def order(position: int) -> int:
+        a, b = costs.value(position)
         return (a > b) - (a < b)
 
-    def result(self) -> BreakEven:
-        last, turns = 0, [(0, self.order(0))]
-        for position in self._doublings():
-            while self.order(position) != turns[-1][1]:
-                now = self._next(last, position, turns[-1][1])
-                turns.append((now, self.order(now)))
-                last = now
-            last = position
-        return BreakEven(self.a, self.b, self.varied, self._crossings(turns), self.costs(0), self.varied.values[last])
+    orders, last = [(0, order(0))], 0
+    for position in _doublings(costs):
+        while order(position) != orders[-1][1]:
+            same = orders[-1][1]
+            last += 1 + last_true(lambda n: order(last + n) == same, position - last + 1)  # noqa: B023
+            orders.append((last, order(last)))
+        last = position
+    return orders, last
 
-    def _crossings(self, turns: list[tuple[int, int]]) -> tuple[Crossing, ...]:
-        """Turns of the order, one that leads to equality and one that leads on from it being one crossing."""
-        found, lead = [], turns[0][1]
-        for (position, order), before in zip(turns[1:], turns, strict=False):
-            last = position == turns[-1][0]
-            if order == lead or (order == 0 and not last):
-                continue
-            equal = self.varied.values[before[0]] if before[1] == 0 and before[0] else None
-            leads = {1: self.a, -1: self.b, 0: ""}[order]
-            found.append(Crossing(self.varied.values[position], equal, *self.costs(position), leads))
-            lead = order
-        return tuple(found)
 
-    def _doublings(self) -> Iterator[int]:
-        """Positions ever further on, as far as there are models that large."""
-        position, count = 1, len(self.varied.values)
-        while position < count:
-            try:
-                self.costs(position)
-            except CostModelError:
-                return
-            yield position
-            position = 2 * position if 2 * position < count or position == count - 1 else count - 1
-
-    def _next(self, start: int, end: int, order: int) -> int:
-        """The first position past `start` where the order is not `order`, which it is not at `end`."""
-        return start + 1 + last_true(lambda n: self.order(start + n) == order, end - start + 1)
+def _doublings(costs: Curve) -> Iterator[int]:
+    """Positions ever further on, as far as there are models that large."""
+    position, count = 1, len(costs.values)
+    while position < count and costs.exists(position):
+        costs.value(position)
+        yield position
+        position = 2 * position if 2 * position < count or position == count - 1 else count - 1

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
+from costmodel.analysis.search import VariedSize, size_of
 from costmodel.analysis.solve import solve_for
-from costmodel.analysis.vary import VariedSize, current
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import show_change, shower
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Match(Answer):
     """The model of a family whose quantity is nearest to a target; of two as near, the smaller.
 
-    prediction: what was found. quantity: what is to be near `target`. varied: what was turned, with its values.
+    prediction: of that model. quantity: what is to be near `target`. varied: the size, with its values.
 
     Example:
         >>> import costmodel as cm
@@ -39,17 +39,17 @@ class Match(Answer):
 
     @property
     def model(self) -> Architecture:
-        """The model found."""
+        """The model whose quantity is nearest."""
         return self.prediction.model
 
     @property
     def size(self) -> int:
-        """The number that was turned."""
-        return current(self.prediction, self.varied.name)
+        """The size that the model has now."""
+        return size_of(self.prediction, self.varied.name)
 
     @property
     def value(self) -> int:
-        """The quantity of the model found."""
+        """The quantity of the model."""
         return int(self.prediction.value(self.quantity))
 
     @property
@@ -69,19 +69,17 @@ class Match(Answer):
             "off": self.off,
             "by": self.varied.name,
             "size": self.size,
-            "was": current(self.varied.asked, self.varied.name),
+            "was": self.varied.own,
             "note": self.varied.note,
         }
 
     def sheet(self) -> Sheet:
-        """The size found, and how near it comes."""
-        show, was = shower(self.quantity), current(self.varied.asked, self.varied.name)
+        """The size, and how near to the target it comes."""
+        show = shower(self.quantity)
         note = f"; {self.varied.note}" if self.varied.note else ""
-        said = (
-            f"{self.model.title}: {self.varied.name} {self.size:,} (was {was:,}): {self.quantity} {show(self.value)}, "
-            f"{self._nearness()} {show(self.target)}{note}"
-        )
-        return Sheet([said], [])
+        sized = f"{self.model.title}: {self.varied.name} {self.size:,} (was {self.varied.own:,})"
+        nearness = f"{self.quantity} {show(self.value)}, {self._nearness()} {show(self.target)}"
+        return Sheet([f"{sized}: {nearness}{note}"], [])
 
     def _nearness(self) -> str:
         if not self.off:
@@ -104,7 +102,7 @@ def match(
         model: as `predict` takes it.
         quantity: such as "params" or "flops.forward".
         target: bytes such as "24 GiB" for memory, else a number or text such as "124M" or "2.5 TFLOP".
-        by: what to turn: "width" (hidden layers keep their proportions), "layers", or another size of the model.
+        by: the size to vary: "width" (hidden layers keep their proportions), "layers", or another size of the model.
         **settings: all that `predict` takes.
 
     Raises:
@@ -120,13 +118,13 @@ def match(
     return nearest(predict(model, **settings), quantity, target, by)
 
 
-def nearest(asked: Prediction, quantity: str, target: Any, by: str) -> Match:
+def nearest(question: Prediction, quantity: str, target: Any, by: str) -> Match:
     """`match` for the question of a prediction."""
-    found = solve_for(asked, quantity, target, by)
-    candidates = [found.prediction]
-    if found.past is not None:
+    solution = solve_for(question, quantity, target, by)
+    candidates = [solution.prediction]
+    if solution.past is not None:
         with suppress(CostModelError):
-            candidates.append(found.varied.at(found.past))
-    goal = found.target.bytes
+            candidates.append(solution.varied.at(solution.past))
+    goal = solution.target.bytes
     best = min(candidates, key=lambda p: (abs(int(p.value(quantity)) - goal), int(p.value(quantity))))
-    return Match(best, quantity, goal, found.varied)
+    return Match(best, quantity, goal, solution.varied)

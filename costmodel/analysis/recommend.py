@@ -1,4 +1,4 @@
-"""Sizes of an optimizer step to choose from: batches, and how many of them are accumulated."""
+"""Settings with which a training step or an inference fits its memory, ranked by how much of it is useful work."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.analysis.checkpoint import show_checkpoint
+from costmodel.analysis.search import Curve, last_true
 from costmodel.analysis.solve import solve_for
-from costmodel.analysis.vary import last_true, line_guess
 from costmodel.architectures.trace import check_applies
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer, Sheet
@@ -30,55 +30,7 @@ from costmodel.training.settings import Lora, Settings, takes_settings
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
 
-
 MOST_SAMPLES = 10**12
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Batches in order. samples: of a step, where passes are as many as that takes; else they are `accumulate`."""
-
-    batches: Sequence[int]
-    samples: int | None
-    accumulate: int
-
-    def at(self, settings: Settings, place: int) -> Settings:
-        """The settings with the batch at a place."""
-        batch = self.batches[place]
-        passes = self.accumulate if self.samples is None else self.samples // batch
-        return replace(settings, batch=batch, accumulate=passes)
-
-
-def steps_of(first: Settings, samples: int | None, given: Mapping[str, Any]) -> Steps:
-    """The steps that a question leaves: its batch, one of a list, or any. Raises SettingError if there is none."""
-    batch, accumulate = given.get("batch"), first.accumulate
-    if samples is None:
-        return Steps(_batches(first, batch), None, accumulate)
-    if not first.training:
-        raise SettingError(f"samples={shown(samples)} is of an optimizer step: leave it out of inference")
-    if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
-        raise SettingError(f"samples={shown(samples)} is not a whole number of samples: use an int such as samples=512")
-    parts = [n for n in _divisors(samples) if n in _batches(first, batch)]
-    if "accumulate" in given:
-        parts = [n for n in parts if n * accumulate == samples]
-    if not parts:
-        asked = " and ".join(f"{name}={shown(given[name])}" for name in ("batch", "accumulate") if name in given)
-        raise SettingError(f"samples={samples} is no step with {asked}: use what batch times accumulate can be")
-    return Steps(parts, samples, accumulate)
-
-
-def _batches(first: Settings, batch: Any) -> Sequence[int]:
-    if batch is None:
-        return range(1, LARGEST_SIZE + 1)
-    if batch == []:
-        raise SettingError("batch=[] is empty: give at least one value")
-    return sorted({replace(first, batch=each).batch for each in (batch if isinstance(batch, list) else [batch])})
-
-
-def _divisors(whole: int) -> list[int]:
-    small = [n for n in range(1, isqrt(whole) + 1) if not whole % n]
-    return sorted({*small, *(whole // n for n in small)})
-
 
 RUN = ("batch", "accumulate")
 MOST_SHOWN = 10
@@ -131,7 +83,7 @@ class Recommendation:
     @cached_property
     def peak(self) -> int:
         """The most memory alive at once [bytes]."""
-        return int(self.prediction.timeline.peak)
+        return self.prediction.timeline.peak
 
     @cached_property
     def moved(self) -> int:
@@ -422,33 +374,33 @@ def recommend(
         (True, 'flash')
 
     """
-    budget, spared = _room(memory, settings.get("on")), read_reserve(reserve)
+    budget, spared = _budget(memory, settings.get("on")), read_reserve(reserve)
     if isinstance(flops_per_byte, bool) or not isinstance(flops_per_byte, int | float) or not 0 <= flops_per_byte < 1e9:
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
-    asked = {name: _listed(name, value) for name, value in settings.items()}
-    fixed = {name: value for name, value in asked.items() if not isinstance(value, list)}
+    given = {name: _listed(name, value) for name, value in settings.items()}
+    fixed = {name: value for name, value in given.items() if not isinstance(value, list)}
     first = predict(model, **fixed)
-    steps, varied_sizes = steps_of(first.settings, samples, asked), _knobs(first, asked)
-    chosen = (*varied_sizes, *(name for name in ("batch", "accumulate") if name not in fixed))
+    batches, choices = _batches(first.settings, samples, given), _choices(first, given)
+    names = (*choices, *(name for name in RUN if name not in fixed))
     room = budget.bytes - spared
-    entries = [
-        Recommendation({**fixed, **{name: getattr(p.settings, name) for name in chosen}}, p, flops_per_byte)
-        for p in _tried(first, varied_sizes, steps, room)
-    ]
-    fit = [entry for entry in entries if entry.peak <= room]
-    for changes, other in _other_numbers(first, asked) if not fit else ():
-        rest = {name: values for name, values in varied_sizes.items() if name not in other}
-        named = (*chosen, *(name for name in other if name not in chosen))
-        made = [
-            Recommendation({**fixed, **{name: getattr(p.settings, name) for name in named}}, p, flops_per_byte, changes)
-            for p in _tried(Prediction(first.model, replace(first.settings, **other)), rest, steps, room)
+    entries: list[Recommendation] = []
+    fit: list[Recommendation] = []
+    for changes, numbers in chain([("", {})], _other_numbers(first, given)):
+        question = Prediction(first.model, replace(first.settings, **numbers)) if numbers else first
+        others = {name: values for name, values in choices.items() if name not in numbers}
+        chosen = (*names, *(name for name in numbers if name not in names))
+        ways = [
+            Recommendation(
+                {**fixed, **{name: getattr(p.settings, name) for name in chosen}}, p, flops_per_byte, changes
+            )
+            for p in _ways(question, others, batches, samples, room)
         ]
-        entries += made
-        fit = [entry for entry in made if entry.peak <= room]
-        if fit:
-            chosen = named
+        entries += ways
+        if fit := [entry for entry in ways if entry.peak <= room]:
             break
-    worth = fit if "checkpoint" in asked else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
+    else:
+        chosen = names
+    worth = fit if "checkpoint" in given else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
     worth.sort(key=lambda entry: entry.rank)
     least = min(entries, key=lambda entry: entry.peak)
     tips = () if fit else tuple(_tips(least, budget.bytes, spared))
@@ -460,8 +412,8 @@ RANK = 16
 """Of adapters, where they are tried (Hu et al. 2022, table 6: more does little)."""
 
 
-def _room(memory: Any, on: Any) -> Budget:
-    """What there is: as given, or the machine's. Raises SettingError."""
+def _budget(memory: Any, on: Any) -> Budget:
+    """The memory that is given, or the machine's. Raises SettingError."""
     if memory is None and on is None:
         raise SettingError("memory is not given: give what there is, such as memory='24 GiB', or a machine with on")
     if memory is None:
@@ -472,21 +424,6 @@ def _room(memory: Any, on: Any) -> Budget:
     return read_budget(memory)
 
 
-def _other_numbers(first: Prediction, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Settings that change the numbers of training and take less memory, what changes least first, in words."""
-    if not first.settings.training or "precision" in given:
-        return
-    yield "weights, gradients and states in bf16", {"precision": "bf16"}
-    if first.settings.lora or first.settings.freeze:
-        return
-    repeated = [call for block in first.tape.root.blocks() for call in block.calls()]
-    targets = sorted({call.name.rpartition(".")[2] for call in repeated if isinstance(call.layer, Linear)})
-    if targets:
-        lora = Lora(RANK, tuple(targets))
-        yield f"adapters of rank {RANK} on bf16 weights", {"precision": "bf16", "lora": lora}
-        yield f"adapters of rank {RANK} on int4 weights", {"precision": "int4", "lora": lora}
-
-
 def _listed(name: str, value: Any) -> Any:
     """A range as a list. Raises SettingError for more values than can be chosen between."""
     most = MOST_BATCHES if name == "batch" else MOST_CHOICES
@@ -495,13 +432,41 @@ def _listed(name: str, value: Any) -> Any:
     return list(value) if isinstance(value, range) else value
 
 
-def _knobs(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+def _batches(first: Settings, samples: int | None, given: Mapping[str, Any]) -> Sequence[int]:
+    """The batches of a pass in order: the given one, those of a list, or all; for a step of `samples` its divisors.
+
+    Raises SettingError if there is none.
+    """
+    if samples is not None and not first.training:
+        raise SettingError(f"samples={shown(samples)} is of an optimizer step: leave it out of inference")
+    whole = isinstance(samples, int) and not isinstance(samples, bool)
+    if samples is not None and not (whole and 1 <= samples <= MOST_SAMPLES):
+        raise SettingError(f"samples={shown(samples)} is not a whole number of samples: use an int such as samples=512")
+    batch = given.get("batch")
+    if batch == []:
+        raise SettingError("batch=[] is empty: give at least one value")
+    batches: Sequence[int] = range(1, LARGEST_SIZE + 1)
+    if batch is not None:
+        batches = sorted({replace(first, batch=n).batch for n in (batch if isinstance(batch, list) else [batch])})
+    if samples is None:
+        return batches
+    small = [n for n in range(1, isqrt(samples) + 1) if not samples % n]
+    divisors = [n for n in sorted({*small, *(samples // n for n in small)}) if n in batches]
+    if "accumulate" in given:
+        divisors = [n for n in divisors if n * first.accumulate == samples]
+    if not divisors:
+        step = " and ".join(f"{name}={shown(given[name])}" for name in RUN if name in given)
+        raise SettingError(f"samples={samples} is no step with {step}: use what batch times accumulate can be")
+    return divisors
+
+
+def _choices(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     """What is chosen between, by setting: all that is not given and matters to this model, and what is a list.
 
     Attention is a fused kernel unless it is given, which does the same as the eager one in less memory.
     """
     training = first.settings.training
-    own: dict[str, Sequence[Any]] = {"precision": PRECISIONS["train" if first.settings.training else "inference"]}
+    own: dict[str, Sequence[Any]] = {"precision": PRECISIONS["train" if training else "inference"]}
     if training:
         own |= {"optimizer": OPTIMIZERS, "checkpoint": CHECKPOINTS}
     if first.model.HAS_ATTENTION:
@@ -522,8 +487,23 @@ def _knobs(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[An
     return {name: own[name] for name in CHOOSABLE if name in own}
 
 
-def _tried(
-    first: Prediction, varied_sizes: Mapping[str, Sequence[Any]], steps: Steps, room: int
+def _other_numbers(first: Prediction, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Settings that change the numbers of training and take less memory, what changes least first, in words."""
+    if not first.settings.training or "precision" in given:
+        return
+    yield "weights, gradients and states in bf16", {"precision": "bf16"}
+    if first.settings.lora or first.settings.freeze:
+        return
+    repeated = [call for block in first.tape.root.blocks() for call in block.calls()]
+    targets = sorted({call.name.rpartition(".")[2] for call in repeated if isinstance(call.layer, Linear)})
+    if targets:
+        lora = Lora(RANK, tuple(targets))
+        yield f"adapters of rank {RANK} on bf16 weights", {"precision": "bf16", "lora": lora}
+        yield f"adapters of rank {RANK} on int4 weights", {"precision": "int4", "lora": lora}
+
+
+def _ways(
+    first: Prediction, choices: Mapping[str, Sequence[Any]], batches: Sequence[int], samples: int | None, room: int
 ) -> Iterator[Prediction]:
     """Of every combination that the model takes, the largest step that fits, or its smallest if none does.
 
@@ -532,45 +512,44 @@ def _tried(
     refused: dict[tuple[str, int], CostModelError] = {}
     taken: set[tuple[str, int]] = set()
     start = 1
-    for places in product(*(range(len(values)) for values in varied_sizes.values())):
-        each = list(zip(varied_sizes, places, strict=True))
+    for places in product(*(range(len(values)) for values in choices.values())):
+        combination = list(zip(choices, places, strict=True))
+        values = {name: choices[name][place] for name, place in combination}
         try:
-            found = _largest(first, {name: varied_sizes[name][place] for name, place in each}, steps, room, start)
+            way = _largest_step(first, values, batches, samples, room, start)
         except CostModelError as error:
-            refused |= dict.fromkeys(each, error)
+            refused |= dict.fromkeys(combination, error)
             continue
-        taken.update(each)
-        start = bisect_left(steps.batches, found.settings.batch)  # the next one's may be near
-        yield found
+        taken.update(combination)
+        start = bisect_left(batches, way.settings.batch)  # the next one's may be near
+        yield way
     for (name, place), error in refused.items():
-        if (name, place) not in taken and (not taken or isinstance(varied_sizes[name], list)):
+        if (name, place) not in taken and (not taken or isinstance(choices[name], list)):
             raise error
 
 
-def _largest(first: Prediction, values: dict[str, Any], steps: Steps, room: int, start: int) -> Prediction:
-    """The question with these values and the largest step that fits, looked for from `start`, or with the smallest."""
+def _largest_step(
+    first: Prediction, values: dict[str, Any], batches: Sequence[int], samples: int | None, room: int, start: int
+) -> Prediction:
+    """The question with these values and the largest batch that fits, sought from `start` on, or the smallest batch."""
     if values.get("attention") == FUSED:
-        settings = replace(first.settings, **{**values, "attention": "eager"})
-        kernel = "flash" if (settings.policy.autocast or settings.policy.weight) in ("bf16", "fp16") else "efficient"
+        policy = replace(first.settings, **{**values, "attention": "eager"}).policy
+        kernel = "flash" if (policy.autocast or policy.weight) in ("bf16", "fp16") else "efficient"
         try:
-            return _largest(first, {**values, "attention": kernel}, steps, room, start)
+            return _largest_step(first, {**values, "attention": kernel}, batches, samples, room, start)
         except CostModelError:
             values = {**values, "attention": "eager"}
-    asked = replace(first.settings, **values)
-    check_applies(first.model, asked)
-    made: dict[int, Prediction] = {}
+    settings = replace(first.settings, **values)
+    check_applies(first.model, settings)
 
-    def peak(place: int) -> int:
-        if place not in made:
-            made[place] = Prediction(first.model, steps.at(asked, place))
-        return int(made[place].timeline.peak)
+    def with_batch(batch: int) -> Prediction:
+        passes = settings.accumulate if samples is None else samples // batch
+        return Prediction(first.model, replace(settings, batch=batch, accumulate=passes))
 
-    if len(steps.batches) == 1 or peak(0) > room:
-        _ = peak(0)
-        return made[0]
-    count = len(steps.batches)
-    place = last_true(lambda n: peak(n) <= room, count, line_guess(peak, steps.batches, room, start))
-    return made[place]
+    peaks = Curve(batches, with_batch, lambda p: p.timeline.peak)
+    if peaks.value(0) > room or len(batches) == 1:
+        return peaks.at(0)
+    return peaks.at(last_true(lambda n: peaks.value(n) <= room, len(batches), peaks.guess(room, start)))
 
 
 def _tips(least: Recommendation, room: int, spared: int) -> Iterator[str]:
@@ -584,7 +563,7 @@ def _tips(least: Recommendation, room: int, spared: int) -> Iterator[str]:
         with suppress(CostModelError):
             asked = replace(p.settings, **{name: value})
             check_applies(p.model, asked)
-            other = int(Prediction(p.model, asked).timeline.peak)
+            other = Prediction(p.model, asked).timeline.peak
             if other < WORTH * least.peak:
                 smaller.append((other, f"with {name} {value} it would need {show_bytes(other + spared)}"))
     fitting = [f"{text}, and fit" for peak, text in sorted(smaller) if peak <= room - spared]

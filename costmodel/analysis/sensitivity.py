@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import sympy
 
-from costmodel.analysis.vary import current, knob_names, knob_of
+from costmodel.analysis.search import size_names, size_of, varied_size
 from costmodel.cost.explanation import definitions_of
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import TIMED
@@ -46,7 +46,7 @@ class Sensitivity:
 class Sensitivities(Answer):
     """A quantity's sensitivities to each size that it depends on, the strongest first.
 
-    formula: what was differentiated: of a maximum, the branch that is largest here; roundings are taken as exact.
+    formula: the differentiated one: of a maximum, the branch that is largest here; roundings are taken as exact.
     quantity: its name. value: what it is here. ranked: the sizes, each a `Sensitivity`.
 
     Example:
@@ -97,8 +97,8 @@ class Sensitivities(Answer):
             for s in self.ranked
         ]
         header = ("size", "what it is", "here", "elasticity", "slope, for one")
-        said = f"{self.quantity} is {show(self.value)}; elasticity: % that it grows by if a size grows by 1 %"
-        return Sheet([said], [Table(header, rows, words=frozenset({0, 1}))])
+        head = f"{self.quantity} is {show(self.value)}; elasticity: % that it grows by if a size grows by 1 %"
+        return Sheet([head], [Table(header, rows, words=frozenset({0, 1}))])
 
 
 def _signed(show: Any, slope: Any) -> str:
@@ -149,7 +149,7 @@ def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
 
 
 NEAR = 4
-"""A size is turned by about one in so many of it where there is no formula to differentiate: times rise in steps, of
+"""A size is varied by about one in so many of it where there is no formula to differentiate: times rise in steps, of
 tiles and waves of them, and what is sought is the slope beneath."""
 
 
@@ -157,10 +157,10 @@ def _of_time(prediction: Prediction, quantity: str) -> Sensitivities:
     """Sensitivities of what has no formula of its own, from the next value of each size that is about as large."""
     value = float(prediction.value(quantity))
     ranked = []
-    for name in knob_names(prediction.model):
+    for name in size_names(prediction.model):
         try:
-            here = current(prediction, name)
-            varied = knob_of(prediction, name)
+            here = size_of(prediction, name)
+            varied = varied_size(prediction, name)
             place = bisect_left(varied.values, here + max(1, here // NEAR))
             near = varied.values[place]
             other = float(varied.at(near).value(quantity))

@@ -1,7 +1,4 @@
-"""Questions turned around: how large may one number be so that a quantity stays within a target.
-
-Solved on closed forms where there are any, and predicted at the answer and one past it.
-"""
+"""Inverse questions: how large one size may be so that a quantity stays within a target."""
 
 from __future__ import annotations
 
@@ -12,10 +9,19 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import Curve, Peaked, VariedSize, check_open, current, knob_of, last_true, peaks_along
+from costmodel.analysis.search import (
+    Curve,
+    PeakMemory,
+    VariedSize,
+    last_true,
+    open_question,
+    peaks_along,
+    size_of,
+    varied_size,
+)
 from costmodel.cost.budget import fit
-from costmodel.cost.prediction import Prediction, predict
-from costmodel.cost.quantities import BETTER, plain
+from costmodel.cost.prediction import Prediction
+from costmodel.cost.quantities import BETTER, TIMED, plain
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import (
     NUMBER,
@@ -51,13 +57,13 @@ _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6
 
 @dataclass(frozen=True, repr=False)
 class Solution(Answer):
-    """The largest value of a knob at which a quantity is within its target; true if there is one.
+    """The largest value of a size at which a quantity is within its target; true if there is one.
 
-    Where the quantity falls as the knob grows it is the smallest value. answer: None if no value will do. value: the
+    Where the quantity falls as the size grows it is the smallest value. answer: None if no value will do. value: the
     quantity there, or if no value will do where it is least: at the smallest value, or one from which it falls no more.
     past: the next value, at which the quantity is beyond the target or which the model cannot take; None if there is
     none. binds: what stands in the way of `past`. quantity: what is held against `target`, which has its unit. varied:
-    what is turned, with its values. reserve: memory left for what is not modelled [bytes]. prediction: at the answer,
+    the size, with its values. reserve: memory left for what is not modelled [bytes]. prediction: at the answer,
     or where the quantity is least. past_value: the quantity at `past`.
 
     Example:
@@ -98,7 +104,7 @@ class Solution(Answer):
         return -left if self.quantity in BETTER else left
 
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
-        """Memory at the peak by category along what is turned, with the target (extra `plot`).
+        """Memory at the peak by category along the varied size, with the target (extra `plot`).
 
         Args:
             path: where to write it too, such as "batch.png".
@@ -122,17 +128,17 @@ class Solution(Answer):
             raise CostModelError(f"only memory.peak is drawn along {self.varied.name}, not {self.quantity}")
         less = f", less {show_bytes(self.reserve)}" if self.reserve else ""
         room = Budget(self.target.bytes - self.reserve, f"{show_bytes(self.target.bytes)}{less}")
-        said = f"{self.varied.name} {self.answer:,} fits" if self.answer else f"no {self.varied.name} fits"
+        verdict = f"{self.varied.name} {self.answer:,} fits" if self.answer else f"no {self.varied.name} fits"
         of = self.prediction
-        title = f"{heading(of.model, of.settings, (self.varied.name,))}: {said}"
+        title = f"{heading(of.model, of.settings, (self.varied.name,))}: {verdict}"
         theme = DARK if dark else LIGHT
         figure = stacked(self.varied.name, self._along(), Rooms([room], asked=True), title, theme, self.answer)
         if path is not None:
             save(figure, path)
         return figure
 
-    def _along(self) -> dict[int, Peaked]:
-        """Bytes at the peak by category from the knob's first value to a quarter past the answer.
+    def _along(self) -> dict[int, PeakMemory]:
+        """Bytes at the peak by category from the size's first value to a quarter past the answer.
 
         Evenly spread, and on both sides of where the peak goes to another step.
         """
@@ -166,13 +172,15 @@ class Solution(Answer):
         target = f"{show(self.target.bytes)} ({self.target.reading}){reserve}"
         note = [f"note: {self.varied.note}"] if self.varied.note else []
         if self.answer is None:
-            place = current(self.prediction, name)
+            place = size_of(self.prediction, name)
             least = f"{name} {place:,}" + (", where it is least," if place > self.varied.values[0] else "")
-            said = f"no {name} fits {target}: at {least} {self.quantity} is {show(self.value)}, "
+            verdict = f"no {name} fits {target}: at {least} {self.quantity} is {show(self.value)}, "
             binds = [f"{name} {place:,}: {self.binds}"] if self.binds else []
-            return Sheet([f"{said}{show(-self.margin)} {self._off}", *binds, *note], [])
-        said = f"{name} {self.answer:,}: {self.quantity} {show(self.value)} of {target}, {show(self.margin)} to spare"
-        return Sheet([said, self._past(show), *note], [])
+            return Sheet([f"{verdict}{show(-self.margin)} {self._off}", *binds, *note], [])
+        verdict = (
+            f"{name} {self.answer:,}: {self.quantity} {show(self.value)} of {target}, {show(self.margin)} to spare"
+        )
+        return Sheet([verdict, self._past(show), *note], [])
 
     @property
     def _off(self) -> str:
@@ -210,7 +218,7 @@ def solve(
         model: as `predict` takes it.
         quantity: such as "memory.peak" or "flops.total".
         target: bytes such as "24 GiB" for memory, else a number or text such as "124M" or "2.5 TFLOP".
-        for_: what to turn: batch, seq, image, accumulate, or a size of the model such as layers or width.
+        for_: the size to vary: batch, seq, image, accumulate, or a size of the model such as layers or width.
         reserve: memory to leave for what is not modelled.
         **settings: all that `predict` takes but what is to be found.
 
@@ -224,10 +232,7 @@ def solve(
         (135, 996248064)
 
     """
-    check_open(for_, settings)
-    if for_ == "past":  # a decode step has one, whatever is found
-        settings["past"] = 1
-    return solve_for(predict(model, **settings), quantity, target, for_, reserve)
+    return solve_for(open_question(model, for_, settings), quantity, target, for_, reserve)
 
 
 @takes_settings(without="batch")
@@ -335,8 +340,8 @@ def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, i
     if quantity in TIMES:
         return _timed_target(quantity, target), 0
     number, wrong = whole(target), "a whole number" if isinstance(target, float) else "a number"
-    if isinstance(target, str) and (found := _COUNT.fullmatch(target)):
-        number = int(Fraction(found[1]) * 1000 ** _POWERS[found[2]])
+    if isinstance(target, str) and (text := _COUNT.fullmatch(target)):
+        number = int(Fraction(text[1]) * 1000 ** _POWERS[text[2]])
     if number is None or not 1 <= number < LARGEST_TARGET:
         wrong = wrong if number is None else "a positive number" if number < 1 else "a number below 10^30"
         raise SettingError(f"target={shown(target)} is not {wrong} of {quantity}: use one such as 124M, 1e9 or 2.5T")
@@ -349,98 +354,83 @@ def _timed_target(quantity: str, target: Any) -> Budget:
         seconds = read_amount(target, "target", "s")
         return Budget(seconds, show_amount(seconds, "s"))
     number = target
-    if isinstance(target, str) and (found := _COUNT.fullmatch(target)):
-        number = float(found[1]) * 1000 ** _POWERS[found[2]]
+    if isinstance(target, str) and (text := _COUNT.fullmatch(target)):
+        number = float(text[1]) * 1000 ** _POWERS[text[2]]
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
         raise SettingError(f"target={shown(target)} is not a positive number of {UNITS[quantity]}: use one such as 0.4")
     return Budget(float(number), f"{number:g}")
 
 
-def solve_for(asked: Prediction, quantity: str, target: Any, for_: str, reserve: Any = 0) -> Solution:
+def solve_for(question: Prediction, quantity: str, target: Any, for_: str, reserve: Any = 0) -> Solution:
     """`solve` for the question of a prediction, whose own value of `for_` does not matter."""
-    asked.value(quantity)
+    question.value(quantity)
     budget, spared = read_target(quantity, target, reserve)
-    return _Search(knob_of(asked, for_), quantity, budget, spared).solution()
+    return _Search(varied_size(question, for_), quantity, budget, spared).solution()
 
 
 class _Search:
-    """The last position of a knob at which its curve is within the target."""
+    """The last value of a size at which a quantity is within its target; of rates, of which more is better, negated."""
 
     def __init__(self, varied: VariedSize, quantity: str, target: Budget, reserve: int) -> None:
         self.varied, self.quantity, self.target, self.reserve = varied, quantity, target, reserve
-        self.curve = Curve(varied, quantity)
-
-    def meets(self, position: int) -> bool:
-        value = self.curve.value(position)
-        target = -self.target.bytes if self.quantity in BETTER else self.target.bytes
-        return value is not None and value + self.reserve <= target
+        sign = -1 if quantity in BETTER else 1
+        self.limit = sign * target.bytes - reserve
+        self.curve = Curve(varied.values, varied.at, lambda p: sign * plain(p.value(quantity)))
 
     def solution(self) -> Solution:
         count = len(self.varied.values)
-        if self.curve.predicted(0) is None and (start := self._first(count)) < count:
-            later = replace(self.varied, values=self.varied.values[start:])
-            return _Search(later, self.quantity, self.target, self.reserve).solution()
-        if not self.meets(0):
-            return self._later(count)
-        last = self._last(self.meets, count)
+        if not self.curve.exists(0):
+            start = last_true(lambda n: not self.curve.exists(n), count) + 1
+            if start < count:
+                later = replace(self.varied, values=self.varied.values[start:])
+                return _Search(later, self.quantity, self.target, self.reserve).solution()
+        if not self._within(0):
+            return self._falling(count)
+        last = self._last(self._within, count)
         if last == count - 1 and not self.varied.limit:
             raise SettingError(f"{self.quantity} is within the target at every {self.varied.name}: nothing to find")
-        return self._answer(last, last + 1 if last + 1 < count else None)
+        return self._answer(last, last + 1)
 
-    def _first(self, count: int) -> int:
-        """The first position that the model can take, if it can take none before it."""
-        return last_true(lambda n: self.curve.predicted(n) is None, count) + 1
+    def _within(self, position: int) -> bool:
+        return self.curve.within(position, self.limit)
 
     def _last(self, holds: Callable[[int], bool], count: int) -> int:
-        """Found by formula as far as there is one, and predicted there and one past it."""
-        if count < 3:
-            return last_true(holds, count)
-        guess = self.curve.trace(self.target.bytes - self.reserve)
-        last = last_true(holds, count, guess)
-        right = all(self.curve.check(n) for n in (last, last + 1) if n < count)
-        return last if right else last_true(holds, count)
+        rounds = 1 if self.quantity in TIMED else 4  # times rise in steps: more lines lead no nearer
+        guess = self.curve.guess(self.target.bytes - self.reserve, rounds=rounds) if count > 2 else 0
+        return last_true(holds, count, guess)
 
-    def _later(self, count: int) -> Solution:
+    def _falling(self, count: int) -> Solution:
         """The first value does not do: either a later one does, or none."""
-        first = self.curve.at(0)
-        if isinstance(first, CostModelError):
-            raise first
-        end, found = count, self._last(lambda n: not self.meets(n), count)
-        if found + 1 == end:  # it may fall, and end before the next of the values that were tried
-            end = last_true(lambda n: self.curve.value(n) is not None, count) + 1
-            found = self._last(lambda n: not self.meets(n), end)
-        if found + 1 < end:
-            return self._answer(found + 1, found)
-        least = self._least(end)
-        return self._made(None, least, None, None, self._binds(least))
+        self.curve.at(0)
+        last = self._last(lambda n: not self._within(n), count)
+        if last + 1 == count:  # it may fall, and end before the next of the values that were tried
+            count = last_true(self.curve.exists, count) + 1
+            last = self._last(lambda n: not self._within(n), count)
+        if last + 1 < count:
+            return self._answer(last + 1, last)
+        end, least = self.curve.value(count - 1), 0
+        if end < self.curve.value(0):
+            least = last_true(lambda n: self.curve.exists(n) and self.curve.value(n) > end, count) + 1
+        at = self.curve.at(least)
+        return self._solution(None, at, binds=self._binds(at))
 
-    def _least(self, count: int) -> Prediction:
-        """At the first value, or where the quantity falls at the first at which it is as small as in the end."""
-        start, end = self.curve.value(0), self.curve.value(count - 1)
-        if start is None or end is None or end >= start:
-            return self._there(0)
-        return self._there(last_true(lambda n: (self.curve.value(n) or 0) > end, count) + 1)
-
-    def _there(self, position: int) -> Prediction:
-        found = self.curve.at(position)
-        assert isinstance(found, Prediction)
-        return found
+    def _answer(self, position: int, past: int) -> Solution:
+        at, answer = self.curve.at(position), self.varied.values[position]
+        if past == len(self.varied.values):
+            return self._solution(answer, at, binds=self.varied.limit)
+        value = self.varied.values[past]
+        try:
+            beyond = self.curve.at(past)
+        except CostModelError as error:
+            return self._solution(answer, at, value, binds=str(error))
+        return self._solution(answer, at, value, plain(beyond.value(self.quantity)), self._binds(beyond))
 
     def _binds(self, at: Prediction) -> str:
-        return (
-            fit(at.memory.peak, at.timeline.peak_step, self.target.bytes).binds
-            if self.quantity == "memory.peak"
-            else ""
-        )
+        if self.quantity != "memory.peak":
+            return ""
+        return fit(at.memory.peak, at.timeline.peak_step, self.target.bytes).binds
 
-    def _answer(self, position: int, past: int | None) -> Solution:
-        found, answer = self._there(position), self.varied.values[position]
-        if past is None:
-            return self._made(answer, found, None, None, self.varied.limit)
-        beyond, value = self.curve.at(past), self.varied.values[past]
-        if isinstance(beyond, CostModelError):
-            return self._made(answer, found, value, None, str(beyond))
-        return self._made(answer, found, value, plain(beyond.value(self.quantity)), self._binds(beyond))
-
-    def _made(self, answer: int | None, at: Prediction, past: int | None, value: int | None, binds: str) -> Solution:
-        return Solution(self.quantity, self.varied, self.target, self.reserve, answer, at, past, value, binds)
+    def _solution(
+        self, answer: int | None, at: Prediction, past: int | None = None, past_value: Any = None, binds: str = ""
+    ) -> Solution:
+        return Solution(self.quantity, self.varied, self.target, self.reserve, answer, at, past, past_value, binds)

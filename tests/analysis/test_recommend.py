@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.analysis.recommend import CHECKPOINTS, Recommendations
-from costmodel.analysis.vary import line_guess
+from costmodel.analysis.search import line_guess
 from tests.command import here, refused
 from tests.profiles import examples
 from tests.strategies import transformers

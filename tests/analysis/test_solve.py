@@ -10,10 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.analysis.closed_forms import ClosedForms, Forms
+from costmodel.analysis.search import VariedSize, last_true
 from costmodel.analysis.solve import solve_for
-from costmodel.analysis.vary import VariedSize, last_true
-from costmodel.symbolic.polynomial import Polynomial
 from tests.command import error_of, here, refused
 from tests.profiles import examples
 from tests.strategies import mlps, questions, sizes, transformers
@@ -183,24 +181,15 @@ def test_the_shell_answers_as_python_does(capsys) -> None:
     refused(here(capsys, *asked, "24GiB", "--for", "batch", "--batch", "3"), "leave it out")
 
 
-@pytest.mark.parametrize("name", ["batch", "seq", "layers", "width"])
-def test_formulas_are_searched_and_few_questions_predicted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    asked: list[int] = []
+@pytest.mark.parametrize(("name", "most"), [("batch", 8), ("seq", 20), ("layers", 8), ("width", 20)])
+def test_few_questions_are_predicted(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
+    values: list[int] = []
     at = VariedSize.at
-    monkeypatch.setattr(VariedSize, "at", lambda varied, value: asked.append(value) or at(varied, value))
-    own = {other: size for other, size in {"batch": 8, "seq": 256}.items() if other != name}
+    monkeypatch.setattr(VariedSize, "at", lambda varied, value: values.append(value) or at(varied, value))
+    own: dict[str, Any] = {other: size for other, size in {"batch": 8, "seq": 256}.items() if other != name}
     found = cm.solve("gpt2-small", "memory.peak", "12 GiB", for_=name, **own)
-    assert {found.answer, found.past} <= set(asked)
-    assert len(set(asked)) <= 8
-
-
-def test_a_formula_that_is_wrong_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = cm.max_batch("gpt2-small", memory="12 GiB", seq=128).answer
-    monkeypatch.setattr(Polynomial, "value", lambda self, point: 0)
-    monkeypatch.setattr(
-        ClosedForms, "_trace", lambda self, letters: Forms({q: Polynomial({}) for q in self.quantities})
-    )
-    assert cm.max_batch("gpt2-small", memory="12 GiB", seq=128).answer == right
+    assert {found.answer, found.past} <= set(values)
+    assert len(values) == len(set(values)) <= most
 
 
 def test_the_search_begins_where_there_is_a_model() -> None:

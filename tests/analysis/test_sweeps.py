@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.analysis.vary import turned
+from costmodel.analysis.search import with_size
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.importers.files import build
 from tests.command import error_of, here
@@ -208,7 +208,7 @@ def test_width_and_layers_of_what_has_no_field_for_them_are_axes() -> None:
         grid: dict[str, Any] = {"batch": [1, 2], name: sizes}
         ds = cm.sweep(model, **grid, quantities=["params", "memory.peak"])
         for size in sizes:
-            p = turned(asked, name, size)
+            p = with_size(asked, name, size)
             assert cell_of(ds, batch=2, **{name: size}) == {
                 "params": p.params,
                 "memory.peak": p.memory.peak,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from costmodel.analysis.vary import Peaked, peaks_along
+from costmodel.analysis.search import PeakMemory, peaks_along
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.question import heading
 from costmodel.display.figures import DARK, LIGHT, budgets
@@ -152,7 +152,7 @@ class Asked:
         said = ", ".join(f"{name} {value}" for name, value in known.items() if name not in axes)
         return f"{self.cut.attrs.get('model', '')}: {said}"
 
-    def peaks(self, axis: str) -> dict[Any, Peaked]:
+    def peaks(self, axis: str) -> dict[Any, PeakMemory]:
         """Bytes at the peak by category along the one axis, by label; nothing where the sweep says no question."""
         if self._asked is None:
             return {}
