@@ -14,7 +14,7 @@ from costmodel.errors import SettingError, shown
 from costmodel.training.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from costmodel.roofline.comparison import Changes
+    from costmodel.roofline.baseline import Changes
 
 EXECUTED = {n for n, setting in SETTINGS.items() if setting.executed == "any" and "cache" not in setting.needs}
 RUN = [option for option in OPTIONS if option.name in EXECUTED]
@@ -113,7 +113,7 @@ def check(
     from costmodel.roofline.recorder import asked
 
     most = None if fail_over is None else _share(fail_over)
-    baseline = Baseline(save, against)
+    history = History(save, against)
     found = checked(
         asked(model, settings),
         level=level,
@@ -124,7 +124,7 @@ def check(
         progress=_watched(),
         say=_note,
     )
-    answer, code = baseline.answer(found)
+    answer, code = history.answer(found)
     if most is None:
         return answer, code
     failed = found.fails(most)
@@ -153,22 +153,22 @@ def plot(
 ) -> Shown:
     """Draw a check, now or as it was kept: the roofline with every measured ceiling, predicted against measured, or
     the time of each layer; all of them on one page, or in a file each."""
+    from costmodel.roofline.baseline import is_saved, read_chart
     from costmodel.roofline.checking import check as checked
-    from costmodel.roofline.comparison import drawn_of, is_saved
-    from costmodel.roofline.pictures import check_drawable, draw, drawn
+    from costmodel.roofline.pictures import check_drawable, draw
     from costmodel.roofline.recorder import asked
 
     check_drawable(out, kind)
     if is_saved(model):
         if settings or rounds is not None or no_classes:
             raise SettingError(f"{model} has been measured: leave out all but --out, --kind and --dark")
-        found = drawn_of(model)
-        data = {"question": found.chart.title}
+        chart, machine = read_chart(model)
+        data = {"question": chart.title}
     else:
         prediction = asked(model, settings)
         check = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
-        found, data = drawn(check), check.to_dict()
-    files = draw(found, out, kind=kind, dark=dark)
+        chart, machine, data = check.chart, str(check.calibration.machine), check.to_dict()
+    files = draw(chart, machine, out, kind=kind, dark=dark)
     return Shown({"file": files[0], "files": files, **data}, f"wrote {', '.join(files)}")
 
 
@@ -189,8 +189,8 @@ def profile(
     """Run a model whole, forward and forward with backward: latency, throughput, memory, bottleneck and efficiency."""
     from costmodel.roofline.profiling import profile as profiled
 
-    baseline = Baseline(save, against)
-    return baseline.answer(profiled(model, rounds=rounds, progress=_watched(), say=_note, **settings))
+    history = History(save, against)
+    return history.answer(profiled(model, rounds=rounds, progress=_watched(), say=_note, **settings))
 
 
 @verb(
@@ -210,26 +210,26 @@ def compare(model: str, other: str, rounds: int | None, settings: dict[str, Any]
     return compared(model, other, rounds=rounds, progress=_watched(), **settings)
 
 
-class Baseline:
+class History:
     """What timings are held against, read before minutes are spent on measuring, and where they are kept."""
 
     def __init__(self, save: str | None, against: str | None) -> None:
-        from costmodel.roofline.comparison import read
+        from costmodel.roofline.baseline import read
 
         self.path = save
         self.then = None if against is None else read(against)
 
-    def answer(self, found: Any) -> tuple[Shown, int]:
-        """What was found, kept, and what changed: exit code 1 if anything is slower."""
-        from costmodel.roofline import comparison as baseline
+    def answer(self, measured: Any) -> tuple[Shown, int]:
+        """A measurement, kept, and what changed: exit code 1 if anything is slower."""
+        from costmodel.roofline.baseline import baseline_of, changes_between, save
 
-        changes: Changes | None = None if self.then is None else baseline.against(found, self.then)
+        changes: Changes | None = None if self.then is None else changes_between(self.then, baseline_of(measured))
         if self.path is not None:
-            baseline.save(found, self.path)
+            save(measured, self.path)
         if changes is None:
-            return Shown(found.to_dict(), str(found), found), 0
-        data = {**found.to_dict(), "against": changes.to_dict()}
-        return Shown(data, f"{found}\n\n{changes}", found), 1 if changes.slower else 0
+            return Shown(measured.to_dict(), str(measured), measured), 0
+        data = {**measured.to_dict(), "against": changes.to_dict()}
+        return Shown(data, f"{measured}\n\n{changes}", measured), 1 if changes.slower else 0
 
 
 def _note(message: str) -> None:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
@@ -26,8 +26,8 @@ from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.host import Host, Sentinel, this_machine
+from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.probes import (
     BETWEEN,
     CURVE_BYTES,
@@ -180,15 +180,15 @@ def measure_probes(
     timings = time_calls(calls, protocol, far=far, sentinel=sentinel, progress=lambda share: tell(0.8 * share))
     names = [*(probe.name for probe in chosen), EMPTY]
     del calls, bench
-    passage = measure_in_place(
+    run = measure_in_place(
         placed(),
         threads=threads,
         budget=PLACED_SHARE * seconds,
         sentinel=sentinel,
         progress=lambda share: tell(0.8 + 0.2 * share),
     )
-    timings += [passage.timing([part], sum(len(g.calls) for g in groups)) for part, groups in passage.parts.items()]
-    names += [layer for layer, _ in passage.parts]
+    timings += [run.timing(groups, sum(len(group.calls) for group in groups)) for groups in run.by_layer.values()]
+    names += [layer for layer, _ in run.by_layer]
     judged = [timing for name, timing in zip(names, timings, strict=True) if not name.startswith(BETWEEN)]
     busy = conditions()
     try:
@@ -350,10 +350,17 @@ def check_asked(threads: int, budget: float | None) -> None:
     """Raise SettingError for a number of threads, or a budget, that no calibration can have."""
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
         raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
+    if budget is not None:
+        check_budget(budget, LEAST_BUDGET)
+
+
+def check_budget(budget: Any, least: float) -> None:
+    """Raise SettingError for what is no time from `least` to `LONGEST` [s]."""
     number = isinstance(budget, int | float) and not isinstance(budget, bool)
-    if budget is not None and not (number and LEAST_BUDGET <= budget <= LONGEST):
+    if not (number and least <= budget <= LONGEST):
+        usual = max(60.0, 2 * least)
         raise SettingError(
-            f"budget {shown(budget)} is not from {LEAST_BUDGET:.0f} to {LONGEST:,.0f} seconds: use one such as 60"
+            f"budget {shown(budget)} is not from {least:g} to {LONGEST:,.0f} seconds: use one such as {usual:g}"
         )
 
 

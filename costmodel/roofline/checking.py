@@ -6,7 +6,8 @@ so that one run serves all layers. Otherwise each layer runs alone, over and ove
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
@@ -16,16 +17,17 @@ from costmodel.cost.rows import traffic
 from costmodel.display.units import read_budget, show_seconds
 from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import Call
-from costmodel.roofline.calibration import LONGEST, Calibration, Progress, Say, bar, calibrated
-from costmodel.roofline.classification import classify, naive, predicted
-from costmodel.roofline.findings import DTYPE, IN_PLACE, WARM, Check, Finding, parts_of
+from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_budget
+from costmodel.roofline.classification import classify, predicted, textbook
+from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding
 from costmodel.roofline.host import Sentinel
-from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, part_of, predict_seconds
+from costmodel.roofline.hosttime import HostTime, check_level, compulsory_bytes_of, part_of, predict_seconds
+from costmodel.roofline.inplace import LayerPhase, RunInPlace, expected_seconds, measure_in_place
 from costmodel.roofline.memory import Buffer, Ref, check_fits
-from costmodel.roofline.passage import Part, Passage, expected_seconds, measure_in_place
-from costmodel.roofline.program import Op, Phase, Program, program_of
+from costmodel.roofline.pictures import check_drawable
+from costmodel.roofline.program import Phase, Program, program_of
 from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
-from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
+from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, needed_bytes
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
 
@@ -33,6 +35,8 @@ PROTOCOL = Protocol(item_seconds=1.0, budget=15.0)
 """Of the measurement of layers alone."""
 BUDGET, PASSES = 8.0, 4
 """How long a model is run if nobody says [s], or so many passes of one that takes longer."""
+LEAST_BUDGET = 0.001
+"""[s]."""
 MOST_ROUNDS = 1000
 
 
@@ -73,24 +77,19 @@ def check(
         CostModelError: a wrong setting, or more memory than there is, before anything is allocated.
 
     """
-    if level not in LEVELS or isinstance(level, bool):
-        raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
+    check_level(level)
     prediction, protocol = asked(model, settings), with_rounds(PROTOCOL, rounds)
-    number = isinstance(budget, int | float) and not isinstance(budget, bool)
-    if budget is not None and not (number and 0 < budget <= LONGEST):
-        raise SettingError(
-            f"budget {shown(budget)} is no time up to {LONGEST:,.0f} seconds: use one such as {BUDGET:g}"
-        )
-    passes = [each for call in prediction.tape.root.calls() for each in _passes(call)]
-    busy = [each for each in passes if each.program.ops]
+    if budget is not None:
+        check_budget(budget, LEAST_BUDGET)
+    layers = [each for call in prediction.tape.root.calls() for each in layer_work(call)]
+    busy = [each for each in layers if each.work.ops]
     if not busy:
         raise SettingError(f"{prediction.model.title} has no layer that computes anything: nothing can be measured")
     in_place = reuse == IN_PLACE
     reuse_bytes = 0 if in_place or reuse in (0, WARM) else read_budget(reuse, "reuse").bytes
     whole = network_that_fits(prediction, optimize=prediction.settings.training).program if in_place else None
     if whole is None:
-        distinct = {number: each.program for number, each in zip(_numbered(busy), busy, strict=True)}
-        check_fits(room(distinct.values(), reuse_bytes), prediction.model.title)
+        check_fits(needed_bytes(_distinct(busy).values(), reuse_bytes), prediction.model.title)
     calibration = calibration or calibrated(progress=progress, say=say)
     if whole is not None:
         host = predict_seconds(whole, calibration, level=level)
@@ -100,87 +99,148 @@ def check(
             more = ", and what binds layers as long again" * classes
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: measuring takes up to {most}{more}")
         sentinel = Sentinel()
-        with bar(progress, "measuring") as told:
-            passage = measure_in_place(whole, budget=budget, passes=rounds, sentinel=sentinel, progress=told)
-        found = _placed(passage, busy, prediction, calibration, host)
+        with bar(progress, "measuring") as tell:
+            run = measure_in_place(whole, budget=budget, passes=rounds, sentinel=sentinel, progress=tell)
+        rows = [*_placed(run, busy, prediction, calibration, host)]
     else:
-        sentinel, passage, budget = Sentinel(), None, budget or BUDGET
+        sentinel, run, budget = Sentinel(), None, budget or BUDGET
         protocol = replace(protocol, budget=budget)
-        with bar(progress, "measuring") as told:
-            found = _alone(busy, calibration, level, reuse_bytes, protocol, sentinel, told)
-    parts = parts_of({each.name: each.kind for each in passes})
-    found = [replace(each, part=parts.get(each.name, each.phase)) for each in found]
+        with bar(progress, "measuring") as tell:
+            rows = [*_alone(busy, calibration, level, reuse_bytes, protocol, sentinel, tell)]
+    parts = parts_of({each.name: each.kind for each in layers})
+    findings = [
+        Finding(
+            **each._asdict(),
+            program=number,
+            host=host,
+            timing=timing,
+            predicted_class=predicted(host, calibration),
+            textbook_class=textbook(each.flops + each.pointwise_flops, each.compulsory_bytes, calibration.rates),
+            part=parts.get(each.name, each.phase),
+        )
+        for each, number, host, timing in rows
+    ]
     if classes and not reuse_bytes:
-        programs, seconds = [each.work for each in found], [each.timing.seconds for each in found]
+        programs, seconds = [each.work for each in findings], [each.timing.seconds for each in findings]
         bounds = classify(programs, seconds, calibration.machine, sentinel, budget=budget)
-        found = [replace(each, measured_class=bound) for each, bound in zip(found, bounds, strict=True)]
-    idle = tuple(each.name for each in passes if each.phase == "forward" and not each.program.ops)
-    warnings = _warnings(calibration, found)
-    return Check(prediction, calibration, level, tuple(found), idle, warnings, reuse_bytes, passage)
+        findings = [replace(each, measured_class=bound) for each, bound in zip(findings, bounds, strict=True)]
+    idle = tuple(each.name for each in layers if each.phase == "forward" and not each.work.ops)
+    warnings = (*calibration.warnings, *_doubts(findings))
+    return Check(prediction, calibration, level, tuple(findings), idle, warnings, reuse_bytes, run)
+
+
+def plot(
+    model: Check | Architecture | Prediction | str,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    kind: str = "roofline",
+    dark: bool = False,
+    **settings: Any,
+) -> Any:
+    """Draw a check, or check a model and draw that (extra `plot`).
+
+    Args:
+        model: a check, or what `check` takes.
+        path: .png, .svg, .pdf, ...; .html is interactive and self-contained. Without it matplotlib's figure is given.
+        kind: "roofline", "scatter" (predicted against measured), "bars" (time of each layer) or "all".
+        dark: on black instead of white; a page takes its colours from the reader's system.
+        **settings: as `check` takes them.
+
+    Raises:
+        CostModelError: an unknown kind, a file that cannot be written, or what `check` raises.
+
+    """
+    check_drawable(path, kind)
+    measured = model if isinstance(model, Check) else check(model, **settings)
+    return measured.plot(path, kind=kind, dark=dark)
+
+
+class LayerWork(NamedTuple):
+    """One pass of one layer, all its repeats together, before it is timed; see `Finding`."""
+
+    name: str
+    kind: str
+    phase: Phase
+    repeat: int
+    flops: int
+    pointwise_flops: int
+    compulsory_bytes: int
+    work: Program
+
+
+Timed = tuple[LayerWork, int, HostTime, Timing]
+"""A layer's pass, the number of its program, and one repeat's time as predicted and as measured."""
+
+
+def layer_work(call: Call) -> Iterator[LayerWork]:
+    """Both passes of a layer, or the forward one where nothing is trained."""
+    forward, backward = layer_programs(call)
+    name, kind, repeat = call.name, call.layer.kind, int(call.times)
+    work = call.layer.forward(call)
+    flops, pointwise, moved = (repeat * int(each) for each in (work.contractions, work.pointwise, traffic(call)))
+    yield LayerWork(name, kind, "forward", repeat, flops, pointwise, moved, forward)
+    if backward is not None:
+        works = [work for _, work, _ in call.gradients()]
+        flops, pointwise = (
+            repeat * sum(int(getattr(w, each)) for w in works) for each in ("contractions", "pointwise")
+        )
+        moved = repeat * compulsory_bytes_of(backward)
+        yield LayerWork(name, kind, "backward", repeat, flops, pointwise, moved, backward)
 
 
 def _alone(
-    busy: Sequence[_Pass],
+    busy: Sequence[LayerWork],
     calibration: Calibration,
     level: int,
     reuse_bytes: int,
     protocol: Protocol,
     sentinel: Sentinel,
-    told: Progress | None,
-) -> list[Finding]:
+    tell: Progress | None,
+) -> Iterator[Timed]:
     """Each layer by itself; those that run the same program are measured once."""
-    numbers = _numbered(busy)
-    distinct = {number: each.program for number, each in zip(numbers, busy, strict=True)}
+    distinct = _distinct(busy)
     timings = measure(
-        [*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, sentinel=sentinel, progress=told
+        [*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, sentinel=sentinel, progress=tell
     )
-    known = dict(zip(distinct, timings, strict=True))
-    found = []
-    for each, number in zip(busy, numbers, strict=True):
-        program = distinct[number]
+    known = {key: (number, timing) for number, (key, timing) in enumerate(zip(distinct, timings, strict=True))}
+    for each in busy:
+        key = _arrangement(each.work)
+        program, (number, timing) = distinct[key], known[key]
         between = (copies_of(program, reuse_bytes) - 1) * program.touched_bytes
-        host = predict_seconds(
-            program, calibration, level=level, compulsory_bytes=each.compulsory_bytes, between=between
-        )
-        found.append(_finding(each, number, host, known[number], calibration))
-    return found
+        moved = each.compulsory_bytes // each.repeat
+        host = predict_seconds(program, calibration, level=level, compulsory_bytes=moved, between=between)
+        yield each, number, host, timing
 
 
 def _placed(
-    passage: Passage, busy: Sequence[_Pass], prediction: Prediction, calibration: Calibration, host: HostTime
-) -> list[Finding]:
-    """Each layer where it stands in the model, which `host` predicts."""
-    known = {(each.name, each.phase): each for each in busy}
-    rows: dict[str, tuple[_Pass, list[Part]]] = {}
-    for part in passage.parts:
-        if part not in known:
-            stepped = next((each for each in known.values() if each.phase == part[1] == "optimizer"), None)
-            known[part] = stepped or _beside(part, passage, prediction)
-        each = known[part]
-        rows.setdefault(f"{each.name} {each.phase}", (each, []))[1].append(part)
-    found = []
-    for number, (each, parts) in enumerate(rows.values()):
-        calls = [call for part in parts for group in passage.parts[part] for call in group.calls]
+    run: RunInPlace, busy: Sequence[LayerWork], prediction: Prediction, calibration: Calibration, host: HostTime
+) -> Iterator[Timed]:
+    """Each layer where it stands in the model, which `host` predicts; the optimizer's steps of all weights as one."""
+    known: dict[LayerPhase, LayerWork] = {(each.name, each.phase): each for each in busy}
+    places: dict[LayerPhase, list[LayerPhase]] = {}
+    for layer_phase in run.by_layer:
+        name, phase = layer_phase
+        places.setdefault(("", phase) if phase == "optimizer" else (name, phase), []).append(layer_phase)
+    for number, (layer_phase, members) in enumerate(places.items()):
+        groups = [group for member in members for group in run.by_layer[member]]
+        calls = [call for group in groups for call in group.calls]
+        each = known.get(layer_phase) or _extra(layer_phase, run.program, sorted(calls), prediction)
         if not host.calls:  # two ceilings know nothing of calls
-            own = predict_seconds(each.program, calibration, level=1, compulsory_bytes=each.compulsory_bytes)
+            moved = each.compulsory_bytes // each.repeat
+            own = predict_seconds(each.work, calibration, level=1, compulsory_bytes=moved)
         else:
             own = part_of(host, calls, calibration, each.repeat)
-        found.append(_finding(each, number, own, passage.timing(parts, each.repeat), calibration))
-    return found
+        yield each, number, own, run.timing(groups, each.repeat)
 
 
-def _beside(part: Part, passage: Passage, prediction: Prediction) -> _Pass:
+def _extra(layer_phase: LayerPhase, whole: Program, calls: Sequence[int], prediction: Prediction) -> LayerWork:
     """What a model does beside its layers: the optimizer's step, and gradients that are set or added up."""
-    name, phase = part
-    parts = [each for each in passage.parts if each == part or each[1] == phase == "optimizer"]
-    numbers = sorted(number for each in parts for group in passage.parts[each] for number in group.calls)
-    ops = [passage.program.ops[number] for number in numbers]
+    name, phase = layer_phase
+    ops = [whole.ops[number] for number in calls]
     program = program_of(ops, [op.output for op in ops if op.output.buffer.role == "weight"], name=phase)
-    if phase == "optimizer":
-        name, kind = "optimizer's step", prediction.settings.states.name
-    else:
-        kind = "gradient"
-    return _Pass(name, kind, 1, phase, program, program.contractions, program.pointwise, compulsory_bytes_of(program))
+    name, kind = (name, "gradient") if phase != "optimizer" else ("optimizer's step", prediction.settings.states.name)
+    moved = compulsory_bytes_of(program)
+    return LayerWork(name, kind, phase, 1, program.contractions, program.pointwise, moved, program)
 
 
 def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
@@ -192,81 +252,69 @@ def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
     return replace(protocol, rounds=rounds, least_rounds=rounds)
 
 
-class _Pass(NamedTuple):
-    """One pass of one layer, not yet timed; FLOPs and bytes are of one repeat."""
-
-    name: str
-    kind: str
-    repeat: int
-    phase: Phase
-    program: Program
-    flops: int
-    pointwise_flops: int
-    compulsory_bytes: int
-
-
-def _passes(call: Call) -> Iterator[_Pass]:
-    forward, backward = layer_programs(call)
-    name, kind, repeat = call.name, call.layer.kind, int(call.times)
-    work = call.layer.forward(call)
-    moved = int(traffic(call))
-    yield _Pass(name, kind, repeat, "forward", forward, int(work.contractions), int(work.pointwise), moved)
-    if backward is not None:
-        works = [work for _, work, _ in call.gradients()]
-        flops, pointwise = (sum(int(getattr(work, name)) for work in works) for name in ("contractions", "pointwise"))
-        yield _Pass(name, kind, repeat, "backward", backward, flops, pointwise, compulsory_bytes_of(backward))
+PARTS = {
+    "cross_attention": "cross-attention",
+    "attention": "attention",
+    "mlp": "MLP",
+    "experts": "MLP",
+    "router": "MLP",
+    "loss": "loss",
+    **dict.fromkeys(("embedding", "positions", "segments", "tokens", "patches", "relative_bias"), "embedding"),
+    **dict.fromkeys(("head", "pooler", "classes", "first_token", "output_scale"), "head"),
+}
+"""The part of a model by what the first word of a layer's name holds; the first that fits counts."""
+NORMS = ("layernorm", "rmsnorm")
 
 
-def _finding(each: _Pass, number: int, host: HostTime, timing: Timing, by: Calibration) -> Finding:
-    repeat, rates = each.repeat, by.rates
-    arithmetic = each.flops + each.pointwise_flops
-    return Finding(
-        name=each.name,
-        kind=each.kind,
-        phase=each.phase,
-        repeat=repeat,
-        calls=len(each.program),
-        flops=repeat * each.flops,
-        pointwise_flops=repeat * each.pointwise_flops,
-        compulsory_bytes=repeat * each.compulsory_bytes,
-        numpy_bytes=repeat * each.program.traffic_bytes,
-        program=number,
-        work=each.program,
-        host=host,
-        timing=timing,
-        predicted_class=predicted(host, by),
-        textbook_class=naive(arithmetic, each.compulsory_bytes, rates.peak(DTYPE), rates.memory_bandwidth),
-    )
+def parts_of(kinds: Mapping[str, str]) -> dict[str, str]:
+    """The part that each layer belongs to, by its name, in order of the forward pass: attention, MLP and so on; of
+    other models the outermost block. What stands alone before all blocks is the stem, between two it belongs to the
+    one before, and behind them it is the head."""
+    parts: dict[str, str] = {}
+    alone: list[str] = []
+    last = ""
+    for name, kind in kinds.items():
+        words = [word for word in name.split(".") if word not in ("encoder", "decoder", "block")]
+        known = next((part for word, part in PARTS.items() if word in (words or [name])[0]), "")
+        part = "norms" if kind in NORMS else known or (words[0] if len(words) > 1 else "")
+        if not part:
+            alone.append(name)
+            continue
+        if not known and part != "norms":
+            parts.update(dict.fromkeys(alone, last or "stem"))
+            alone, last = [], part
+        parts[name] = part
+    return {name: parts.get(name, "head" if last else "layers") for name in kinds}
 
 
-def _numbered(passes: Sequence[_Pass]) -> list[int]:
-    """A number for each program, equal for those that make the same calls on arrays laid out alike."""
-    known: dict[Any, int] = {}
-    return [known.setdefault(_likeness(each.program), len(known)) for each in passes]
+def _distinct(layers: Sequence[LayerWork]) -> dict[Any, Program]:
+    """One program of those that make the same calls on arrays laid out alike."""
+    programs: dict[Any, Program] = {}
+    for each in layers:
+        programs.setdefault(_arrangement(each.work), each.work)
+    return programs
 
 
-def _likeness(program: Program) -> tuple[Any, ...]:
+def _arrangement(program: Program) -> tuple[Any, ...]:
     """What decides a program's run: calls, layouts, and which arrays share memory."""
     places: dict[Buffer, int] = {}
 
-    def seen(x: Ref | float) -> Any:
+    def placed(x: Ref | float) -> Any:
         if not isinstance(x, Ref):
             return x
         return places.setdefault(x.buffer, len(places)), x.buffer.elements, x.dtype, x.shape, x.steps, x.offset
 
-    def likeness(op: Op) -> Any:
-        return op.name, tuple(map(seen, op.inputs)), seen(op.output), repr(sorted(op.params.items()))
+    return tuple(
+        (op.name, tuple(map(placed, op.inputs)), placed(op.output), repr(sorted(op.params.items()))) for op in program
+    )
 
-    return tuple(map(likeness, program))
 
-
-def _warnings(calibration: Calibration, layers: Sequence[Finding]) -> tuple[str, ...]:
-    found = list(calibration.warnings)
+def _doubts(layers: Sequence[Finding]) -> Iterator[str]:
+    """Why not all layers are judged."""
     unsettled = [layer for layer in layers if not layer.timing.resolved]
     if unsettled:
         share = sum(layer.measured_seconds for layer in unsettled) / sum(layer.measured_seconds for layer in layers)
-        found.append(
+        yield (
             f"{len(unsettled)} of {len(layers)} layers, {share:.0%} of the time, are unresolved: they had too few"
             " undisturbed moments, and are not judged"
         )
-    return tuple(found)

@@ -27,6 +27,7 @@ from costmodel.roofline.host import Host, Sentinel
 from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.memory import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.program import Op, Program, program_of
+from costmodel.roofline.rates import Rates
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -253,9 +254,10 @@ MOVES = ("copyto", "take")
 """Functions that do nothing but move."""
 
 
-def naive(flops: float, moved_bytes: float, peak: float, bandwidth: float) -> Verdict:
-    """By the textbook: intensity (FLOPs per byte) against the ridge, peak [FLOP/s] over bandwidth [bytes/s]."""
-    return Verdict("compute" if flops * bandwidth >= moved_bytes * peak else "memory")
+def textbook(flops: float, moved_bytes: float, rates: Rates) -> Verdict:
+    """By the textbook: intensity (FLOPs per byte) against the ridge, the peak rate over memory's bandwidth."""
+    above = flops * rates.memory_bandwidth >= moved_bytes * rates.peak("float32")
+    return Verdict("compute" if above else "memory")
 
 
 def distances_of(machine: Host) -> dict[str, int]:

@@ -1,9 +1,9 @@
-"""What a check found: every layer's predicted and measured time, what bounds it, and the tables that say so."""
+"""Findings of a check: each layer's predicted and measured time, what bounds it, and tables and pictures of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,16 +11,17 @@ from typing import Any
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
-from costmodel.display.rooflines import Ceiling
+from costmodel.display.rooflines import Ceiling, Chart, Dot
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_rate, show_seconds
+from costmodel.roofline import pictures
+from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, ceilings_of
 from costmodel.roofline.classification import Verdict
 from costmodel.roofline.hosttime import LEVELS, HostTime
-from costmodel.roofline.passage import Passage
+from costmodel.roofline.inplace import RunInPlace
 from costmodel.roofline.program import Phase, Program
 from costmodel.roofline.timing import Timing
-from costmodel.roofline.validation import Agreement, Errors
 
 DTYPE = "float32"
 """What layers are run in."""
@@ -30,29 +31,28 @@ MOST_ROWS = 60
 TOP = 8
 NAMED = 4
 """Names in a line of the verdict."""
+NAMED_LEFT_OUT = 3
+"""Names of layers that have no place in a picture."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """One pass of one layer, all its repeats together, so that findings add up.
 
-    flops: of contractions; pointwise_flops: all other arithmetic. compulsory_bytes: every input, weight and output
-    moved once; numpy_bytes: all that NumPy's calls read and write. calls: of NumPy functions, in one repeat.
-    program: equal for layers that are measured together, as they run the same program alone. timing: of one repeat, as
-    is `host`. work: what one repeat runs. part: of the model, such as its attention.
+    flops: of contractions; pointwise_flops: all other arithmetic; both as on paper. compulsory_bytes: every input,
+    weight and output moved once. work: what one repeat runs. program: equal for layers that are measured together, as
+    they run the same program alone. timing: of one repeat, as is `host`. part: of the model, such as its attention.
     """
 
     name: str
     kind: str
     phase: Phase
     repeat: int
-    calls: int
     flops: int
     pointwise_flops: int
     compulsory_bytes: int
-    numpy_bytes: int
-    program: int
     work: Program = field(repr=False)
+    program: int
     host: HostTime = field(repr=False)
     timing: Timing = field(repr=False)
     predicted_class: Verdict
@@ -61,8 +61,23 @@ class Finding:
     measured_class: Verdict | None = None
 
     @property
+    def calls(self) -> int:
+        """Of NumPy functions, in one repeat."""
+        return len(self.work)
+
+    @property
+    def numpy_bytes(self) -> int:
+        """All that NumPy's calls read and write [bytes]."""
+        return self.repeat * self.work.traffic_bytes
+
+    @property
+    def verdict(self) -> Verdict:
+        """What binds it: as measured, or as predicted where that was not asked for."""
+        return self.measured_class or self.predicted_class
+
+    @property
     def full_name(self) -> str:
-        """With its pass, if that is not the forward one."""
+        """With its pass, if that is the backward one."""
         return f"{self.name} ({self.phase})" if self.phase == "backward" else self.name
 
     @property
@@ -141,8 +156,8 @@ class Check(Answer):
     """Predicted and measured time of every layer, in place or alone.
 
     layers: those that compute or move something; idle: names of those that are views. warnings: why to doubt it.
-    passage: the run that measured them in place; None if each was run alone, then with so many bytes touched between
-    two runs (`reuse_bytes`; 0 is warm).
+    run: of the whole program, which measured them in place; None if each was run alone, then with so many bytes touched
+    between two runs (`reuse_bytes`; 0 is warm).
     """
 
     prediction: Prediction = field(repr=False)
@@ -152,13 +167,13 @@ class Check(Answer):
     idle: tuple[str, ...] = field(repr=False)
     warnings: tuple[str, ...] = ()
     reuse_bytes: int = 0
-    passage: Passage | None = field(default=None, repr=False)
+    run: RunInPlace | None = field(default=None, repr=False)
 
     @property
     def question(self) -> str:
         """What was asked, in one line."""
         cold = f"cold ({show_bytes(self.reuse_bytes)} between two runs)"
-        state = IN_PLACE if self.passage is not None else f"each layer alone, {cold if self.reuse_bytes else WARM}"
+        state = IN_PLACE if self.run is not None else f"each layer alone, {cold if self.reuse_bytes else WARM}"
         return f"{headline(self.prediction)}, {state}, held against the clock"
 
     @property
@@ -174,8 +189,8 @@ class Check(Answer):
     @cached_property
     def as_it_came(self) -> float:
         """The median of all samples: of whole passes if in place, else of each layer, added up [s]."""
-        if self.passage is not None:
-            return self.passage.as_it_came
+        if self.run is not None:
+            return self.run.as_it_came
         return sum(layer.repeat * layer.timing.median for layer in self.layers)
 
     @property
@@ -201,6 +216,16 @@ class Check(Answer):
             tuple(layer.predicted_seconds for layer in judged), tuple(layer.measured_seconds for layer in judged)
         )
 
+    @cached_property
+    def chart(self) -> Chart:
+        """What the pictures show: a dot for each distinct program, from the one that takes longest."""
+        groups: dict[int, list[Finding]] = {}
+        for layer in self.layers:
+            groups.setdefault(layer.program, []).append(layer)
+        dots = sorted((_dot(self, layers) for layers in groups.values()), key=lambda dot: -dot.share)
+        errors = str(self.errors) if self.errors.predicted else "no layer is resolved"
+        return Chart(self.question, self.ceilings, tuple(dots), errors, _left_out(self))
+
     @property
     def agreement(self) -> Agreement:
         """Of predicted classes with measured ones, of resolved layers; empty if they were not measured."""
@@ -218,14 +243,20 @@ class Check(Answer):
     @cached_property
     def ceilings(self) -> tuple[Ceiling, ...]:
         """Measured ceilings of this machine: of products, of the functions that bind a layer, bandwidth by level."""
-        verdicts = [layer.measured_class or layer.predicted_class for layer in self.layers]
-        names = dict.fromkeys(v.level for v in verdicts if v.bound == "function" and not v.level.endswith(".at"))
-        return ceilings_of(self.calibration, DTYPE, [name for name in names if "." not in name and name != "random"])
+        functions = dict.fromkeys(each.verdict.level for each in self.layers if each.verdict.bound == "function")
+        return ceilings_of(
+            self.calibration, DTYPE, [name for name in functions if "." not in name and name != "random"]
+        )
 
     @property
     def peak(self) -> float:
         """The fastest product [FLOP/s]."""
         return self.calibration.rates.peak(DTYPE)
+
+    @property
+    def timings(self) -> dict[str, Timing]:
+        """Of one repeat of each layer, by its full name."""
+        return {layer.full_name: layer.timing for layer in self.layers}
 
     def share(self, layer: Finding) -> float:
         """Of the measured time."""
@@ -246,30 +277,28 @@ class Check(Answer):
         return self._gains("part")
 
     def _gains(self, by: str) -> tuple[Gain, ...]:
-        spent: dict[str, float] = {}
+        seconds = self.seconds_by(lambda layer: getattr(layer, by))
+        return tuple(Gain(name, each, each / self.measured_seconds) for name, each in seconds.items())
+
+    def seconds_by(self, key: Callable[[Finding], str]) -> dict[str, float]:
+        """Measured time by a key of the layers, the largest first [s]."""
+        seconds: dict[str, float] = {}
         for layer in self.layers:
-            spent[getattr(layer, by)] = spent.get(getattr(layer, by), 0.0) + layer.measured_seconds
-        ordered = sorted(spent.items(), key=lambda item: -item[1])
-        return tuple(Gain(name, seconds, seconds / self.measured_seconds) for name, seconds in ordered)
+            seconds[key(layer)] = seconds.get(key(layer), 0.0) + layer.measured_seconds
+        return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
     @property
     def verdict(self) -> tuple[str, str, str]:
         """In three lines: what takes the time, what binds it, and how far the prediction is off."""
-        taken = f"takes {show_seconds(self.measured_seconds)} undisturbed, {self.resolved:.0%} of it resolved"
-        taken += f" ({show_seconds(self.as_it_came)} as it came, {self.disturbance:.2f} ×)"
-        bound: dict[str, float] = {}
-        for layer in self.layers:
-            name = (layer.measured_class or layer.predicted_class).name
-            bound[name] = bound.get(name, 0.0) + self.share(layer)
+        spent = f"takes {show_seconds(self.measured_seconds)} undisturbed, {self.resolved:.0%} of it resolved"
+        spent += f" ({show_seconds(self.as_it_came)} as it came, {self.disturbance:.2f} ×)"
         by = "" if any(layer.measured_class for layer in self.layers) else ", by the model"
         off = f"{abs(self.error):.1%} too {'long' if self.error > 0 else 'short'}"
-        off = f"predicted {show_seconds(self.predicted_seconds)}, {off}"
-        errors = self.errors
-        within = f"median error {errors.median:.1%}, nine of ten within {errors.quantile(0.9):.1%}"
+        judged = str(self.errors) if self.errors.predicted else "none is resolved, so none is judged"
         return (
-            f"{taken}: {_largest({gain.name: gain.share for gain in self.part_gains})}",
-            f"bound by{by}: {_largest(bound)}",
-            f"{off}; layers: {within if errors.predicted else 'none is resolved, so none is judged'}",
+            f"{spent}: {_largest(self.seconds_by(lambda layer: layer.part))}",
+            f"bound by{by}: {_largest(self.seconds_by(lambda layer: layer.verdict.name))}",
+            f"predicted {show_seconds(self.predicted_seconds)}, {off}; layers: {judged}",
         )
 
     def fails(self, most: float) -> bool:
@@ -318,7 +347,7 @@ class Check(Answer):
             "as_it_came": self.as_it_came,
             "disturbance": self.disturbance,
             "resolved": self.resolved,
-            "passes": None if self.passage is None else len(self.passage.whole),
+            "passes": None if self.run is None else len(self.run.passes),
             "error": self.error,
             "errors": self.errors.to_dict(),
             "agreement": self.agreement.to_dict() if self._classified() else None,
@@ -331,72 +360,29 @@ class Check(Answer):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A page of its own, with tables and, if plotly is there, pictures; written to `path` if that is given."""
-        from costmodel.display.figures import write
-        from costmodel.roofline.pictures import page
-
-        text = page(self)
-        if path is not None:
-            write(text, path)
-        return text
+        return pictures.page(self.chart, self._repr_html_(), path)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, kind: str = "roofline", dark: bool = False) -> Any:
         """Draw it: a "roofline", a "scatter" of predicted against measured, or "bars" of time (extra `plot`).
 
         Returns matplotlib's figure, or writes what the path's ending names; .html is interactive and self-contained.
         """
-        from costmodel.roofline.pictures import plot
-
-        return plot(self, path, kind=kind, dark=dark)
+        return pictures.drawn(self.chart, str(self.calibration.machine), path, kind=kind, dark=dark)
 
     def sheet(self) -> Sheet:
         """The verdict, layers, how far predictions are off, what takes longest, and what binds layers if measured."""
         errors, kind = self.errors, "If one kind were faster"
         judged = f"{len(errors.predicted)} of {len(self.layers)} layers, the resolved ones"
-        header = (f"Error by level {self.level}: {LEVELS[self.level]}", "median", "p90", "worst", "R² log")
+        header = (f"Error by level {self.level}: {LEVELS[self.level]}", *Errors.HEADER)
         tables = [_layers(self), _gains("If one part were faster", self.part_gains), _gains(kind, self.gains)]
         tables.append(Table(header, [(judged, *errors.cells())]))
         if self.agreement.pairs:
-            asked = {"the model": self.agreement, "intensity against the ridge": self.textbook_agreement}
-            rows = [(name, *found.cells()) for name, found in asked.items()]
-            tables.append(Table(("What binds a layer, by", "layers", "agree", "kappa", "lowest recall"), rows))
+            agreements = {"the model": self.agreement, "intensity against the ridge": self.textbook_agreement}
+            rows = [(name, *agreement.cells()) for name, agreement in agreements.items()]
+            tables.append(Table(("What binds a layer, by", *Agreement.HEADER), rows))
         idle = [f"without a call, and so without a line: {len(self.idle)} views and the like"] if self.idle else []
         head = [self.question, *self.verdict, str(self.calibration.machine)]
         return Sheet(head, tables, self.warnings, [*idle, *NOTES])
-
-
-PARTS = {
-    "cross_attention": "cross-attention",
-    "attention": "attention",
-    "mlp": "MLP",
-    "experts": "MLP",
-    "router": "MLP",
-    "loss": "loss",
-    **dict.fromkeys(("embedding", "positions", "segments", "tokens", "patches", "relative_bias"), "embedding"),
-    **dict.fromkeys(("head", "pooler", "classes", "first_token", "output_scale"), "head"),
-}
-"""The part of a model by what the first word of a layer's name holds; the first that fits counts."""
-NORMS = ("layernorm", "rmsnorm")
-
-
-def parts_of(kinds: Mapping[str, str]) -> dict[str, str]:
-    """The part that each layer belongs to, by its name, in order of the forward pass: attention, MLP and so on; of
-    other models the outermost block. What stands alone before all blocks is the stem, between two it belongs to the
-    one before, and behind them it is the head."""
-    found: dict[str, str] = {}
-    alone: list[str] = []
-    last = ""
-    for name, kind in kinds.items():
-        words = [word for word in name.split(".") if word not in ("encoder", "decoder", "block")]
-        known = next((part for word, part in PARTS.items() if word in (words or [name])[0]), "")
-        part = "norms" if kind in NORMS else known or (words[0] if len(words) > 1 else "")
-        if not part:
-            alone.append(name)
-            continue
-        if not known and part != "norms":
-            found.update(dict.fromkeys(alone, last or "stem"))
-            alone, last = [], part
-        found[name] = part
-    return {name: found.get(name, "head" if last else "layers") for name in kinds}
 
 
 NOTES = (
@@ -410,12 +396,13 @@ NOTES = (
 )
 
 
-def _largest(shares: Mapping[str, float]) -> str:
-    """Names with their shares, those that are worth naming, the largest first."""
-    ordered = sorted(shares.items(), key=lambda item: -item[1])
-    told = [f"{printable(name)} {share:.0%}" for name, share in ordered[:NAMED] if share >= 0.01]
-    rest = 1 - sum(share for _, share in ordered[: len(told)])
-    return ", ".join([*told, *([f"all else {rest:.0%}"] if rest >= 0.005 else [])])
+def _largest(seconds: Mapping[str, float]) -> str:
+    """Names with their shares of time, those that are worth naming; the largest come first [s]."""
+    whole = sum(seconds.values())
+    shares = [(name, each / whole) for name, each in seconds.items() if each / whole >= 0.01][:NAMED]
+    rest = 1 - sum(share for _, share in shares)
+    names = [f"{printable(name)} {share:.0%}" for name, share in shares]
+    return ", ".join([*names, *([f"all else {rest:.0%}"] if rest >= 0.005 else [])])
 
 
 HEADER = ("layer", "measured", "share", "off", "bound by", "model says", "predicted", "±", "× as it came", "kind")
@@ -486,3 +473,52 @@ def _gains(title: str, gains: Sequence[Gain]) -> Table:
         for gain in gains[:TOP]
     ]
     return Table((title, "time", "share", "twice as fast: all", "at most"), rows)
+
+
+def _dot(check: Check, layers: list[Finding]) -> Dot:
+    """Layers that run one program."""
+    layer = layers[0]
+    label = printable(layer.full_name) + (f" +{len(layers) - 1}" if len(layers) > 1 else "")
+    share = sum(map(check.share, layers))
+    return Dot(
+        label=label,
+        bound=layer.verdict.bound,
+        share=share,
+        intensity=layer.intensity,
+        predicted_rate=layer.arithmetic / layer.predicted_seconds,
+        measured_rate=layer.flops_per_second,
+        predicted_seconds=layer.predicted_seconds / layer.repeat,
+        measured_seconds=layer.measured_seconds / layer.repeat,
+        predicted_total=sum(each.predicted_seconds for each in layers),
+        measured_total=sum(each.measured_seconds for each in layers),
+        error=layer.error,
+        details=(label, *_details(check, layer, sum(each.repeat for each in layers), share)),
+    )
+
+
+def _details(check: Check, layer: Finding, runs: int, share: float) -> list[str]:
+    """Lines that are shown on hovering: measured, predicted, traffic, rates and classes of one run."""
+    times, (low, high) = layer.repeat, layer.timing.interval
+    lines = [
+        f"{layer.kind}, {runs} runs, {share:.1%} of the time",
+        f"measured {show_seconds(layer.measured_seconds / times)} ({show_seconds(low)} to {show_seconds(high)})",
+        f"predicted {show_seconds(layer.predicted_seconds / times)} ({show_change(layer.error, 1)}), most of it"
+        f" {layer.host.dominant}",
+        f"{show_count(layer.arithmetic // times)}FLOP, {show_bytes(layer.compulsory_bytes // times)}"
+        f" compulsory, {show_bytes(layer.numpy_bytes // times)} by NumPy",
+    ]
+    if layer.arithmetic:
+        rate, of_peak = show_rate(layer.flops_per_second), layer.flops_per_second / check.peak
+        lines.append(f"{layer.intensity:.2f} FLOP/B, {rate}FLOP/s, {of_peak:.1%} of peak")
+    measured = layer.measured_class or "not asked"
+    return [*lines, f"bound by: model {layer.predicted_class}, measured {measured}, textbook {layer.textbook_class}"]
+
+
+def _left_out(check: Check) -> str:
+    """Which layers have no place on a roofline, as they do no arithmetic, and how much of the time they take."""
+    left = [layer for layer in check.layers if not layer.intensity]
+    if not left:
+        return ""
+    names = ", ".join(printable(layer.full_name) for layer in left[:NAMED_LEFT_OUT])
+    more = f" and {len(left) - NAMED_LEFT_OUT} more" if len(left) > NAMED_LEFT_OUT else ""
+    return f"not shown, as they only move: {names}{more} ({sum(map(check.share, left)):.1%} of the time)"

@@ -117,8 +117,7 @@ def predict_seconds(
         SettingError: there is no such level.
 
     """
-    if level not in LEVELS:
-        raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
+    check_level(level)
     rates, unknown = calibration.rates, hypot(1.0, calibration.doubt)
     if level == 1:
         moved = compulsory_bytes_of(program) if compulsory_bytes is None else compulsory_bytes
@@ -138,6 +137,12 @@ def predict_seconds(
     calls = priced([terms.seconds for _, terms in calls], rates.traffic)  # how long each was left alone is known by now
     terms = _summed(calls) + Terms(overhead=rates.step)
     return HostTime(terms, hypot(_error(calls, rates), calibration.doubt), level, calls)
+
+
+def check_level(level: object) -> None:
+    """Raise SettingError unless it is one of `LEVELS`."""
+    if level not in LEVELS or isinstance(level, bool):
+        raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
 
 
 def part_of(host: HostTime, calls: Sequence[int], calibration: Calibration, repeat: int = 1) -> HostTime:

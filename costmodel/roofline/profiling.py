@@ -30,17 +30,18 @@ from costmodel.training.settings import takes_settings
 PROTOCOL = Protocol(rounds=15, least_rounds=5, enough=0, item_seconds=4.0)
 """Of whole programs, as they come."""
 
-NAMES = {"inference": "forward", "train": "forward+backward"}
+PASSES = {"inference": "forward", "train": "forward+backward"}
 FIGURES = ("flops", "pointwise_flops", "peak_bytes", "samples_per_second", "tokens_per_second")
 FIGURES += ("flops_per_second", "bottleneck")
 """Of a pass, as plain data."""
 
 
 @dataclass(frozen=True)
-class Pass:
+class WholePass:
     """One whole program, forward or forward and backward without the optimizer's step, and its time.
 
-    peak_bytes: NumPy arrays alive at most, weights included. spent: predicted share of each layer kind.
+    peak_bytes: NumPy arrays alive at most, weights included. shares: of the predicted time, by layer kind, the largest
+    first.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Pass:
     host: HostTime = field(repr=False)
     timing: Timing = field(repr=False)
     bound: Verdict
-    spent: dict[str, float] = field(repr=False)
+    shares: dict[str, float] = field(repr=False)
 
     @property
     def seconds(self) -> float:
@@ -77,8 +78,8 @@ class Pass:
     @property
     def bottleneck(self) -> str:
         """What bounds it, and the layer kind that takes most, by the model."""
-        kind = max(self.spent, key=lambda kind: self.spent[kind])
-        return f"{self.bound}; {kind} {self.spent[kind]:.0%}"
+        kind, share = next(iter(self.shares.items()))
+        return f"{self.bound}; {kind} {share:.0%}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,7 +93,7 @@ class Profile(Answer):
     question: str
     params: int
     calibration: Calibration = field(repr=False)
-    passes: dict[str, Pass]
+    passes: dict[str, WholePass]
     warnings: tuple[str, ...] = ()
 
     @cached_property
@@ -103,6 +104,11 @@ class Profile(Answer):
     def efficiency_of(self, name: str) -> float:
         """Contractions achieved, as a share of the fastest product: model FLOPs utilisation on one thread."""
         return self.passes[name].flops_per_second / self.peak
+
+    @property
+    def timings(self) -> dict[str, Timing]:
+        """Of each pass, by its name."""
+        return {name: each.timing for name, each in self.passes.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; times [s], memory [bytes]."""
@@ -115,22 +121,22 @@ class Profile(Answer):
             "warnings": list(self.warnings),
             "passes": {
                 name: {
-                    **{figure: getattr(found, figure) for figure in FIGURES},
-                    "latency": found.timing.to_dict(),
-                    "predicted_seconds": found.host.seconds,
-                    "predicted_interval": list(found.host.interval),
-                    "error": found.host.seconds / found.seconds - 1,
+                    **{figure: getattr(each, figure) for figure in FIGURES},
+                    "latency": each.timing.to_dict(),
+                    "predicted_seconds": each.host.seconds,
+                    "predicted_interval": list(each.host.interval),
+                    "error": each.host.seconds / each.seconds - 1,
                     "efficiency": self.efficiency_of(name),
-                    "bound": str(found.bound),
-                    "kinds": found.spent,
+                    "bound": str(each.bound),
+                    "kinds": each.shares,
                 }
-                for name, found in self.passes.items()
+                for name, each in self.passes.items()
             },
         }
 
     def sheet(self) -> Sheet:
-        """Layers with what binds each."""
-        columns = [_cells(found, self.efficiency_of(name)) for name, found in self.passes.items()]
+        """Passes side by side."""
+        columns = [_column(each, self.efficiency_of(name)) for name, each in self.passes.items()]
         names = dict.fromkeys(name for column in columns for name in column)
         rows: list[Cells] = [(name, *(column.get(name, "-") for column in columns)) for name in names]
         rows.insert(0, ("parameters", *(show_count(self.params) for _ in columns)))
@@ -138,29 +144,27 @@ class Profile(Answer):
         return Sheet([self.question, str(self.calibration.machine)], [table], self.warnings)
 
 
-def _cells(found: Pass, efficiency: float) -> dict[str, str]:
-    timing = found.timing
+def _column(each: WholePass, efficiency: float) -> dict[str, str]:
+    timing, tokens = each.timing, each.tokens_per_second
     low, high = timing.interval
-    tokens = found.tokens_per_second
+    samples = each.samples_per_second
     return {
-        "FLOPs (contractions)": show_flops(found.flops),
-        "FLOPs (all other)": show_flops(found.pointwise_flops),
+        "FLOPs (contractions)": show_flops(each.flops),
+        "FLOPs (all other)": show_flops(each.pointwise_flops),
         "latency: median": show_seconds(timing.median),
         "  95 % interval": f"{show_seconds(low)} to {show_seconds(high)}",
         "  min": show_seconds(timing.minimum),
         "  mean": show_seconds(timing.mean),
         **{f"  p{percent}": show_seconds(timing.percentile(percent)) for percent in timing.percentiles},
         "  samples": str(timing.count),
-        "latency: predicted": show_seconds(found.host.seconds),
-        "  off": show_change(found.host.seconds / found.seconds - 1, 1),
-        "throughput: samples/s": show_rate(found.samples_per_second)
-        if found.samples_per_second > 99
-        else f"{found.samples_per_second:.2f}",
+        "latency: predicted": show_seconds(each.host.seconds),
+        "  off": show_change(each.host.seconds / each.seconds - 1, 1),
+        "throughput: samples/s": show_rate(samples) if samples > 99 else f"{samples:.2f}",
         **({} if tokens is None else {"throughput: tokens/s": f"{tokens:,.0f}"}),
-        "memory: peak of arrays": show_bytes(found.peak_bytes),
-        "achieved FLOP/s": show_rate(found.flops_per_second),
+        "memory: peak of arrays": show_bytes(each.peak_bytes),
+        "achieved FLOP/s": show_rate(each.flops_per_second),
         "efficiency": f"{efficiency:.1%}",
-        "bottleneck": found.bottleneck,
+        "bottleneck": each.bottleneck,
     }
 
 
@@ -191,13 +195,13 @@ def profile(
     predictions, protocol = predictions_of(model, settings), with_rounds(PROTOCOL, rounds)
     programs = {name: network_that_fits(prediction, optimize=False).program for name, prediction in predictions.items()}
     calibration = calibration or calibrated(progress=progress, say=say)
-    with bar(progress, "measuring") as told:
-        timings = measure([*programs.values()], protocol=protocol, statistic="median", progress=told)
+    with bar(progress, "measuring") as tell:
+        timings = measure([*programs.values()], protocol=protocol, statistic="median", progress=tell)
     passes = {
         name: _pass(name, prediction, programs[name], timing, calibration)
         for (name, prediction), timing in zip(predictions.items(), timings, strict=True)
     }
-    noisy = tuple(f"{name} is noisy: {found.timing.noise}" for name, found in passes.items() if found.timing.noise)
+    noisy = tuple(f"{name} is noisy: {each.timing.noise}" for name, each in passes.items() if each.timing.noise)
     first = next(iter(predictions.values()))
     return Profile(
         printable(first.model.title),
@@ -213,7 +217,7 @@ def predictions_of(model: Architecture | Prediction | str, settings: Mapping[str
     """The passes to run, by name. Raises SettingError for what NumPy does not run."""
     if isinstance(model, Prediction) or "mode" in settings:
         prediction = asked(model, settings)
-        return {NAMES[prediction.settings.mode]: prediction}
+        return {PASSES[prediction.settings.mode]: prediction}
     untrained = {name: value for name, value in settings.items() if name not in OF_TRAINING}
     return {
         "forward": asked(model, untrained),
@@ -228,16 +232,16 @@ def _question(prediction: Prediction, passes: str) -> str:
     return f"{title}: {passes}, {sizes.removesuffix(f', {prediction.settings.states.name}')}"
 
 
-def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, calibration: Calibration) -> Pass:
+def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, calibration: Calibration) -> WholePass:
     host = predict_seconds(program, calibration)
     flops, pointwise = (
         each.total if prediction.settings.training else each.forward
         for each in (prediction.flops, prediction.pointwise_flops)
     )
     kinds = {call.name: call.layer.kind for call in prediction.tape.root.calls()}
-    spent: Counter[str] = Counter()
+    by_kind: Counter[str] = Counter()
     for op, terms in host.calls:
-        spent[kinds.get(op.layer.partition("[")[0], "other")] += terms.seconds  # type: ignore[assignment]
-    shares = {kind: seconds / spent.total() for kind, seconds in spent.most_common()}
+        by_kind[kinds.get(op.layer.partition("[")[0], "other")] += terms.seconds  # type: ignore[assignment]
+    shares = {kind: seconds / by_kind.total() for kind, seconds in by_kind.most_common()}
     bound = predicted(host, calibration)
-    return Pass(name, prediction, flops, pointwise, peak_bytes(program), host, timing, bound, shares)
+    return WholePass(name, prediction, flops, pointwise, peak_bytes(program), host, timing, bound, shares)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Statistic = Literal["minimum", "median"]
 
-RESAMPLES = 400
+RESAMPLES, RATIO_RESAMPLES = 400, 4000
 TAILS = {50: 1, 95: 20, 99: 100}
 """Percentiles, and from how many samples on they say anything: that one sample lies beyond them."""
 SPREAD_LIMIT = 0.10
@@ -203,6 +203,16 @@ class Timing:
         }
 
 
+def ratio_interval(a: Timing, b: Timing) -> tuple[float, float]:
+    """95 % bootstrap interval of the ratio of two timings."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    ratio = a.resampled(random, RATIO_RESAMPLES) / b.resampled(random, RATIO_RESAMPLES)
+    low, high = np.percentile(ratio, (2.5, 97.5))
+    return float(low), float(high)
+
+
 class _Sample(NamedTuple):
     """Time of one call [s], what the sentinel read before and after [ns] (none where nobody asked), and whether the
     clocks agree; where they do not it is the CPU clock's."""
@@ -257,7 +267,7 @@ class _Item:
         return sentinel is not None and _settled(self.undisturbed(sentinel), self.enough(protocol))
 
     def timing(self, protocol: Protocol, sentinel: Sentinel | None, statistic: Statistic) -> Timing:
-        """What was found."""
+        """The samples, and whether they settle the matter."""
         ratio = self.wall / self.cpu if self.cpu else 0.0
         all_samples = tuple(self.believed()) or (max(self.wall, 1) / self.inner / self.turns * 1e-9,)
         if sentinel is None:
@@ -376,12 +386,17 @@ def _sampled(item: _Item, protocol: Protocol, sentinel: Sentinel | None, before:
     after = sentinel.read() if sentinel is not None else -1
     item.wall += wall
     item.cpu += cpu
-    agree = protocol.threads > 1 or sentinel is None or abs(wall - cpu) <= AGREE * wall + GRAIN
+    agree = protocol.threads > 1 or sentinel is None or clocks_agree(wall, cpu)
     took = wall if protocol.threads > 1 or (agree and sentinel is not None) else cpu
     if took > 0:
         readings = () if sentinel is None else (before, after)
         item.samples.append(_Sample(took / item.inner * 1e-9, readings, agree))
     return after
+
+
+def clocks_agree(wall: int, cpu: int) -> bool:
+    """Whether wall time and CPU time [ns] are the same: nobody else had the core meanwhile, and neither clock lies."""
+    return abs(wall - cpu) <= AGREE * wall + GRAIN
 
 
 def conditions() -> dict[str, float]:
@@ -393,9 +408,6 @@ def conditions() -> dict[str, float]:
     except (OSError, IndexError, ValueError):
         steal = -1.0
     return {"load": load, "steal": steal}
-
-
-Run = Callable[[], None]
 
 
 def measure(
@@ -414,7 +426,7 @@ def measure(
     is not there.
     """
     require()
-    check_fits(room(programs, reuse_bytes), "the measurement")
+    check_fits(needed_bytes(programs, reuse_bytes), "the measurement")
     calls, copies = [], [copies_of(program, reuse_bytes) for program in programs]
     for program, number in zip(programs, copies, strict=True):
         size = program.layout.arena_bytes
@@ -431,12 +443,12 @@ def copies_of(program: Program, reuse_bytes: int) -> int:
     return 1 + -(-reuse_bytes // max(program.layout.arena_bytes, 1))
 
 
-def room(programs: Iterable[Program], reuse_bytes: int = 0) -> int:
+def needed_bytes(programs: Iterable[Program], reuse_bytes: int = 0) -> int:
     """Memory that `measure` takes for programs [bytes]."""
     return sum(copies_of(program, reuse_bytes) * program.layout.arena_bytes for program in programs)
 
 
-def runner(thunks: list[Thunk]) -> Run:
+def runner(thunks: list[Thunk]) -> Callable[[], None]:
     """One callable that makes all calls in order."""
 
     def run() -> None:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from costmodel.roofline import calibration as storage
-from costmodel.roofline import classification, host, passage, timing, validation
+from costmodel.roofline import classification, host, inplace, timing, validation
 from costmodel.roofline.calibration import EMPTY, Calibration
 from costmodel.roofline.host import Host, Sentinel
 from costmodel.roofline.probes import Workbench, placed, probes
@@ -73,7 +73,7 @@ class Clockwork:
     def __init__(self, put: Callable[[Any, str, Any], None], seconds: Callable[[Op], float] = took) -> None:
         self.now, self.slower = 0.0, 1.0
         self.seconds = seconds
-        for module in (storage, classification, host, passage, timing, validation):
+        for module in (storage, classification, host, inplace, timing, validation):
             put(module, "time", self)
         put(Program, "bind", lambda program, arena=None: [*map(self.bound, program)])
         put(Workbench, "__init__", lambda *_: None)

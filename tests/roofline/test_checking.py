@@ -12,12 +12,12 @@ import costmodel as cm
 from costmodel.display.table import Page, written_for
 from costmodel.errors import CostModelError
 from costmodel.roofline.calibration import ceilings_of
-from costmodel.roofline.checking import check
+from costmodel.roofline.checking import check, parts_of
 from costmodel.roofline.classification import BOUNDS, Verdict
-from costmodel.roofline.findings import Check, Gain, parts_of
+from costmodel.roofline.findings import Check, Gain
 from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import predict_seconds
-from costmodel.roofline.passage import measure_in_place
+from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
@@ -100,9 +100,9 @@ def test_in_place_a_layer_takes_what_its_calls_take_where_they_stand(monkeypatch
     cases: list[tuple[Any, dict]] = [(GPT, {"seq": 5}), (MLP, {"batch": 3, "mode": "train"}), (CNN, {"batch": 2})]
     for model, settings in cases:
         found = check(model, **settings, **in_place(5))
-        assert found.passage is not None
+        assert found.run is not None
         assert found.resolved == 1
-        whole = sum(2 * took(op) for op in found.passage.program)
+        whole = sum(2 * took(op) for op in found.run.program)
         assert found.measured_seconds == pytest.approx(whole, rel=1e-3)
         assert found.as_it_came == pytest.approx(whole, rel=1e-3)
         assert found.error == pytest.approx(-0.5, abs=0.02)
@@ -114,8 +114,8 @@ def test_one_run_serves_all_layers_and_says_before_how_long_it_takes(monkeypatch
     Clockwork(monkeypatch.setattr)
     said: list[str] = []
     found = check(GPT, seq=5, **in_place(None), say=said.append)
-    assert found.passage is not None
-    assert 3 <= len(found.passage.whole) <= 6, "no longer than it takes to settle"
+    assert found.run is not None
+    assert 3 <= len(found.run.passes) <= 6, "no longer than it takes to settle"
     (told,) = said
     assert told.startswith("a pass is predicted to take ")
     assert "measuring takes up to" in told
@@ -134,7 +134,7 @@ def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower
         over = clockwork.now - began - max(passes, 1.0) * sum(each)
         assert over <= max(each) + 800 * 12_000 * slower, "400 readings of a sentinel come before"
         assert found.seconds == pytest.approx(sum(each) * 1e-9, rel=1e-3)
-        assert len(found.whole) == max(int(passes) - 1, 1)
+        assert len(found.passes) == max(int(passes) - 1, 1)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam-8bit"])
@@ -144,8 +144,8 @@ def test_the_optimizer_s_step_has_a_row(optimizer: str, monkeypatch: pytest.Monk
     found = check(wide, batch=3, mode="train", optimizer=optimizer, **in_place(3))
     (step,) = [layer for layer in found.layers if layer.phase == "optimizer"]
     assert (step.name, step.kind) == ("optimizer's step", optimizer)
-    assert found.passage is not None
-    ops = [op for op in found.passage.program if op.phase == "optimizer"]
+    assert found.run is not None
+    ops = [op for op in found.run.program if op.phase == "optimizer"]
     assert step.calls == len(ops)
     assert step.measured_seconds == pytest.approx(sum(map(took, ops)), rel=1e-3)
     assert step.pointwise_flops == sum(op.pointwise for op in ops) > 0
@@ -162,8 +162,8 @@ def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pyt
 
     monkeypatch.setattr(clockwork, "sentinel", sentinel)
     found = check(GPT, seq=5, **in_place(60))
-    assert found.passage is not None
-    whole = sum(map(took, found.passage.program))
+    assert found.run is not None
+    whole = sum(map(took, found.run.program))
     assert found.resolved == 1
     assert found.measured_seconds == pytest.approx(whole, rel=1e-3)
     assert found.as_it_came > 1.2 * whole

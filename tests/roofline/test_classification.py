@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costmodel.roofline.accuracy import Agreement
 from costmodel.roofline.classification import (
     BOUNDS,
     TILE_BYTES,
@@ -13,9 +14,9 @@ from costmodel.roofline.classification import (
     alone,
     copied,
     distances_of,
-    naive,
     predicted,
     smallest,
+    textbook,
     tile,
     verdict,
 )
@@ -25,7 +26,7 @@ from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Op, program_of
 from costmodel.roofline.signature import Loop, Product, signature_of
-from costmodel.roofline.validation import CASES, Agreement, keep_apart, layers_of
+from costmodel.roofline.validation import CASES, keep_apart, layers_of
 from tests.roofline.synthetic import MACHINE, calibration
 
 
@@ -91,8 +92,10 @@ def test_what_is_copied_instead_of_computed_is_the_largest_operand_as_it_lies() 
 
 
 def test_the_textbook_compares_intensity_with_the_ridge() -> None:
-    assert naive(flops=100, moved_bytes=10, peak=20, bandwidth=2).bound == "compute"
-    assert naive(flops=99, moved_bytes=10, peak=20, bandwidth=2).bound == "memory"
+    rates = calibration().rates
+    ridge = rates.peak("float32") / rates.memory_bandwidth
+    assert textbook(1.01 * ridge, 1, rates).bound == "compute"
+    assert textbook(0.99 * ridge, 1, rates).bound == "memory"
 
 
 def test_agreement_beyond_chance() -> None:
@@ -110,8 +113,8 @@ def test_agreement_beyond_chance() -> None:
 def calls() -> list[Op]:
     found: dict = {}
     cases = [("gpt2-small", {"seq": 256}), ("resnet18", {"image": 96}), ("mlp-mnist", {"batch": 700})]
-    for layer in layers_of(cases):
-        for op in layer.program:
+    for program in layers_of(cases).values():
+        for op in program:
             found.setdefault((op.name, len(op.inputs), op.output.shape), op)
     return list(found.values())
 
@@ -160,7 +163,7 @@ def test_distances_lie_between_the_caches() -> None:
 def test_no_layer_that_is_predicted_is_a_probe() -> None:
     layers = layers_of()
     assert len(layers) > 100
-    assert {layer.name.split()[0] for layer in layers} == {model for model, _ in CASES}
+    assert {name.split()[0] for name in layers} == {model for model, _ in CASES}
     t = ArrayTape()
     probe = next(p for p in probes() if p.name.startswith("product "))
     t.ops.append(probe.op)

@@ -8,13 +8,13 @@ import pytest
 import costmodel as cm
 from costmodel.display.rooflines import Dot
 from costmodel.errors import CostModelError
-from costmodel.roofline import comparison as baseline
+from costmodel.roofline import baseline
 from costmodel.roofline.checking import check
-from costmodel.roofline.comparison import compare, compared, speedup_interval
+from costmodel.roofline.comparison import Comparison, compare
 from costmodel.roofline.findings import Check
 from costmodel.roofline.host import Host
 from costmodel.roofline.profiling import Profile, profile
-from costmodel.roofline.timing import Timing
+from costmodel.roofline.timing import Timing, ratio_interval
 from tests.command import error_of
 from tests.roofline.synthetic import Clockwork, calibration
 
@@ -51,7 +51,7 @@ def test_throughput_and_efficiency_follow_from_the_median(profiled: Profile) -> 
         assert found.samples_per_second == pytest.approx(2 / found.timing.median)
         assert found.tokens_per_second == pytest.approx(10 / found.timing.median)
         assert profiled.efficiency_of(name) == pytest.approx(found.flops / found.timing.median / profiled.peak)
-        assert sum(found.spent.values()) == pytest.approx(1)
+        assert sum(found.shares.values()) == pytest.approx(1)
         assert found.timing.count == 2
 
 
@@ -81,25 +81,25 @@ def test_a_model_too_large_is_refused_with_its_size(monkeypatch) -> None:
 
 
 def test_twice_as_fast_is_two_and_significant() -> None:
-    found = compared(("slow", "fast"), (SLOW, FAST))
+    found = Comparison(("slow", "fast"), (SLOW, FAST))
     assert found.speedup == pytest.approx(2.02e-3 / 1.02e-3)
     assert found.interval[0] <= found.speedup <= found.interval[1]
     assert found.significant
-    back = compared(("fast", "slow"), (FAST, SLOW))
+    back = Comparison(("fast", "slow"), (FAST, SLOW))
     assert back.speedup == pytest.approx(1 / found.speedup)
     assert back.significant
 
 
 def test_noise_is_no_difference() -> None:
-    found = compared(("a", "b"), (WIDE, Timing(WIDE.samples[::-1], statistic="median")))
+    found = Comparison(("a", "b"), (WIDE, Timing(WIDE.samples[::-1], statistic="median")))
     assert not found.significant
     assert "no significant difference" in str(found)
     assert any("noisy" in warning for warning in found.warnings)
 
 
 def test_more_samples_never_widen_what_is_certain() -> None:
-    low, high = speedup_interval(SLOW, FAST)
-    lower, higher = speedup_interval(*(replace(timing, samples=timing.samples * 10) for timing in (SLOW, FAST)))
+    low, high = ratio_interval(SLOW, FAST)
+    lower, higher = ratio_interval(*(replace(timing, samples=timing.samples * 10) for timing in (SLOW, FAST)))
     assert low <= lower <= higher <= high
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_picture_is_refused_and_named(checked: Check, tmp_path, place:
     data["chart"]["dots"][0][fields.index(place)] = value
     path = tmp_path / "saved.json"
     path.write_text(json.dumps(data))
-    error = error_of(lambda: baseline.drawn_of(path))
+    error = error_of(lambda: baseline.read_chart(path))
     assert said in error
     assert "\n" not in error
 
@@ -128,7 +128,7 @@ def test_a_picture_without_ceilings_is_refused(checked: Check, tmp_path) -> None
     data["chart"]["ceilings"] = []
     path = tmp_path / "saved.json"
     path.write_text(json.dumps(data))
-    assert "ceilings of both kinds" in error_of(lambda: baseline.drawn_of(path))
+    assert "ceilings of both kinds" in error_of(lambda: baseline.read_chart(path))
 
 
 def test_what_is_unresolved_then_or_now_is_no_regression(checked: Check) -> None:
@@ -143,27 +143,18 @@ def test_what_is_unresolved_then_or_now_is_no_regression(checked: Check) -> None
     assert set(outcomes.values()) == {"slower"}
 
 
-def test_models_are_measured_side_by_side_and_profiles_apart(profiled: Profile) -> None:
+def test_models_are_measured_side_by_side() -> None:
     side = compare(MLP, cm.MLP(sizes=[7, 600, 600, 5]), batch=3, rounds=3)
-    assert side.together
     assert side.speedup < 1
     assert side.significant
-    apart = compare(profiled, profiled)
-    assert not apart.together
-    assert apart.speedup == 1
-    assert not apart.significant
-    assert "measured apart" in str(apart)
+    even = compare(MLP, cm.predict(MLP, batch=3, mode="inference"), batch=3, rounds=3)
+    assert even.speedup == pytest.approx(1, rel=1e-3)
+    assert even.interval == pytest.approx((1, 1), rel=1e-3)
 
 
 @pytest.mark.parametrize("side", [3, None, b"mlp-mnist"])
 def test_what_cannot_be_timed_is_refused(side: object) -> None:
-    assert "cannot be timed" in error_of(lambda: compare(side, FAST))  # type: ignore[arg-type]
-
-
-def test_profiles_of_other_passes_cannot_be_compared() -> None:
-    asked = {"rounds": 1, "calibration": calibration()}
-    forward, step = profile(MLP, mode="inference", **asked), profile(MLP, mode="train", **asked)
-    assert "no pass in common" in error_of(lambda: compare(forward, step))
+    assert "cannot be timed" in error_of(lambda: compare(side, "mlp-mnist"))  # type: ignore[arg-type]
 
 
 def test_a_baseline_comes_back_as_it_was(tmp_path, checked: Check, profiled: Profile) -> None:
@@ -173,7 +164,7 @@ def test_a_baseline_comes_back_as_it_was(tmp_path, checked: Check, profiled: Pro
         assert baseline.read(path) == baseline.baseline_of(found).model_copy(
             update={"created": baseline.read(path).created}
         )
-        changes = baseline.against(found, baseline.read(path)).changes
+        changes = baseline.changes_between(baseline.read(path), baseline.baseline_of(found)).changes
         assert {change.outcome for change in changes} <= {"as before", "unresolved"}
     assert [p.name for p in tmp_path.iterdir()] == ["base.json"]
 
@@ -205,9 +196,9 @@ def test_layers_that_are_new_or_gone_are_said_to_be(checked: Check) -> None:
 def test_a_baseline_of_another_question_or_machine_is_refused(checked: Check) -> None:
     then = baseline.baseline_of(checked)
     other = check(MLP, batch=4, rounds=1, classes=False, calibration=calibration())
-    assert "another question" in error_of(lambda: baseline.against(other, then))
+    assert "another question" in error_of(lambda: baseline.changes_between(then, baseline.baseline_of(other)))
     foreign = Host(**{**vars(then.machine), "cpu": "Quipu"})
-    said = error_of(lambda: baseline.against(checked, then.model_copy(update={"machine": foreign})))
+    said = error_of(lambda: baseline.changes_between(then.model_copy(update={"machine": foreign}), then))
     assert "another machine" in said
     assert "Quipu" in said
 

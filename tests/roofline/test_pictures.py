@@ -10,9 +10,8 @@ import costmodel as cm
 from costmodel.display.figures import Box, around, placed
 from costmodel.display.interactive import figure_of
 from costmodel.errors import CostModelError
-from costmodel.roofline.checking import check
+from costmodel.roofline.checking import check, plot
 from costmodel.roofline.findings import Check
-from costmodel.roofline.pictures import chart_of, plot
 from tests.command import error_of
 from tests.roofline.synthetic import Clockwork, calibration
 
@@ -28,11 +27,11 @@ def found(clockwork: Clockwork) -> Check:
 
 
 def test_a_dot_is_a_program_and_shares_are_of_all(found: Check) -> None:
-    dots = chart_of(found).dots
+    dots = found.chart.dots
     assert len(dots) == len({layer.program for layer in found.layers})
     assert math.fsum(dot.share for dot in dots) == pytest.approx(1)
     assert [dot.share for dot in dots] == sorted((dot.share for dot in dots), reverse=True)
-    assert {dot.label for dot in dots} - {dot.label for dot in chart_of(found).drawn} >= {"embedding"}
+    assert {dot.label for dot in dots} - {dot.label for dot in found.chart.drawn} >= {"embedding"}
     assert any(dot.label == "block.attention_norm +2" for dot in dots)
 
 
@@ -42,7 +41,7 @@ def test_no_name_covers_another(found: Check, kind: str, dark: bool) -> None:
     figure = plot(found, None, kind=kind, dark=dark)
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    labels = {dot.label for dot in chart_of(found).dots}
+    labels = {dot.label for dot in found.chart.dots}
     texts = [text for text in axes.texts if text.get_text() in labels] if kind != "bars" else axes.get_yticklabels()
     boxes = [Box(e.x0, e.y0, e.x1, e.y1) for e in (text.get_window_extent() for text in texts)]
     assert len(boxes) >= 5
@@ -51,19 +50,19 @@ def test_no_name_covers_another(found: Check, kind: str, dark: bool) -> None:
 
 def test_the_roofline_has_every_ceiling(found: Check) -> None:
     shown = " ".join(text.get_text() for text in plot(found, None).axes[0].texts)
-    hovered = " ".join(annotation.text for annotation in figure_of(chart_of(found), "roofline").layout.annotations)
+    hovered = " ".join(annotation.text for annotation in figure_of(found.chart, "roofline").layout.annotations)
     for ceiling in found.ceilings:
         assert f"{ceiling.name}  " in shown
         assert f"{ceiling.name}  " in hovered
 
 
 def test_the_roofline_names_what_has_no_place_on_it(found: Check) -> None:
-    drawn = {dot.label for dot in chart_of(found).drawn}
-    hidden = [dot.label.partition(" +")[0] for dot in chart_of(found).dots if dot.label not in drawn]
+    drawn = {dot.label for dot in found.chart.drawn}
+    hidden = [dot.label.partition(" +")[0] for dot in found.chart.dots if dot.label not in drawn]
     told = plot(found, None).axes[0].get_xlabel()
     assert hidden
     assert all(name in told for name in hidden)
-    assert told.replace("\n", "<br>") == figure_of(chart_of(found), "roofline").layout.xaxis.title.text
+    assert told.replace("\n", "<br>") == figure_of(found.chart, "roofline").layout.xaxis.title.text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,10 +80,8 @@ def test_each_form_is_written_whole(found: Check, tmp_path, kind: str) -> None:
 
 def test_hovering_tells_of_every_dot(found: Check) -> None:
     for kind in KINDS:
-        told = {
-            text.split("<br>")[0] for trace in figure_of(chart_of(found), kind).data for text in trace.hovertext or ()
-        }
-        dots = chart_of(found).drawn if kind == "roofline" else chart_of(found).dots
+        told = {text.split("<br>")[0] for trace in figure_of(found.chart, kind).data for text in trace.hovertext or ()}
+        dots = found.chart.drawn if kind == "roofline" else found.chart.dots
         assert {dot.label for dot in dots} <= told
 
 
@@ -98,7 +95,7 @@ def test_hovering_tells_of_every_dot(found: Check) -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_measuring(tmp_path, monkeypatch, path: str, kind: str, said) -> None:
-    monkeypatch.setattr("costmodel.roofline.pictures.checked", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("costmodel.roofline.checking.check", lambda *_, **__: pytest.fail("measured"))
     assert said in error_of(lambda: plot("mlp-mnist", tmp_path / path, kind=kind))
     assert list(tmp_path.iterdir()) == []
 

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info
 import costmodel as cm
 from costmodel.roofline import timing
 from costmodel.roofline.host import Sentinel
-from costmodel.roofline.passage import measure_in_place
+from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.program import Layout, lay_out
 from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls
@@ -78,7 +78,7 @@ def test_programs_are_run_and_their_memory_is_laid_out_once(reuse_bytes: int, mo
 
     monkeypatch.setattr("costmodel.roofline.program.lay_out", counting)
     model = cm.predict(cm.MLP(sizes=[7, 24, 5], activation="relu"), mode="inference")
-    programs = [forward_program(call) for call in model.run.root.calls()]
+    programs = [forward_program(call) for call in model.tape.root.calls()]
     once = Protocol(rounds=1, least_rounds=1, enough=1)
     timings = measure(programs, reuse_bytes=reuse_bytes, protocol=once)
     in_place = [measure_in_place(program, passes=1) for program in programs]

@@ -1,0 +1,238 @@
+"""A whole program as it runs, call by call: each call finds in the caches what the program before it left there.
+
+Every call is timed by itself, pass after pass, by two clocks. The core's sentinel runs between calls, about once every
+`EVERY`: a call's time is undisturbed if the sentinel rests before and after, and the clocks agree. Calls that are
+alike, as those of equal blocks, are taken together: the time of one is the median over them of the fastest undisturbed
+time of each. Added up these make the program's time undisturbed; the median of whole passes is its time as it came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
+
+from costmodel.roofline.host import Sentinel
+from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
+from costmodel.roofline.program import Phase, Program, Thunk
+from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, clocks_agree
+
+EVERY = 300_000
+"""Time between two readings of the sentinel, if no call is longer [ns]."""
+ENOUGH = 5
+"""Undisturbed samples that settle a group of calls."""
+RANKS = 5
+"""Of the samples of a call, how many of the fastest are told apart."""
+LEAST, MOST = 3, 2_000
+"""Passes before a program is settled, and at most."""
+LEAST_SECONDS = 0.5
+"""A program that works on more than a core's caches hold is not settled sooner: what others do to memory outlasts a
+pass of a short one, however many samples agree [s]."""
+UNSETTLED = 0.1
+"""A layer's pass is resolved if no more of its time than this is of calls that are not settled."""
+TRIES = 50
+
+LayerPhase = tuple[str, Phase]
+"""A layer's name without the numbers of its rounds, and which pass of it."""
+
+
+@dataclass
+class CallGroup:
+    """Calls of a program that are taken together: those of one place in one pass of a layer, round after round.
+
+    calls: their numbers in the program. samples, undisturbed: the fastest times of each [ns], of all and of undisturbed
+    moments.
+    """
+
+    layer_phase: LayerPhase
+    calls: list[int] = field(default_factory=list)
+    samples: dict[int, list[int]] = field(default_factory=dict)
+    undisturbed: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, number: int, nanoseconds: Iterable[int], undisturbed: bool) -> None:
+        """Samples of one of the calls."""
+        for known in (self.samples, self.undisturbed) if undisturbed else (self.samples,):
+            known[number] = sorted([*known.get(number, ()), *nanoseconds])[:RANKS]
+
+    def joined(self, other: CallGroup) -> CallGroup:
+        """With the samples of the same calls at another time."""
+        both = CallGroup(self.layer_phase, self.calls)
+        for group in (self, other):
+            for number, times in group.samples.items():
+                both.add(number, times, False)
+            for number, times in group.undisturbed.items():
+                both.undisturbed[number] = sorted([*both.undisturbed.get(number, ()), *times])[:RANKS]
+        return both
+
+    def time(self, rank: int) -> float:
+        """Of one call, from the fastest sample of each but so many; of disturbed ones if there are no others [ns]."""
+        times = self.undisturbed.values() or [
+            [sample for sample in samples if sample > LIE * median(samples)] for samples in self.samples.values()
+        ]
+        return median(each[min(rank, len(each) - 1)] for each in times)
+
+    def seconds(self, rank: int = 0) -> float:
+        """Of all its calls [s]."""
+        return len(self.calls) * self.time(rank) * 1e-9
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are enough undisturbed samples, and the fastest of a call agree with the next."""
+        known = sum(map(len, self.undisturbed.values()))
+        return known >= ENOUGH and self.time(1) <= (1 + 2 * AGREE) * self.time(0)
+
+
+def grouped(program: Program) -> list[CallGroup]:
+    """The group of each call of a network."""
+    places: Counter[LayerPhase] = Counter()
+    groups: dict[tuple[LayerPhase, int], CallGroup] = {}
+    of_calls = []
+    for number, op in enumerate(program):
+        layer_phase = op.layer.partition("[")[0], op.phase
+        key = layer_phase, places[op.layer, op.phase]
+        places[op.layer, op.phase] += 1
+        of_calls.append(groups.setdefault(key, CallGroup(layer_phase)))
+        of_calls[-1].calls.append(number)
+    return of_calls
+
+
+@dataclass(frozen=True)
+class RunInPlace:
+    """A program as it ran. groups: of its calls. passes: the time of each call in each whole pass [ns]."""
+
+    program: Program
+    groups: tuple[CallGroup, ...]
+    passes: tuple[tuple[int, ...], ...]
+
+    def joined(self, other: RunInPlace) -> RunInPlace:
+        """With the samples of the same program at another time, since what others do to memory may last for seconds."""
+        groups = tuple(own.joined(others) for own, others in zip(self.groups, other.groups, strict=True))
+        return RunInPlace(self.program, groups, (*self.passes, *other.passes))
+
+    @property
+    def seconds(self) -> float:
+        """Undisturbed, all calls added up [s]."""
+        return sum(group.seconds() for group in self.groups)
+
+    @property
+    def as_it_came(self) -> float:
+        """The median of whole passes [s]."""
+        return median(map(sum, self.passes)) * 1e-9
+
+    @cached_property
+    def resolved(self) -> float:
+        """The share of its time that is of settled calls."""
+        return sum(group.seconds() for group in self.groups if group.settled) / self.seconds if self.seconds else 1.0
+
+    def call_seconds(self) -> list[float]:
+        """Undisturbed time of each call [s]."""
+        by_number = {number: group.time(0) * 1e-9 for group in self.groups for number in group.calls}
+        return [by_number[number] for number in range(len(self.program))]
+
+    @cached_property
+    def by_layer(self) -> dict[LayerPhase, list[CallGroup]]:
+        """Groups by the layer's pass that they belong to, in order of the program."""
+        groups: dict[LayerPhase, list[CallGroup]] = {}
+        for group in self.groups:
+            groups.setdefault(group.layer_phase, []).append(group)
+        return groups
+
+    def timing(self, groups: Sequence[CallGroup], repeat: int = 1) -> Timing:
+        """Of one of `repeat` equal runs of some groups together."""
+        numbers = [number for group in groups for number in group.calls]
+        unsettled = sum(group.seconds() for group in groups if not group.settled)
+        ranks = [sum(group.seconds(rank) for group in groups) / repeat for rank in range(RANKS)]
+        return Timing(
+            samples=tuple(sum(times[number] for number in numbers) * 1e-9 / repeat for times in self.passes),
+            undisturbed=tuple(ranks),
+            resolved=unsettled <= UNSETTLED * ranks[0] * repeat,
+        )
+
+
+def expected_seconds(one_pass: float, budget: float) -> float:
+    """How long `measure_in_place` takes at most, if one pass takes so long [s]."""
+    return max(one_pass, min(budget, one_pass * (MOST + 1)))
+
+
+def measure_in_place(
+    program: Program,
+    *,
+    budget: float = 8.0,
+    passes: int | None = None,
+    threads: int = 1,
+    sentinel: Sentinel | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> RunInPlace:
+    """Run a program over and over until its calls are settled, or the budget [s] ends; `passes` times if that is given.
+
+    The budget ends between two calls, but not before each was made once: the first pass warms up, and counts only for
+    calls that were not made again. threads: how many BLAS may use; the CPU clock is that of one, and is not asked if
+    there are more.
+
+    Raises CostModelError if the memory is not there.
+    """
+    check_fits(program.layout.arena_bytes, "the measurement")
+    of_calls, tell = grouped(program), progress or (lambda share: None)
+    groups = tuple({id(group): group for group in of_calls}.values())
+    whole: list[tuple[int, ...]] = []
+    spread = LEAST_SECONDS if program.touched_bytes > RESIDENT_BYTES else 0.0
+    with at_rest(threads):
+        sentinel = sentinel or Sentinel()
+        began = time.perf_counter_ns()
+        ends = float("inf") if passes else began + 1e9 * budget
+        thunks = program.bind()
+        first, own, _ = _timed_pass(thunks, sentinel, threads)
+        reached, share = 0, 0.0
+        while share < 1:
+            walls, times, undisturbed = _timed_pass(thunks, sentinel, threads, ends)
+            for number, (nanoseconds, rests) in enumerate(zip(times, undisturbed, strict=True)):
+                of_calls[number].add(number, [nanoseconds], rests)
+            reached = max(reached, len(walls))
+            if len(walls) == len(of_calls):
+                whole.append(tuple(walls))
+            spent = (time.perf_counter_ns() - began) * 1e-9
+            share = len(whole) / passes if passes else max(spent / budget, len(whole) / MOST)
+            if not passes and len(whole) >= LEAST and spent >= spread and all(group.settled for group in groups):
+                share = 1.0
+            tell(min(share, 1.0))
+        for number in range(reached, len(of_calls)):
+            of_calls[number].add(number, [own[number]], False)
+    return RunInPlace(program, groups, tuple(whole) or (tuple(first),))
+
+
+def _timed_pass(
+    thunks: Sequence[Thunk], sentinel: Sentinel, threads: int, ends: float = float("inf")
+) -> tuple[list[int], list[int], list[bool]]:
+    """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for
+    [ns], and whether it is undisturbed."""
+    clock, processor = time.perf_counter_ns, time.thread_time_ns
+    times: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []  # what the sentinel read, and how many calls were made before
+    since = clock()
+    for function, arguments, options in thunks:
+        now = clock()
+        if now > ends:
+            break
+        if now - since > EVERY or not pieces:
+            pieces.append((sentinel.read(), len(times)))
+            since = clock()
+        cpu = processor()
+        wall = clock()
+        function(*arguments, **options)
+        wall = clock() - wall
+        times.append((wall, processor() - cpu))
+    pieces.append((sentinel.read(), len(times)))
+    added = min(-clock() + clock() for _ in range(TRIES))  # by reading the clock, to each call
+    walls = [max(wall - added, 1) for wall, _ in times]
+    agree = [threads > 1 or clocks_agree(wall, cpu) for wall, cpu in times]
+    own = [
+        wall if same or cpu <= 0 else min(wall, cpu) for wall, (_, cpu), same in zip(walls, times, agree, strict=True)
+    ]
+    rests: list[bool] = []
+    for (before, start), (after, end) in pairwise(pieces):
+        rests += [sentinel.rests(before) and sentinel.rests(after)] * (end - start)
+    return walls, own, [rest and same for rest, same in zip(rests, agree, strict=True)]
