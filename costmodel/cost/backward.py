@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from costmodel.cost.forward import Again, Edge, Forward, Slot, Visit, last_of
+from costmodel.cost.forward import CallRound, Forward, GradientSlot, LoopEdge, Order, StretchRound, last_of
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage
@@ -31,38 +31,38 @@ class Backward:
         self.accumulates = accumulates
         self.lifetimes = forward.lifetimes
         self.gradients: list[Allocation] = []
-        self._uses: Counter[Slot] = Counter()
-        self._waiting: dict[Slot, None] = {}
-        self._starts = self._start(forward.visits)
-        self._execute(forward.visits)
+        self._uses: Counter[GradientSlot] = Counter()
+        self._waiting: dict[GradientSlot, None] = {}
+        self._starts = self._start(forward.order)
+        self._execute(forward.order)
         for start in self._starts:
             start.died = len(self.lifetimes.moments) - 1
 
-    def _execute(self, visits: list[Visit | Edge | Again]) -> None:
+    def _execute(self, order: Order) -> None:
         """Run backward once; a weight gets the sum of its gradients when the last of its uses in this pass is done.
 
         Source: ``torch/csrc/autograd``: the ``InputBuffer`` of a ``GraphTask``, then ``AccumulateGrad``.
         """
         outer = self._uses
-        retraced = [visit.targets for visit in visits if isinstance(visit, Visit)]
-        self._uses = Counter([slot for targets in retraced for slot, _ in targets if slot.of_weight])
+        targets = [call.targets for call in order if isinstance(call, CallRound)]
+        self._uses = Counter([slot for call in targets for slot, _ in call if slot.of_weight])
         waiting = {slot: slot.gradient for slot in self._uses}
         for slot in waiting:
             slot.gradient = None
-        self._retrace(visits)
+        self._retrace(order)
         for slot, gradient in waiting.items():
             slot.gradient = gradient
         self._uses = outer
 
-    def _retrace(self, visits: list[Visit | Edge | Again]) -> None:
+    def _retrace(self, order: Order) -> None:
         starts: list[int] = []
-        for visit in reversed(visits):
-            if isinstance(visit, Visit):
-                self._visit(visit)
-            elif isinstance(visit, Again):
-                self._again(visit)
-            elif visit.opens:
-                self._loop(starts.pop(), visit.more)
+        for item in reversed(order):
+            if isinstance(item, CallRound):
+                self._call(item)
+            elif isinstance(item, StretchRound):
+                self._again(item)
+            elif item.opens:
+                self._loop(starts.pop(), item.more)
             else:
                 starts.append(len(self.lifetimes.moments))
 
@@ -75,30 +75,30 @@ class Backward:
                 for part, size, rounds in whole.parts
             )
 
-    def _again(self, allocation: Again) -> None:
+    def _again(self, stretch: StretchRound) -> None:
         """Run a stretch again, then back by itself; until that is done what it reads, its result and the gradient of it
         are held.
 
         Source: ``torch.utils.checkpoint.CheckpointFunction.backward``, whose names they are.
         """
-        incoming = allocation.slot.gradient
-        visits, result = self.forward.again(allocation)
-        outside = {slot: slot.gradient for slot in allocation.slots.values() if slot.gradient and not slot.of_weight}
+        incoming = stretch.slot.gradient
+        order, result = self.forward.again(stretch)
+        outside = {slot: slot.gradient for slot in stretch.slots.values() if slot.gradient and not slot.of_weight}
         for slot in outside:
             slot.gradient = None
-        self._execute(visits)
+        self._execute(order)
         now = len(self.lifetimes.moments) - 1
-        for held in (incoming, result, *(allocation.places.get(kept) for kept in allocation.block.saved)):
-            if held is not None:
-                held.died = max(held.died, now)
+        for allocation in (incoming, result, *(stretch.places.get(storage) for storage in stretch.block.saved)):
+            if allocation is not None:
+                allocation.died = max(allocation.died, now)
         for slot, first in outside.items():
             second, slot.gradient = slot.gradient, first
             if second is not None:
-                self._add(slot, first, second, next(visit for visit in visits if isinstance(visit, Visit)))
+                self._add(slot, first, second, next(item for item in order if isinstance(item, CallRound)))
 
-    def _start(self, visits: list[Visit | Edge | Again]) -> list[Allocation]:
+    def _start(self, order: Order) -> list[Allocation]:
         """The gradients that backward starts from: the caller holds them until the end."""
-        last = last_of(visits)
+        last = last_of(order)
         if last is None:
             return []
         starts: list[Allocation] = []
@@ -107,98 +107,100 @@ class Backward:
             starts.append(slot.gradient)
         return starts
 
-    def _visit(self, visit: Visit) -> None:
-        slot, plan = visit.slot, visit.plan
+    def _call(self, call: CallRound) -> None:
+        slot, memory = call.slot, call.memory
         if slot.parts:
-            self._join(slot, visit)
+            self._join(slot, call)
         incoming, slot.gradient = slot.gradient, None
         if incoming is None:
-            for target, _ in visit.targets:
+            for target, _ in call.targets:
                 if target.of_weight:
-                    self._settle(target, visit)
+                    self._settle(target, call)
             return
-        if plan.passes:
-            self._pass(visit, incoming)
+        if memory.passes:
+            self._pass(call, incoming)
             return
-        now = self._moment(visit)
+        now = self._moment(call)
         incoming.died = now
-        for allocation in visit.saved:
+        for allocation in call.saved:
             allocation.died = now
-        if plan.backward_scratch:
-            self.lifetimes.take(plan.backward_scratch, now)
+        if memory.backward_scratch:
+            self.lifetimes.take(memory.backward_scratch, now)
         take = self.lifetimes.take
-        made = [(target, incoming if shared else take(target.size, now)) for target, shared in visit.targets]
-        for target, gradient in made:
+        gradients = [(target, incoming if shared else take(target.size, now)) for target, shared in call.targets]
+        for target, gradient in gradients:
             if target.gradient is None:
                 target.gradient = gradient
             else:
-                self._add(target, target.gradient, gradient, visit)
-            if plan.later and target is made[-1][0]:
-                self._finish(visit, target, *plan.later)
+                self._add(target, target.gradient, gradient, call)
+            if memory.later and target is gradients[-1][0]:
+                self._finish(call, target, *memory.later)
             if target.of_weight:
-                self._settle(target, visit, made)
+                self._settle(target, call, gradients)
 
-    def _finish(self, visit: Visit, target: Slot, size: int, lasting: Storage) -> None:
+    def _finish(self, call: CallRound, target: GradientSlot, size: int, persistent: Storage) -> None:
         """The last moment of a backward of several steps, the first of which gave `target` a part of its gradient."""
-        now = self._moment(visit)
+        now = self._moment(call)
         if target.gradient is not None:
             target.gradient.died = now
-        for (storage, _), allocation in zip(visit.plan.saved, visit.saved, strict=True):
-            if storage is lasting:
+        for (storage, _), allocation in zip(call.memory.saved, call.saved, strict=True):
+            if storage is persistent:
                 allocation.died = now
         self.lifetimes.take(size, now)
 
-    def _settle(self, target: Slot, visit: Visit, given: Sequence[tuple[Slot, Allocation]] = ()) -> None:
+    def _settle(
+        self, target: GradientSlot, call: CallRound, gradients: Sequence[tuple[GradientSlot, Allocation]] = ()
+    ) -> None:
         """Once it is of all uses of a weight in this pass, what has come together becomes or joins its gradient.
 
         It becomes it as it is, unless it is smaller and seen several times, or the caller or another of the operands
-        that are `given` gradients has the same tensor: then a copy does. A slice of a larger gradient is a tensor of
+        that get `gradients` has the same tensor: then a copy does. A slice of a larger gradient is a tensor of
         its own, which keeps all of that; one that is scattered does not lie as the weight does, and is copied.
         """
         self._uses[target] = left = self._uses[target] - 1
         if left:
             return
         if target.parts:
-            self._join(target, visit)
-        made, now = target.gradient, len(self.lifetimes.moments) - 1
-        if made is None:
+            self._join(target, call)
+        gradient, now = target.gradient, len(self.lifetimes.moments) - 1
+        if gradient is None:
             return
         target.gradient = None
         if self.accumulates or target.settled:
-            made.died = max(made.died, now)
+            gradient.died = max(gradient.died, now)
             return
-        alike = [other for other, gradient in given if gradient is made]
-        same = made.size is target.size
-        if not same and branch_value(made.size) > branch_value(target.size):
-            copied = visit.plan.scattered and len(alike) > 0
+        alike = [other for other, each in gradients if each is gradient]
+        same = gradient.size is target.size
+        if not same and branch_value(gradient.size) > branch_value(target.size):
+            copied = call.memory.scattered and len(alike) > 0
         else:
-            smaller = not same and branch_value(made.size) != branch_value(target.size)
-            copied = smaller or made in self._starts or sum([not other.settled for other in alike]) > 1
+            smaller = not same and branch_value(gradient.size) != branch_value(target.size)
+            copied = smaller or gradient in self._starts or sum([not other.settled for other in alike]) > 1
         if copied:
-            made = self.lifetimes.take(target.size, now)
-        made.line, made.settled, target.settled = GRADIENTS, now, True
-        self.gradients.append(made)
+            gradient = self.lifetimes.take(target.size, now)
+        gradient.line, gradient.settled, target.settled = GRADIENTS, now, True
+        self.gradients.append(gradient)
 
-    def _moment(self, visit: Visit) -> int:
-        return self.lifetimes.moment("backward", visit.name, visit.rounds)
+    def _moment(self, call: CallRound) -> int:
+        return self.lifetimes.moment("backward", call.name, call.rounds)
 
-    def _add(self, target: Slot, first: Allocation, second: Allocation, visit: Visit) -> None:
-        now = self._moment(visit)
+    def _add(self, target: GradientSlot, first: Allocation, second: Allocation, call: CallRound) -> None:
+        now = self._moment(call)
         first.died = second.died = now
         target.gradient = self.lifetimes.take(target.size, now)
 
-    def _pass(self, visit: Visit, incoming: Allocation) -> None:
+    def _pass(self, call: CallRound, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
-        whole = visit.targets[0][0]
-        whole.parts = (*whole.parts, (incoming, visit.slot.size, 1))
+        whole = call.targets[0][0]
+        whole.parts = (*whole.parts, (incoming, call.slot.size, 1))
         self._waiting[whole] = None
         if sum(branch_value(size * rounds) for _, size, rounds in whole.parts) >= branch_value(whole.size):
-            self._join(whole, visit)
+            self._join(whole, call)
         if whole.of_weight:
-            self._settle(whole, visit)
+            self._settle(whole, call)
 
-    def _join(self, whole: Slot, visit: Visit) -> None:
-        now = self._moment(visit)
+    def _join(self, whole: GradientSlot, call: CallRound) -> None:
+        now = self._moment(call)
         for part, _, rounds in whole.parts:
             part.died, part.rounds = now, rounds
         whole.parts = ()
@@ -207,10 +209,10 @@ class Backward:
         if whole.gradient is None:
             whole.gradient = joined
         else:
-            self._add(whole, whole.gradient, joined, visit)
+            self._add(whole, whole.gradient, joined, call)
 
 
-def update(weights: list[tuple[Storage, str] | Edge], tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
+def update(weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
     """The optimizer's step."""
     if settings.states.flat:
         _update_flat(tape, settings, lifetimes)
@@ -220,11 +222,11 @@ def update(weights: list[tuple[Storage, str] | Edge], tape: Tape, settings: Sett
         _update_all(weights, settings, lifetimes)
 
 
-def _in_turn(weights: list[tuple[Storage, str] | Edge], lifetimes: Lifetimes) -> Iterator[tuple[Storage, int]]:
+def _in_turn(weights: list[tuple[Storage, str] | LoopEdge], lifetimes: Lifetimes) -> Iterator[tuple[Storage, int]]:
     """One weight after another, each with its moment."""
     starts: list[int] = []
     for weight in weights:
-        if not isinstance(weight, Edge):
+        if not isinstance(weight, LoopEdge):
             storage, rounds = weight
             yield storage, lifetimes.moment("optimizer", storage.name, rounds)
         elif weight.opens:
@@ -234,23 +236,23 @@ def _in_turn(weights: list[tuple[Storage, str] | Edge], lifetimes: Lifetimes) ->
 
 
 def _update_each(
-    weights: list[tuple[Storage, str] | Edge], tape: Tape, settings: Settings, lifetimes: Lifetimes
+    weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes
 ) -> None:
     """One weight after another, with the tensors of a weight's size that each update makes.
 
     AdamW makes two: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own.
     """
     optimizer, dtype = settings.states, settings.policy.state_dtype
-    lasting: Allocation | None = None
+    previous: Allocation | None = None
     for storage, now in _in_turn(weights, lifetimes):
-        if lasting is not None:
-            lasting.died = now
+        if previous is not None:
+            previous.died = now
         size, makes = size_bytes(storage.elements, dtype), optimizer.makes_of(tape.trained[storage])
-        made = [lifetimes.take(size, now) for _ in range(makes)]
-        lasting = made[-1] if made and optimizer.lasts else None
+        tensors = [lifetimes.take(size, now) for _ in range(makes)]
+        previous = tensors[-1] if tensors and optimizer.lasts else None
 
 
-def _update_all(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+def _update_all(weights: list[tuple[Storage, str] | LoopEdge], settings: Settings, lifetimes: Lifetimes) -> None:
     """All weights at once: a foreach update makes its tensors for all of them, a fused one none.
 
     What it makes for one weight after another comes and goes while those are there.
@@ -259,20 +261,20 @@ def _update_all(weights: list[tuple[Storage, str] | Edge], settings: Settings, l
     foreach = settings.update == "foreach"
     now = lifetimes.moment("optimizer", "every weight", "")
     times = [1]
-    made: list[Allocation] = []
+    tensors: list[Allocation] = []
     for weight in weights:
-        if isinstance(weight, Edge) and weight.opens:
+        if isinstance(weight, LoopEdge) and weight.opens:
             times.append(times[-1] * (1 + weight.more))
-        elif isinstance(weight, Edge):
+        elif isinstance(weight, LoopEdge):
             times.pop()
         else:
             size = lifetimes.allotted(size_bytes(weight[0].elements, dtype))
-            made += [lifetimes.take(size * times[-1], now) for _ in range((optimizer.together or 0) * foreach)]
+            tensors += [lifetimes.take(size * times[-1], now) for _ in range((optimizer.together or 0) * foreach)]
     if foreach and optimizer.in_turn:
         for storage, later in _in_turn(weights, lifetimes):
             for each in optimizer.in_turn:
                 lifetimes.take(each.size_bytes((storage.elements,), size_bytes(1, dtype)), later)
-        for allocation in made:
+        for allocation in tensors:
             allocation.died = len(lifetimes.moments) - 1
 
 

@@ -1,4 +1,4 @@
-"""When each stretch of memory in a training step is taken and given back: what the walks over a graph write down."""
+"""When each stretch of memory in a training step is taken and given back: what replays of a tape write down."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from operator import add
 from typing import Literal, NamedTuple
 
 from costmodel.cost.allocator import exactly
-from costmodel.graph.tensor import Alias, Block, Call
-from costmodel.layers.arithmetic import Cast
+from costmodel.graph.tensor import Block, Call
 
 Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 
@@ -152,7 +151,7 @@ def unrolled(moments: int, loops: Sequence[Loop]) -> list[int]:
     return [now for allocation in order for now in allocation]
 
 
-class Part:
+class OpenPart:
     """A part of the model, by its path (`Tape.caller`), and what it was handed that there was before `start`."""
 
     __slots__ = ("handed", "path", "start")
@@ -163,12 +162,12 @@ class Part:
         self.handed: list[Allocation] = []
 
 
-class Parts:
-    """The parts that a walk is in, from the whole model inwards."""
+class OpenParts:
+    """The parts that a replay is in, from the whole model inwards."""
 
     def __init__(self, lifetimes: Lifetimes) -> None:
         self._lifetimes = lifetimes
-        self._open = [Part("", 0)]
+        self._open = [OpenPart("", 0)]
         self._lists: set[str] = set()
 
     @property
@@ -186,7 +185,7 @@ class Parts:
         end = len(self._open[-1].path)
         while end := path.find("/", end) + 1:
             if path[:end] not in self._lists:
-                self._open.append(Part(path[:end], now))
+                self._open.append(OpenPart(path[:end], now))
 
     def hand(self, allocation: Allocation) -> None:
         """A layer of the innermost part reads this, which there was before its start."""
@@ -201,9 +200,8 @@ class Parts:
 
     def note(self, block: Block) -> None:
         """See whether a repeated block is a part or a list of bare layers."""
-        layers = [entry for entry in block.entries if not isinstance(entry, Alias)]
-        layers = [entry for entry in layers if not (isinstance(entry, Call) and type(entry.layer) is Cast)]
-        paths = {entry.part if isinstance(entry, Call) else "" for entry in layers}
+        calls = [entry for entry in block.entries if isinstance(entry, Call) and not entry.layer.converts]
+        paths = {call.part for call in calls} | {"" for entry in block.entries if isinstance(entry, Block)}
         if len(paths) == 1 and (path := paths.pop()).endswith(f"{block.name}/"):
             self._lists.add(path)
 

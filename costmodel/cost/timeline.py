@@ -441,7 +441,7 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
         gradients = Backward(forward, accumulates=settings.accumulate > 1).gradients
         update(forward.weights, tape, settings, lifetimes)
     last = len(lifetimes.moments) - 1
-    for held in (forward.output, *forward.lasting, *(place for _, place in forward.ends), *gradients):
+    for held in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):
         held.died = last
     return lifetimes
 

@@ -333,6 +333,10 @@ class AbstractLayer(ABC):
     """Where the formulas come from; printed to whoever asks for an explanation."""
     fixed: ClassVar[bool] = False
     """Whether its weights are never trained."""
+    converts: ClassVar[bool] = False
+    """Whether it has the numbers of its input in another data type."""
+    in_place: ClassVar[bool] = False
+    """Whether it writes its second input into the memory of its first, which its output is a view of."""
 
     @property
     def cast_as(self) -> str:
@@ -378,6 +382,10 @@ class AbstractLayer(ABC):
     @abstractmethod
     def workspace(self, call: Call) -> Workspace:
         """Working memory."""
+
+    def scattered(self, call: Call) -> bool:
+        """Whether gradients are slices of the incoming one none of which lies in one piece."""
+        return False
 
 
 class Call:

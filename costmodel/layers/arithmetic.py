@@ -334,6 +334,7 @@ class Cast(Movement, Unary):
     """y = x in another data type."""
 
     source = "torch.Tensor.to under torch.autocast (Micikevicius et al. 2018, §3.1); dx is g in the type of x"
+    converts = True
     in_lists = False
 
     dtype: Dtype

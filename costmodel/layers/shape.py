@@ -21,7 +21,7 @@ from costmodel.graph.tensor import (
 from costmodel.layers.base import Movement, View, layer
 from costmodel.layers.kernels import backward_pass
 from costmodel.layers.spatial import arranged, channels_last
-from costmodel.symbolic.sizes import exact_div, product
+from costmodel.symbolic.sizes import branch_value, exact_div, product
 
 
 def reshaped(call: Call, x: Tensor, shape: Shape) -> Tensor:
@@ -268,6 +268,10 @@ class Joined(Joining, Moving):
         if last and len(self.shape) == 4:
             return arranged(call, self.shape)
         return call.tape.tensor(self.shape, joint_role(call.inputs))
+
+    def scattered(self, call: Call) -> bool:
+        """Along any axis but the first that has several."""
+        return branch_value(product(self.shape[: self.axis])) > 1
 
 
 @layer
