@@ -423,6 +423,6 @@ def memory_of(call: Call) -> CallMemory:
         same=same,
         cached=y.storage.origin == "cast" and (y.requires_grad or not tape.training),
         replaces=sum([x.storage.bytes for x in call.inputs if x.storage.origin == "cache"]) if kept else 0,
-        writes=layer.in_place,
+        writes=layer.overwrites,
         scattered=layer.scattered(call),
     )

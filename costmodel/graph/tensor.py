@@ -335,7 +335,7 @@ class AbstractLayer(ABC):
     """Whether its weights are never trained."""
     converts: ClassVar[bool] = False
     """Whether it has the numbers of its input in another data type."""
-    in_place: ClassVar[bool] = False
+    overwrites: ClassVar[bool] = False
     """Whether it writes its second input into the memory of its first, which its output is a view of."""
 
     @property

@@ -412,7 +412,7 @@ class Insert(Caching):
     """New tokens are written into memory that is there: cache (..., n, d), x (..., T, d) → `tokens` of the cache."""
 
     source = "torch.Tensor.index_copy_ (StaticCache of transformers); blocks of tokens (Kwon et al. 2023, §4.1)"
-    in_place = True
+    overwrites = True
 
     tokens: int
 
