@@ -13,7 +13,7 @@ from costmodel.architectures.mixers import GatedDelta
 from costmodel.architectures.state_space import STATE, causal, column, parameter, reshaped, typed, upper
 from costmodel.graph.tensor import Shape, Tensor, is_contiguous, strides_of
 from costmodel.layers.activation import Sigmoid, Silu
-from costmodel.layers.arithmetic import Add, Multiply, Scale, Subtract
+from costmodel.layers.arithmetic import Add, Multiply, Scale, Shift, Subtract
 from costmodel.layers.attention import Mask
 from costmodel.layers.function import Pointwise
 from costmodel.layers.linear import Linear, Matmul
@@ -146,7 +146,7 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
 def _unit(x: Tensor, name: str) -> Tensor:
     """x/√(Σ x² + ε) over the last axis."""
     squares = Reduce("sum", (*x.shape[:-1], 1))(Multiply()(x, x, name=f"square_{name}"), name=f"sum_{name}")
-    root = Pointwise("rsqrt")(Pointwise("add")(squares, name=f"shift_{name}"), name=f"root_{name}")
+    root = Pointwise("rsqrt")(Shift(1e-6)(squares, name=f"shift_{name}"), name=f"root_{name}")
     return Multiply()(x, root, name=f"unit_{name}")
 
 
