@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,12 +22,12 @@ from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import BETTER, TIMED, plain
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import (
-    NUMBER,
     TIMES,
     UNITS,
     Budget,
     read_amount,
     read_budget,
+    read_count,
     read_reserve,
     show_amount,
     show_bytes,
@@ -51,8 +49,6 @@ POINTS = 64
 """Predictions that a picture along one axis is made of, at most."""
 LARGEST_TARGET = 10**30
 """Numbers that are solved for are smaller."""
-_COUNT = re.compile(rf"\s*(-?{NUMBER})\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
-_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6, "Z": 7}
 
 
 @dataclass(frozen=True, repr=False)
@@ -340,8 +336,8 @@ def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, i
     if quantity in TIMES:
         return _timed_target(quantity, target), 0
     number, wrong = whole(target), "a whole number" if isinstance(target, float) else "a number"
-    if isinstance(target, str) and (text := _COUNT.fullmatch(target)):
-        number = int(Fraction(text[1]) * 1000 ** _POWERS[text[2]])
+    if isinstance(target, str) and (count := read_count(target)) is not None:
+        number = int(count)
     if number is None or not 1 <= number < LARGEST_TARGET:
         wrong = wrong if number is None else "a positive number" if number < 1 else "a number below 10^30"
         raise SettingError(f"target={shown(target)} is not {wrong} of {quantity}: use one such as 124M, 1e9 or 2.5T")
@@ -353,12 +349,10 @@ def _timed_target(quantity: str, target: Any) -> Budget:
     if UNITS[quantity] == "s":
         seconds = read_amount(target, "target", "s")
         return Budget(seconds, show_amount(seconds, "s"))
-    number = target
-    if isinstance(target, str) and (text := _COUNT.fullmatch(target)):
-        number = float(text[1]) * 1000 ** _POWERS[text[2]]
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
+    number = read_count(target)
+    if number is None or not number > 0:
         raise SettingError(f"target={shown(target)} is not a positive number of {UNITS[quantity]}: use one such as 0.4")
-    return Budget(float(number), f"{number:g}")
+    return Budget(float(number), f"{float(number):g}")
 
 
 def solve_for(question: Prediction, quantity: str, target: Any, for_: str, reserve: Any = 0) -> Solution:

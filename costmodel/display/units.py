@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.errors import SettingError, shown
 
@@ -143,11 +143,98 @@ _TIMES: dict[str, Callable[[Any], str]] = {
     **dict.fromkeys((UNITS["samples_per_second"], UNITS["tokens_per_second"], UNITS["money"]), show_few),
 }
 
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
-_NUMBER = r"\s*[0-9.,_]+(?:[eE]\+?[0-9]+)?\s*"
-NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?"
-"""What is read as a number, such as 24, 24.5 or 1.5e9."""
-_SIZE = rf"(?i)\s*({NUMBER})\s*(?:([kmgtp])(i?)b?|b|bytes?)\s*"
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.[0-9]{1,9})?(?:[eE][+-]?[0-9]{1,2})?"
+"""What is read as a number, such as 24, 1,210, 24.5, 1.5e9 or 8.1e-2."""
+LONGEST_AMOUNT = 80
+"""Characters of a text that is read as one."""
+_LARGE = {"k": 1, "m": 2, "g": 3, "b": 3, "t": 4, "p": 5, "e": 6, "z": 7}
+_SMALL = {"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3}
+
+
+class Unit(NamedTuple):
+    """A unit that amounts are given in.
+
+    measure: what it measures. example: an amount in it. spelling: the regular expression of its forms; its group 1 is
+    the prefix, its group 2 not empty where that is binary. powers: of 1000, or of 1024, by prefix in small letters.
+    """
+
+    measure: str
+    example: str
+    spelling: str
+    powers: Mapping[str, int] = _LARGE
+
+    def scale(self, spelt: str) -> Fraction | None:
+        """How much of the unit one is that is spelt so, as "TB/s" or "GiB"; None if it is of another unit."""
+        from fractions import Fraction
+
+        form = re.fullmatch(self.spelling, spelt)
+        if form is None:
+            return None
+        prefix, binary = (*form.groups(default=""), "", "")[:2]
+        powers = self.powers
+        return Fraction(1024 if binary else 1000) ** (powers[prefix.lower()] if prefix else 0)
+
+
+_UNITS = {
+    "B": Unit("an amount of memory", "24 GiB", r"(?i)([kmgtp])(i?)b?|b|bytes?"),
+    "B/s": Unit("a bandwidth", "3.35 TB/s", r"(?:([kmgtpeKMGTPE])(i?))?(?:B/s|Bps|[Bb]ytes?/s)"),
+    "bit/s": Unit("a bandwidth in bits", "400 Gbit/s", r"([kmgtpeKMGTPE])?(?:[Bb]its?/s|bps)"),
+    "FLOP/s": Unit("an arithmetic rate", "312 TFLOP/s", r"(?i)([kmgtpe])?(?:FLOP/s|FLOPS|OP/s|OPS)"),
+    "Hz": Unit("a frequency", "1.41 GHz", r"(?i)([kmgtpe])?Hz"),
+    "W": Unit("a power", "400 W", r"([kKMGTPE])?(?i:W|watts?)"),
+    "s": Unit("a time", "5 µs", r"([muµμn])?(?i:s|seconds?)", _SMALL),
+    "samples/s": Unit("a rate", "2000 samples/s", r"(?:image|sample|sequence|token)s?/s(?:ec(?:ond)?)?"),
+    "g/kWh": Unit("a carbon intensity", "400 g/kWh", r"(k)?g(?:\s*CO2e?q?)?/kWh"),
+    "": Unit("a count", "124M, 1e9 or 2.5T", r"([kKmMgGbBtTPEZ])?(?:FLOPs?)?"),
+}
+"""What amounts are read in; the last is a count of anything."""
+
+
+def read_text(text: Any, what: str, unit: str, example: str = "") -> tuple[Fraction, str]:
+    """An amount from text such as "3.35 TB/s", in the unit, and the form in which its own unit is spelt.
+
+    Prefixes are decimal, of bytes binary too; bits are read where bytes are meant ("400 Gbit/s" is 50e9 B/s), but
+    "Gb/s", which could be either, is refused. what, example: what errors call the amount, and one that would be right.
+    Raises SettingError.
+    """
+    from fractions import Fraction
+
+    of, example = _UNITS[unit], example or _UNITS[unit].example
+    amount = rf"\s*({NUMBER})\s*(\D.*?)?\s*"
+    parts = re.fullmatch(amount, text) if isinstance(text, str) and len(text) < LONGEST_AMOUNT else None
+    if parts is None:
+        raise SettingError(f"{what}={shown(text)} is not {of.measure}: use text such as '{example}'")
+    number, spelt = parts.groups(default="")
+    scale = of.scale(spelt)
+    if scale is None and unit == "B/s" and (bits := _UNITS["bit/s"].scale(spelt)) is not None:
+        scale = bits / 8
+    if scale is None:
+        raise SettingError(f"{what}={shown(text)} {_mismatch(number, spelt, unit, example)}")
+    return Fraction(number.replace(",", "")) * scale, spelt
+
+
+def _mismatch(number: str, spelt: str, unit: str, example: str) -> str:
+    """What is wrong with the unit of an amount, and what would be right, as the end of an error."""
+    of = _UNITS[unit]
+    if not spelt:
+        number_of = {"B": "'24 GB' or '24 bytes'"}.get(unit, f"or a number of {unit}")
+        return f"has no unit: use text such as '{example}', {number_of}"
+    prefix = spelt[:1] if spelt[:1].lower() in "kmgtpe" else ""
+    if unit == "B/s" and re.fullmatch(r"[kmgtp]?b/s", spelt, re.IGNORECASE):
+        both = f"'{number} {prefix.upper()}B/s' or '{number} {prefix.upper()}bit/s'"
+        return f"is not {of.measure}, '{spelt}' could be bits: use {both}"
+    for amount in {"B/s": ("B", "iB"), "FLOP/s": ("FLOP", "OP", "FLOPs")}.get(unit, ()):
+        if spelt[len(prefix) :].lower() == amount.lower():
+            binary = "i" if amount == "iB" else ""
+            return f"is not {of.measure} but an amount: use '{number} {prefix}{binary}{unit}'"
+    if others := [each.measure for each in _UNITS.values() if len(spelt) > 1 and each.scale(spelt) is not None]:
+        return f"is {others[0]}, not {of.measure}: use text such as '{example}'"
+    from difflib import get_close_matches
+
+    forms = [f"{prefix}{unit}" for letter in ("", *of.powers) for prefix in {letter, letter.upper()}]
+    near = get_close_matches(spelt, [form for form in forms if of.scale(form) is not None], n=1, cutoff=0.7)
+    meant = f" (did you mean '{number} {near[0]}'?)" if near else ""
+    return f"is not {of.measure}{meant}: use text such as '{example}'"
 
 
 @dataclass(frozen=True)
@@ -169,19 +256,11 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
     elif isinstance(memory, float):
         raise SettingError(f"{what}={memory} is not a whole number of bytes: round it, or use text such as '24 GiB'")
     else:
-        found = re.fullmatch(_SIZE, memory) if isinstance(memory, str) else None
-        if found is None and isinstance(memory, str) and re.fullmatch(_NUMBER, memory):
-            raise SettingError(f"{what}={shown(memory)} has no unit: use text such as '24 GiB', '24 GB' or '24 bytes'")
-        if found is None:
-            raise SettingError(
-                f"{what}={shown(memory)} is not an amount of memory: use text such as '24 GiB' or '24 GB'"
-            )
-        from fractions import Fraction
-
-        number, prefix, binary = found.groups(default="")
-        size = int(Fraction(number) * (1024 if binary else 1000) ** _POWERS[prefix.lower()])
-        letter = prefix.upper() if binary or prefix.lower() != "k" else "k"
-        reading = f"{number} {letter}{'i' if binary else ''}B = {size:,} bytes"
+        amount, spelt = read_text(memory, what, "B")
+        size = int(amount)
+        prefix, binary = spelt[:1].lower().replace("b", ""), "i" in spelt.lower()
+        unit = f"{prefix if prefix == 'k' and not binary else prefix.upper()}{'i' * binary}B"
+        reading = f"{memory.strip()[: -len(spelt)].strip()} {unit} = {size:,} bytes"
     if not 0 < size < 2**63:
         raise SettingError(f"{what}={shown(memory)} is not a positive amount of memory: use text such as '24 GiB'")
     return Budget(size, reading)
@@ -206,81 +285,33 @@ def whole(number: Any) -> int | None:
         return None
 
 
-_MEASURES = {
-    "FLOP/s": (r"(?i)FLOP/s|FLOPS|OP/s|OPS", "312 TFLOP/s", "an arithmetic rate"),
-    "B/s": (r"B/s|Bps|[Bb]ytes?/s", "3.35 TB/s", "a bandwidth"),
-    "bit/s": (r"[Bb]its?/s|bps", "400 Gbit/s", "a bandwidth"),
-    "Hz": (r"(?i)Hz", "1.41 GHz", "a frequency"),
-    "W": (r"(?i)W|watts?", "400 W", "a power"),
-    "s": (r"(?i)s|seconds?", "5 µs", "a time"),
-}
-"""How each unit is spelt after its prefix, an example, and what it measures."""
-_SMALL = {"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3}
-_AMOUNT = rf"\s*({NUMBER})\s*(\D.*?)?\s*"
-
-
 def read_amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
-    """A number of a unit ("FLOP/s", "B/s", "Hz", "W" or "s") from a plain number or from text such as "3.35 TB/s".
+    """A number of a unit from a plain number, which may be infinite, or from text such as "3.35 TB/s".
 
-    zero: whether 0 is an amount too. A number may be infinite, text not. Prefixes are decimal, of bytes binary too;
-    bits are read where bytes are meant ("400 Gbit/s" is 50e9 B/s), but "Gb/s", which could be either, is refused.
-    Raises SettingError.
+    unit: "FLOP/s", "B/s", "Hz", "W", "s" or "g/kWh". zero: whether 0 is an amount too. Raises SettingError.
     """
-    _, example, measure = _MEASURES[unit]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        number = _as_float(value)
-        if not (number > 0 or (zero and number == 0)):
-            raise SettingError(f"{what}={shown(value)} is not {measure} above 0: use one such as '{example}'")
-        return number
-    found = re.fullmatch(_AMOUNT, value) if isinstance(value, str) and len(value) < 80 else None
-    if found is None:
-        raise SettingError(f"{what}={shown(value)} is not {measure}: use text such as '{example}'")
-    if found[2] is None:
-        raise SettingError(f"{what}={shown(value)} has no unit: use text such as '{example}', or a number of {unit}")
-    scale = _scale(found[2], unit)
-    if scale is None:
-        raise SettingError(f"{what}={shown(value)} is not {measure}{_instead(found[1], found[2], unit, example)}")
-    from fractions import Fraction
-
-    number = float(Fraction(found[1]) * scale)
-    if not number and not zero:
-        raise SettingError(f"{what}={shown(value)} is not {measure} above 0: use one such as '{example}'")
-    return number
-
-
-def _as_float(value: float) -> float:
+    number = value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        number = read_text(value, what, unit)[0]
     try:
-        return float(value)
+        number = float(number)
     except OverflowError:
-        return inf
+        number = inf
+    if number > 0 or (zero and number == 0):
+        return number
+    of = _UNITS[unit]
+    raise SettingError(f"{what}={shown(value)} is not {of.measure} above 0: use one such as '{of.example}'")
 
 
-def _scale(spelt: str, unit: str) -> Fraction | None:
-    """What one of a unit with its prefix is, such as "TB/s" or "TiB/s"; None for another unit."""
+def read_count(value: Any) -> Fraction | None:
+    """A count from a number, or from text such as "124M", "2.5TFLOP" or "8B"; None for what is none."""
     from fractions import Fraction
 
-    if re.fullmatch(_MEASURES[unit][0], spelt):
-        return Fraction(1)
-    prefix, rest = spelt[0], spelt[1:]
-    if unit == "s":
-        power, base = _SMALL.get(prefix), 1000
-    else:
-        power, base = _POWERS.get(prefix.lower()), 1000
-        if unit == "B/s" and rest[:1] == "i":
-            base, rest = 1024, rest[1:]
-    if power is not None and re.fullmatch(_MEASURES[unit][0], rest):
-        return Fraction(base) ** power
-    bits = _scale(spelt, "bit/s") if unit == "B/s" else None
-    return bits / 8 if bits is not None else None
-
-
-def _instead(number: str, spelt: str, unit: str, example: str) -> str:
-    """What would be right for an amount of another unit, as the end of an error."""
-    prefix = spelt[:1] if spelt[:1].lower() in _POWERS else ""
-    if unit == "B/s" and re.fullmatch(r"[kmgtp]?b/s", spelt, re.IGNORECASE):
-        return f", '{spelt}' could be bits: use '{number} {prefix.upper()}B/s' or '{number} {prefix.upper()}bit/s'"
-    for amount in {"B/s": ("B", "iB"), "FLOP/s": ("FLOP", "OP", "FLOPs")}.get(unit, ()):
-        if spelt[len(prefix) :].lower() == amount.lower():
-            binary = "i" if amount == "iB" else ""
-            return f" but an amount: use '{number} {prefix}{binary}{unit}'"
-    return f": use text such as '{example}'"
+    if isinstance(value, str):
+        sign, text = (-1, value.strip()[1:]) if value.strip().startswith("-") else (1, value)
+        try:
+            return sign * read_text(text, "", "")[0]
+        except SettingError:
+            return None
+    number = value if isinstance(value, float) else whole(value)
+    return Fraction(number) if number is not None and -inf < number < inf else None

@@ -17,6 +17,7 @@ from typing import Any, Final
 from costmodel.architectures.base import Architecture
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
+from costmodel.display.units import read_count
 from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import read
@@ -144,20 +145,13 @@ def _stem(name: str) -> str:
     return re.match("[a-z]*", name).group()  # type: ignore[union-attr]
 
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-
-
 def _number(setting: str, given: float | str | None, default: float) -> float:
     if given is None:
         return default
-    parts = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([KMBT]?)\s*", str(given), re.IGNORECASE)
-    try:
-        number = float(parts[1]) * _UNITS[parts[2].upper()] if parts else -1.0
-    except ValueError:
-        number = -1.0
-    if isinstance(given, bool) or not 0 <= number < inf:
+    number = read_count(given)
+    if number is None or number < 0:
         raise SettingError(f"{setting}={shown(given)} is not a number of parameters: use one such as 8e9 or '8B'")
-    return number
+    return float(number)
 
 
 def _ready(name: str) -> Architecture:

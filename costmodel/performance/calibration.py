@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.display.units import NUMBER, read_amount
+from costmodel.display.units import read_amount, read_text
 from costmodel.documents.description import ALL, Description, Listed
 from costmodel.documents.files import read_named
 from costmodel.errors import CostModelError, SettingError, shown, unknown
@@ -116,12 +116,12 @@ def _truth(name: str, value: Any, row: str) -> bool:
 
 def _seconds(text: str, prediction: Prediction, row: str) -> float:
     """Seconds of a step from a time, or from samples or tokens a second."""
-    rate = re.fullmatch(rf"({NUMBER})(samples|images|tokens)/s", text.replace(",", "").replace(" ", ""))
-    if rate is None:
-        return read_amount(text.strip(), f"measured {shown(row)}: time", "s")
+    if "/" not in text:
+        return read_amount(text, f"measured {shown(row)}: time", "s")
+    rate, unit = read_text(text, f"measured {shown(row)}: rate", "samples/s")
     samples = prediction.batch_shape.batch * prediction.settings.accumulate
-    if rate[2] == "tokens":
+    if unit.startswith("token"):
         samples *= prediction.batch_shape.seq or 1
-    if not float(rate[1]):
+    if not rate:
         raise SettingError(f"measured {shown(row)}: {shown(text)} is no rate above 0")
-    return samples / float(rate[1])
+    return samples / float(rate)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import NUMBER, read_amount, show_amount, show_few
+from costmodel.display.units import read_amount, read_text, show_amount, show_few
 from costmodel.errors import SettingError, shown
 
 if TYPE_CHECKING:
@@ -294,32 +294,19 @@ def _positive(what: str, value: Any, example: str) -> float:
 
 def _rate(loader: float | str, t: Step) -> float:
     """Samples a second, from a number or text such as "2000 images/s", in what a sample of the model is or has."""
-    import re
-
     if not isinstance(loader, str):
         return _positive("loader", loader, "2000")
-    found = re.fullmatch(
-        rf"\s*({NUMBER})\s*(image|sample|sequence|token)s?/s(?:ec(?:ond)?)?\s*", loader.replace(",", "")
-    )
     sample = "images" if t.images else "samples" if t.tokens is None else "sequences"
-    if found is None:
-        raise SettingError(f"loader={shown(loader)} is no rate: use text such as '2000 {sample}/s'")
-    unit = f"{found[2]}s"
+    amount, spelt = read_text(loader, "loader", "samples/s", f"2000 {sample}/s")
+    unit = f"{spelt.partition('/')[0].removesuffix('s')}s"
     if (unit == "images" and not t.images) or (unit in ("sequences", "tokens") and t.tokens is None):
         raise SettingError(f"loader={shown(loader)}: a sample of {t.title} has no {unit}: use '2000 {sample}/s'")
-    rate = _positive("loader", float(found[1]), "2000")
+    rate = _positive("loader", float(amount), "2000")
     return rate / ((t.tokens or 1) / t.samples) if unit == "tokens" else rate
 
 
 def _intensity(intensity: float | str) -> float:
-    import re
-
-    if isinstance(intensity, str):
-        found = re.fullmatch(rf"\s*({NUMBER})\s*(k?)g(?:\s*CO2e?q?)?/kWh\s*", intensity)
-        if found is None:
-            raise SettingError(f"intensity={shown(intensity)} is no carbon intensity: use text such as '400 g/kWh'")
-        intensity = float(found[1]) * (1000 if found[2] else 1)
-    return _positive("intensity", intensity, "400")
+    return _positive("intensity", read_amount(intensity, "intensity", "g/kWh"), "400")
 
 
 def _weight(grams: float) -> str:

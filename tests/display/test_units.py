@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from costmodel.display.units import (
     read_amount,
+    read_budget,
+    read_count,
+    read_text,
     show_amount,
     show_bytes,
     show_change,
@@ -129,3 +132,68 @@ def test_a_change_is_written_with_its_sign() -> None:
         "-25.0%",
         "+150.0%",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "amount"),
+    [
+        ("8.1e-2 s", "s", 0.081),
+        ("10 µs", "s", 10e-6),
+        ("3 seconds", "s", 3),
+        ("2 TB/s", "B/s", 2e12),
+        ("1.5e3 GB/s", "B/s", 1.5e12),
+        ("1,935 GB/s", "B/s", 1.935e12),
+        ("400 Gbit/s", "B/s", 50e9),
+        ("400 TFLOP/s", "FLOP/s", 400e12),
+        ("1410 MHz", "Hz", 1.41e9),
+        ("0.4 kW", "W", 400),
+        ("0.4 kg/kWh", "g/kWh", 400),
+        ("400 g CO2e/kWh", "g/kWh", 400),
+    ],
+)
+def test_a_number_with_a_unit_is_read_alike_everywhere(text: str, unit: str, amount: float) -> None:
+    assert read_amount(text, "x", unit) == pytest.approx(amount, rel=1e-12)
+    assert read_text(f"  {text} ", "x", unit)[0] == pytest.approx(amount, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1.5e3 GB", 1_500_000_000_000), ("24 GiB", 24 * 2**30), ("1,024 MB", 1_024_000_000)]
+)
+def test_memory_is_read_to_the_byte(text: str, size: int) -> None:
+    assert read_budget(text).bytes == size
+    assert f"= {size:,} bytes" in read_budget(text).reading
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("124M", 124e6), ("2.5TFLOP", 2.5e12), ("8b", 8e9), ("1e9", 1e9), ("1,000", 1000), ("-3k", -3000), (7, 7)],
+)
+def test_counts_have_letters(text: str | int, count: float) -> None:
+    assert read_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["many", "8.1.2", "3 GB/s", "", None, True, inf, "1,00"])
+def test_what_is_no_count_is_none(text: object) -> None:
+    assert read_count(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "says"),
+    [
+        ("24", "s", "x='24' has no unit: use text such as '5 µs', or a number of s"),
+        ("3 TB/s", "s", "x='3 TB/s' is a bandwidth, not a time: use text such as '5 µs'"),
+        ("24 GiB", "B/s", "x='24 GiB' is not a bandwidth but an amount: use '24 GiB/s'"),
+        ("400 Gb/s", "B/s", "'Gb/s' could be bits: use '400 GB/s' or '400 Gbit/s'"),
+        ("3 TBs/s", "B/s", "is not a bandwidth (did you mean '3 TB/s'?): use text such as '3.35 TB/s'"),
+        ("400 kwat", "W", "x='400 kwat' is not a power: use text such as '400 W'"),
+        ("330 mW", "W", "x='330 mW' is not a power"),
+        ("fast", "samples/s", "x='fast' is not a rate: use text such as '2000 samples/s'"),
+        ("0 W", "W", "x='0 W' is not a power above 0"),
+        (-1.0, "Hz", "x=-1.0 is not a frequency above 0: use one such as '1.41 GHz'"),
+    ],
+)
+def test_what_is_wrong_with_an_amount_is_said_in_one_line(text: object, unit: str, says: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read_amount(text, "x", unit)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
