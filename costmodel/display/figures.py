@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from costmodel.display.units import TIMES, UNITS, Budget, binary_unit, read_budget, show_bytes, show_count, show_flops
 from costmodel.errors import CostModelError, shown
@@ -80,23 +81,29 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def write(content: bytes | str, path: str | os.PathLike[str]) -> None:
     """Write a regular file, whole or not at all; text as UTF-8. Raises CostModelError."""
     check_writable(path)
-    target = Path(path)
-    part = target.with_name(f"{target.name}.part")
     try:
-        part.unlink(missing_ok=True)
-        with open(part, "xb") as file:  # "x": what another left there, such as a link, is not written through
+        with replacing(Path(path)) as file:
             file.write(content.encode() if isinstance(content, str) else content)
-        part.replace(target)
     except OSError as error:
-        _discard(part)
         raise CostModelError(f"cannot write {shown(str(path))}: {error.strerror or error}") from None
 
 
-def _discard(part: Path) -> None:
+@contextmanager
+def replacing(target: Path, ending: str = ".part") -> Iterator[BinaryIO]:
+    """A new file beside `target` that takes its place at the end; whatever goes wrong, `target` is as it was.
+
+    Raises OSError.
+    """
+    part = target.with_name(f"{target.name}{ending}")
     try:
         part.unlink(missing_ok=True)
-    except OSError:
-        return
+        with open(part, "xb") as file:  # "x": what another left there, such as a link, is not written through
+            yield file
+        part.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
 
 
 class Theme(NamedTuple):

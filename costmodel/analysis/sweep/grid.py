@@ -35,6 +35,19 @@ class Cells(NamedTuple):
     reasons: Array
 
 
+def windows_of(whole: Window, cells: int, longest: int) -> Iterator[Window]:
+    """Windows of at most so many cells, and so many along an axis, that together are the whole one, in order."""
+    spans: list[int] = []
+    for part in reversed(whole):
+        full = math.prod(spans) >= ENOUGH and longest == TILE
+        spans.append(1 if full else max(1, min(part.stop - part.start, longest, cells)))
+        cells //= spans[-1]
+    spans.reverse()
+    starts = (range(part.start, part.stop, span) for part, span in zip(whole, spans, strict=True))
+    for corner in product(*starts):
+        yield tuple(slice(at, min(at + span, part.stop)) for at, span, part in zip(corner, spans, whole, strict=True))
+
+
 class Grid:
     """The questions of a sweep. Pickles, so that windows can be worked out elsewhere.
 
@@ -78,18 +91,7 @@ class Grid:
 
     def windows(self, within: Window | None = None, cells: int = TILE_CELLS, longest: int = TILE) -> Iterator[Window]:
         """Windows of at most so many cells that together are one, or all of it, in order."""
-        within = self.whole if within is None else within
-        spans: list[int] = []
-        for part in reversed(within):
-            full = math.prod(spans) >= ENOUGH and longest == TILE
-            spans.append(1 if full else max(1, min(part.stop - part.start, longest, cells)))
-            cells //= spans[-1]
-        spans.reverse()
-        starts = (range(part.start, part.stop, span) for part, span in zip(within, spans, strict=True))
-        for corner in product(*starts):
-            yield tuple(
-                slice(at, min(at + span, part.stop)) for at, span, part in zip(corner, spans, within, strict=True)
-            )
+        return windows_of(self.whole if within is None else within, cells, longest)
 
     def fill(self, window: Window, out: Mapping[str, Array]) -> None:
         """Put the values within a window into arrays of its shape, of type float64 or int64 (0 where there is none)."""

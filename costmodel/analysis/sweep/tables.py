@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from itertools import product
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,8 @@ from dask.base import compute
 from dask.delayed import delayed
 from pyarrow import parquet
 
+from costmodel.analysis.sweep.grid import windows_of
+from costmodel.display.figures import replacing
 from costmodel.errors import CostModelError, shown
 
 if TYPE_CHECKING:
@@ -34,46 +35,32 @@ def write_parquet(sweep: xarray.Dataset, path: str | os.PathLike[str]) -> None:
         else:
             _write_whole(sweep, target)
     except (OSError, pyarrow.ArrowException) as error:
-        raise CostModelError(f"cannot write {shown(str(path))}: {_why(error)}") from None
+        raise CostModelError(f"cannot write {shown(str(path))}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+def write_tables(target: Path, schema: pyarrow.Schema, tables: Iterable[pyarrow.Table]) -> None:
+    """Write a file with a row group for each table, whole or not at all. Raises OSError, pyarrow.ArrowException."""
+    with replacing(target) as file, parquet.ParquetWriter(file, schema) as writer:
+        for table in tables:
+            writer.write_table(table)
 
 
 def _write_whole(sweep: xarray.Dataset, target: Path) -> None:
     if target.exists() and not target.is_file():
         raise CostModelError(f"cannot write {shown(str(target))}: it is there and is no file")
-    spans = _row_groups(tuple(sweep.sizes.values()))
-    part = target.with_name(f"{target.name}.part")
-    try:
-        writer: Any = None
-        for window in spans:
-            cut = sweep.isel(dict(zip(sweep.sizes, window, strict=True)))
-            arrays = {str(name): variable.values for name, variable in cut.data_vars.items()}
-            table = table_of({str(name): cut[name].values for name in cut.sizes}, arrays)
-            writer = writer or parquet.ParquetWriter(part, table.schema)
-            writer.write_table(table)
-        writer.close()
-        part.replace(target)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
-
-
-def _row_groups(shape: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Windows over whole trailing axes, in order, of about `ROWS` cells."""
-    spans: list[int] = []
-    left = ROWS
-    for size in reversed(shape):
-        spans.append(max(1, min(size, left)))
-        left = left // size
-    starts = [range(0, size, span) for size, span in zip(shape, reversed(spans), strict=True)]
-    return [
-        tuple(slice(at, min(at + span, size)) for at, span, size in zip(corner, reversed(spans), shape, strict=True))
-        for corner in product(*starts)
-    ]
+    cuts = (
+        sweep.isel(dict(zip(sweep.sizes, window, strict=True)))
+        for window in windows_of(tuple(slice(0, size) for size in sweep.sizes.values()), ROWS, ROWS)
+    )
+    tables = (
+        table_of(
+            {str(name): cut[name].values for name in cut.sizes},
+            {str(name): variable.values for name, variable in cut.data_vars.items()},
+        )
+        for cut in cuts
+    )
+    first = next(tables)
+    write_tables(target, first.schema, chain([first], tables))
 
 
 def _write_parts(sweep: xarray.Dataset, target: Path) -> None:
@@ -99,14 +86,8 @@ def _write_parts(sweep: xarray.Dataset, target: Path) -> None:
 def write_part(labels: Mapping[str, Any], arrays: Mapping[str, Any], path: str) -> int:
     """One chunk as a file, whole or not at all; returns its rows."""
     table = table_of(labels, arrays)
-    part = f"{path}.{os.getpid()}.part"
-    try:
-        parquet.write_table(table, part)
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(part)
-        raise
+    with replacing(Path(path), f".{os.getpid()}.part") as file:
+        parquet.write_table(table, file)
     return table.num_rows
 
 
