@@ -80,16 +80,16 @@ def _answered(arguments: Sequence[str]) -> int:
     words, colours = [text], [""]
     if page.colours:
         words, colours = re.split(_COLOURS, text), [*re.findall(_COLOURS, text), ""]
-    text = "".join(part for pair in zip(map(_shown, words), colours, strict=True) for part in pair)
+    text = "".join(part for pair in zip(map(_visible, words), colours, strict=True) for part in pair)
     print(text.encode(encoding, "replace").decode(encoding), flush=True)
     return code
 
 
-def _shown(text: str) -> str:
+def _visible(text: str) -> str:
     """Text without what moves a cursor."""
     if all(map(str.isprintable, text.split("\n"))):
         return text
-    return re.sub(_CONTROLS, lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_CONTROLS, lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
 def _page() -> Page:

@@ -6,11 +6,15 @@ from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, option, verb
-from costmodel.cli.options import AXES, OPTIONS, OVER, QUANTITIES, axes
+from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, option, public, verb
+from costmodel.cli.options import AXES, OPTIONS, OVER, QUANTITIES
 
+solve = public(
+    "solve",
+    """The largest size at which a quantity is within a target; the smallest, where it falls with the size.
 
-@verb(
+    Exit code 0, or 1 if there is none.
+    """,
     MODEL,
     QUANTITY,
     argument("target", "Such as 24GiB for memory, else 124M or 2.5T."),
@@ -24,21 +28,11 @@ from costmodel.cli.options import AXES, OPTIONS, OVER, QUANTITIES, axes
         "solve resnet50 flops.total 2.5TFLOP --for image --json",
     ),
     drawn=True,
+    judged=True,
 )
-def solve(
-    model: str, quantity: str, target: str, for_: str, reserve: str | None, settings: dict[str, Any]
-) -> tuple[Any, int]:
-    """The largest size at which a quantity is within a target; the smallest, where it falls with the size.
-
-    Exit code 0, or 1 if there is none.
-    """
-    from costmodel.analysis.solve import solve as solved
-
-    found = solved(model, quantity, target, for_=for_, reserve=reserve or 0, **settings)
-    return found, 0 if found else 1
-
-
-@verb(
+break_even = public(
+    "break_even",
+    "Where one cost passes another as a size grows: exit code 0, or 1 if it does nowhere.",
     MODEL,
     argument("a", "A quantity, or a part's: attention (its FLOPs), attention:params, ..."),
     argument("b", "Another, given in the same way."),
@@ -48,26 +42,16 @@ def solve(
         "break-even gpt2-small attention mlp --for seq",
         "break-even resnet50 memory.activations memory.weights --for batch --json",
     ),
+    judged=True,
 )
-def break_even(model: str, a: str, b: str, for_: str, settings: dict[str, Any]) -> tuple[Any, int]:
-    """Where one cost passes another as a size grows: exit code 0, or 1 if it does nowhere."""
-    from costmodel.analysis.break_even import break_even as crossing
-
-    found = crossing(model, a, b, for_=for_, **settings)
-    return found, 0 if found else 1
-
-
-@verb(
+sensitivity = public(
+    "sensitivity",
+    "Which size moves a quantity most: elasticities, from derivatives of its formula.",
     MODEL,
     QUANTITY,
     *OPTIONS,
     examples=("sensitivity gpt2-small memory.peak --batch 8", "sensitivity resnet50 flops.total"),
 )
-def sensitivity(model: str, quantity: str, settings: dict[str, Any]) -> Any:
-    """Which size moves a quantity most: elasticities, from derivatives of its formula."""
-    from costmodel.analysis.sensitivity import sensitivity as elasticities
-
-    return elasticities(model, quantity, **settings)
 
 
 @verb(
@@ -89,6 +73,7 @@ def sensitivity(model: str, quantity: str, settings: dict[str, Any]) -> Any:
         "recommend gpt2-small 24GiB --seq 512 --samples 512 --optimizer adamw --reserve 1GiB",
         "recommend resnet50 16GiB --precision fp32,bf16-autocast --checkpoint none,block --json",
     ),
+    judged=True,
 )
 def recommend(
     model: str,
@@ -97,7 +82,7 @@ def recommend(
     reserve: str | None,
     flops_per_byte: float,
     settings: dict[str, Any],
-) -> tuple[Any, int]:
+) -> Any:
     """Settings that fit, ranked by how much of a step is work on its samples, or by samples a second with --on.
 
     MEMORY is what there is, such as 24GiB or 80GB: that of the machine unless given. Exit code 0, or 1 if nothing fits.
@@ -106,14 +91,15 @@ def recommend(
     """
     from costmodel.analysis.recommend import recommend as recommended
 
-    asked = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in settings.items()}
-    found = recommended(
-        model, memory=memory, samples=samples, reserve=reserve or 0, flops_per_byte=flops_per_byte, **asked
+    choices = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in settings.items()}
+    return recommended(
+        model, memory=memory, samples=samples, reserve=reserve or 0, flops_per_byte=flops_per_byte, **choices
     )
-    return found, 0 if found else 1
 
 
-@verb(
+compare = public(
+    "compare",
+    "Models or settings side by side: values, differences and ratios to the first. Options take several values.",
     argument("models", "Ready models' names, or paths of YAML or JSON files.", several="MODEL..."),
     option("--at-equal", metavar="QUANTITY", help="Size all but the first to come nearest to its params, ..."),
     option("--by", metavar="SIZE", default="width", help="What to turn for that: width, layers, ..."),
@@ -128,15 +114,3 @@ def recommend(
     ),
     drawn=True,
 )
-def compare(
-    models: tuple[str, ...],
-    at_equal: str | None,
-    by: str,
-    quantities: list[str] | None,
-    over: tuple[str, ...],
-    settings: dict[str, Any],
-) -> Any:
-    """Models or settings side by side: values, differences and ratios to the first. Options take several values."""
-    from costmodel.analysis.compare import compare as compared
-
-    return compared(*models, at_equal=at_equal, by=by, quantities=quantities, **axes(settings, over))

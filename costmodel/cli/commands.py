@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,10 +13,11 @@ import click
 
 from costmodel.display.answer import Data
 from costmodel.display.table import Page, page, written_for
+from costmodel.errors import SettingError
 
 
 @dataclass(frozen=True, repr=False)
-class Shown(Data):
+class Reply(Data):
     """An answer as data and as text, for a verb whose result is no object with both. of: what it shows, if that has."""
 
     data: Any
@@ -38,7 +39,7 @@ class Shown(Data):
 
 
 class SettingOption(click.Option):
-    """An option for a setting of a question; help lists these apart, and a verb gets those given in one mapping."""
+    """An option for a setting; help lists these apart, and a verb gets those given, and --over, in one mapping."""
 
 
 class Verb(click.Command):
@@ -46,6 +47,8 @@ class Verb(click.Command):
 
     drawn = False
     """Whether the answer has a picture."""
+    judged = False
+    """Whether the exit code is 1 where the answer is false: nothing fits, there is no such size."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a command line. Raises click.UsageError, which knows the verb whose help to name."""
@@ -71,15 +74,20 @@ class Verb(click.Command):
 
     def _answer(self, ctx: click.Context, *, as_json: bool) -> tuple[str, int]:
         if names := [option.name for option in self.params if isinstance(option, SettingOption)]:
-            given = {name: ctx.params.pop(name) for name in names}
-            ctx.params["settings"] = {name: value for name, value in given.items() if value is not None}
+            values = {name: ctx.params.pop(name) for name in names}
+            settings = {name: value for name, value in values.items() if value is not None}
+            for field, axis in (ctx.params.pop("over", None) or {}).items():
+                if field in settings:
+                    raise SettingError(f"axis {field} is given twice: put all its values in one, as in {field}=1,2,4")
+                settings[field] = axis
+            ctx.params["settings"] = settings
         out = ctx.params.pop(OUT, None)
         if out is not None:
             from costmodel.display.output import check_out
 
             check_out(out, drawn=self.drawn)
-        found = super().invoke(ctx)
-        answer, code = found if type(found) is tuple else (found, 0)
+        result = super().invoke(ctx)
+        answer, code = result if type(result) is tuple else (result, int(self.judged and not result))
         if out is not None:
             write(answer, out)
         if not as_json:
@@ -110,21 +118,21 @@ def write(answer: Any, path: str) -> None:
     """Write an answer to a file, by its ending. Raises CostModelError."""
     from costmodel.display.output import write_out
 
-    of = answer.of if isinstance(answer, Shown) and answer.of is not None else None
+    of = answer.of if isinstance(answer, Reply) and answer.of is not None else None
     if of is not None and not path.lower().endswith((".json", ".txt")):
         answer = of
     write_out(answer, path)
 
 
 def verb(
-    *parameters: click.Parameter, examples: tuple[str, ...], drawn: bool = False
+    *parameters: click.Parameter, examples: tuple[str, ...], drawn: bool = False, judged: bool = False
 ) -> Callable[[Callable[..., Any]], Verb]:
     """Make a verb of the function that answers it; ``--json`` and ``--out`` are among the options of each.
 
-    drawn: whether its answer has a picture.
+    drawn: whether its answer has a picture. judged: whether its exit code is 1 where the answer is false.
     """
 
-    def made(answer: Callable[..., Any]) -> Verb:
+    def decorate(answer: Callable[..., Any]) -> Verb:
         name = answer.__name__.rstrip("_").replace("_", "-")
         own = any("--out" in parameter.opts for parameter in parameters)
         forms = f"{'.png, .svg, .pdf, ' if drawn else ''}.html, .csv, .parquet, .json or .txt"
@@ -136,10 +144,38 @@ def verb(
             option("--wide", is_flag=True, help="Print all columns, however wide the terminal is."),
         ]
         command = Verb(name, callback=answer, params=params, help=answer.__doc__, epilog=epilog(*examples))
-        command.drawn = drawn
+        command.drawn, command.judged = drawn, judged
         return command
 
-    return made
+    return decorate
+
+
+def public(
+    name: str,
+    text: str,
+    *parameters: click.Parameter,
+    examples: tuple[str, ...],
+    drawn: bool = False,
+    judged: bool = False,
+) -> Verb:
+    """The verb of the package's public function of that name, with its arguments and the options that are given.
+
+    text: its help. drawn, judged: see `verb`.
+    """
+
+    def answer(settings: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        import costmodel
+
+        arguments: list[Any] = []
+        for each in parameters:
+            if isinstance(each, click.Argument):
+                value = options.pop(str(each.name))
+                arguments += value if each.nargs == -1 else [value]
+        keywords = {option: value for option, value in options.items() if value is not None}
+        return getattr(costmodel, name)(*arguments, **keywords, **settings or {})
+
+    answer.__name__, answer.__doc__ = name, text
+    return verb(*parameters, examples=examples, drawn=drawn, judged=judged)(answer)
 
 
 def option(*names: str, **attributes: Any) -> click.Option:
@@ -189,10 +225,8 @@ class Verbs(click.Group):
         """The verb of a name; None if there is none."""
         for module, names in self.homes.values():
             if cmd_name in names:
-                found = vars(import_module(f"costmodel.cli.{module}"))
-                return next(
-                    verb for verb in found.values() if isinstance(verb, click.Command) and verb.name == cmd_name
-                )
+                members = vars(import_module(f"costmodel.cli.{module}")).values()
+                return next(verb for verb in members if isinstance(verb, click.Command) and verb.name == cmd_name)
         return None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -214,8 +248,8 @@ def _sentence(command: click.Command | None) -> str:
     return text.partition(". ")[0].removesuffix(".") + "."
 
 
-def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _show_version(context: click.Context, _: click.Parameter, asks: bool) -> None:
+    if asks:
         from costmodel import __version__
 
         click.echo(f"costmodel {__version__}")

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from costmodel.cli.commands import Shown, argument, option, verb, writable
-from costmodel.cli.options import AXES, OVER, axes
+from costmodel.cli.commands import Reply, argument, option, verb, writable
+from costmodel.cli.options import AXES, OVER
 
 
 @verb(
@@ -24,7 +24,7 @@ from costmodel.cli.options import AXES, OVER, axes
         "explore my-model.yaml --over width=256:4096 --optimizer adamw,muon --checkpoint none,block",
     ),
 )
-def explore(models: tuple[str, ...], out: str, over: tuple[str, ...], settings: dict[str, Any]) -> Shown:
+def explore(models: tuple[str, ...], out: str, settings: dict[str, Any]) -> Reply:
     """A page for a browser: sliders for every size, and at once parameters, FLOPs, memory, layers and their formulas.
 
     It is one file, works without a server or a network, and gives the numbers of predict. Several values of a setting
@@ -32,12 +32,11 @@ def explore(models: tuple[str, ...], out: str, over: tuple[str, ...], settings: 
     """
     from costmodel.explorer.page import explore as explored
 
-    asked = axes(settings, over)
-    shown = not sys.stderr.isatty()
+    hidden = not sys.stderr.isatty()
     with (
         ProcessPoolExecutor(os.cpu_count()) as executor,
         click.progressbar(
-            length=1, label="combinations of choices", show_pos=True, file=sys.stderr, hidden=shown
+            length=1, label="combinations of choices", show_pos=True, file=sys.stderr, hidden=hidden
         ) as bar,
     ):
 
@@ -45,5 +44,5 @@ def explore(models: tuple[str, ...], out: str, over: tuple[str, ...], settings: 
             bar.length = count
             bar.update(done - bar.pos)
 
-        page = explored(*models, out=out, executor=executor, progress=progress, **asked)
-    return Shown({"path": out, **page.to_dict()}, f"{out}: {page}")
+        page = explored(*models, out=out, executor=executor, progress=progress, **settings)
+    return Reply({"path": out, **page.to_dict()}, f"{out}: {page}")

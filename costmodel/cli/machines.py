@@ -1,4 +1,4 @@
-"""``costmodel machines``: the ready machines, found and shown."""
+"""``costmodel machines``: the ready machines, by search or by name, and constants of one that is at hand."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def fit(machine: str, rows: Sequence[str], software: str, out: str | None) -> An
     from costmodel.hardware.catalogue import load_machine
     from costmodel.performance.fitting import fit_machine
 
-    found = fit_machine(load_machine(machine), rows, software=software)
+    fitted = fit_machine(load_machine(machine), rows, software=software)
     if out is not None:
-        found.save(out)
-    return found
+        fitted.save(out)
+    return fitted
 
 
 @verb(
@@ -85,10 +85,10 @@ def calibrate(machine: str | None, out: str | None) -> Any:
     """
     from costmodel.performance.probing import calibrate_machine, device_name
 
-    found = calibrate_machine(machine or device_name())
+    measurement = calibrate_machine(machine or device_name())
     if out is not None:
-        found.calibration.save(out)
-    return found
+        measurement.calibration.save(out)
+    return measurement
 
 
 machines = Searching(

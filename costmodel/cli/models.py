@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from costmodel.cli.commands import MODEL, Shown, option, verb
+from costmodel.cli.commands import MODEL, Reply, option, public, verb
 from costmodel.display.table import wrapped
 
-
-@verb(
+models = public(
+    "models",
+    "The ready models, with their parameters and where their numbers come from.",
     option("--family", metavar="NAME", help="Only names that start so, such as llama."),
     option("--min-params", metavar="N", help="Only with at least so many parameters, such as 8e9 or 8B."),
     option("--max-params", metavar="N", help="Only with at most so many parameters, such as 8e9 or 8B."),
     examples=("models", "models --family llama --max-params 8e9", "models --json"),
 )
-def models(family: str | None, min_params: str | None, max_params: str | None) -> Any:
-    """The ready models, with their parameters and where their numbers come from."""
-    from costmodel.importers.zoo import models as entries
-
-    return entries(family, min_params=min_params, max_params=max_params)
 
 
 @verb(MODEL, examples=("show gpt2-small > my-model.yaml", "show resnet50 --json"))
-def show(model: str) -> Shown:
+def show(model: str) -> Reply:
     """A model's description, which a file can hold: every field that is not at its default."""
     from costmodel.importers.files import describe, to_yaml
     from costmodel.importers.zoo import load
 
     loaded = load(model)
-    return Shown(describe(loaded), to_yaml(loaded).rstrip())
+    return Reply(describe(loaded), to_yaml(loaded).rstrip())
 
 
 @verb(
     click.Argument(["what"], type=click.Choice(["quantities", "optimizers", "precisions", "settings", "layers"])),
     examples=("list quantities", "list optimizers --json"),
 )
-def list_(what: str) -> Shown:
+def list_(what: str) -> Reply:
     """Names that other verbs take: of quantities, optimizers, precisions, settings, or kinds of layers in files."""
-    found = _LISTED[what]()
-    width = max(map(len, found))
-    lines = (wrapped(f"{name:{width}}  {meaning}", " " * (width + 2)) for name, meaning in found.items())
-    return Shown(found, "\n".join(lines))
+    meanings = _LISTED[what]()
+    width = max(map(len, meanings))
+    lines = (wrapped(f"{name:{width}}  {meaning}", " " * (width + 2)) for name, meaning in meanings.items())
+    return Reply(meanings, "\n".join(lines))
 
 
 def _quantities() -> dict[str, str]:

@@ -6,7 +6,7 @@ Several are ``512,1024``, ``1:64``, ``6:48:6``, ``1:64:*2``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import NoneType
 from typing import Any, Literal, get_origin
 
@@ -126,10 +126,10 @@ def _axis(_: click.Context, setting: click.Parameter, texts: tuple[str, ...]) ->
     return read_values(name, texts[0]) if texts else None
 
 
-def axes(settings: Mapping[str, Any], over: Sequence[str]) -> dict[str, Any]:
-    """What varies: the settings that are given, and fields of the model from ``FIELD=VALUES``. Raises SettingError."""
-    axes = dict(settings)
-    for text in over:
+def _fields(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Sequence[Any]]:
+    """The values of fields of the model, from texts ``FIELD=VALUES``. Raises SettingError."""
+    axes: dict[str, Sequence[Any]] = {}
+    for text in texts:
         field, equals, values = text.partition("=")
         if not equals or not field:
             raise SettingError(f"--over {shown(text)} names no field and values: use text such as layers=6:48:6")
@@ -210,7 +210,9 @@ def _quantities(_: click.Context, __: click.Parameter, text: str | None) -> list
 
 OPTIONS, AXES = zip(*_options(), strict=True)
 """An option for each setting of `predict`: with one value, and with several."""
-OVER = option("--over", metavar="FIELD=VALUES", multiple=True, help="Vary a field of the model: layers=6:48:6.")
+OVER = option(
+    "--over", metavar="FIELD=VALUES", multiple=True, callback=_fields, help="Vary a field of the model: layers=6:48:6."
+)
 QUANTITIES = option(
     "--quantities",
     metavar="NAMES",

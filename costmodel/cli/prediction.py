@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Shown, argument, option, verb
+from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Reply, argument, option, verb
 from costmodel.cli.options import OPTIONS
 
 if TYPE_CHECKING:
@@ -75,22 +75,22 @@ def predict(
     run = {name: value for name, value in run.items() if value is not None}
     of_time = {"--tier": tier, "--allow-tf32": allow_tf32, "--channels-last": channels_last}
     of_time |= {f"--{name}": value for name, value in run.items()}
-    given = [name for name, value in of_time.items() if value not in (None, False)]
-    if given and settings.get("on") is None:
-        raise click.UsageError(f"{' and '.join(given)}: give --on MACHINE too, whose time that is about")
-    found = predicted(model, **settings)
-    if found.settings.on is not None:
-        machine: Any = found.settings.on
-        given: Any = tier  # checked there
-        stack = found.settings.stack
-        time = found.on(machine, stack=stack, tier=given, allow_tf32=allow_tf32, channels_last=channels_last)
+    options = [name for name, value in of_time.items() if value not in (None, False)]
+    if options and settings.get("on") is None:
+        raise click.UsageError(f"{' and '.join(options)}: give --on MACHINE too, whose time that is about")
+    prediction = predicted(model, **settings)
+    if prediction.settings.on is not None:
+        machine: Any = prediction.settings.on
+        constants: Any = tier  # checked there
+        stack: Any = prediction.settings.stack
+        time = prediction.on(machine, stack=stack, tier=constants, allow_tf32=allow_tf32, channels_last=channels_last)
         return _with_run(time, run) if run else time
     if depth is None and not shapes:
-        return found
-    data = found.to_dict()
+        return prediction
+    data = prediction.to_dict()
     if depth is not None:
-        data["parts"] = [row.to_dict() for row in found.by_part(depth)]
-    return Shown(data, found.report(depth=depth, shapes=shapes), found)
+        data["parts"] = [row.to_dict() for row in prediction.by_part(depth)]
+    return Reply(data, prediction.report(depth=depth, shapes=shapes), prediction)
 
 
 def _plain(amount: str) -> float | str:
@@ -101,10 +101,10 @@ def _plain(amount: str) -> float | str:
         return amount
 
 
-def _with_run(time: Time, given: dict[str, Any]) -> Shown:
+def _with_run(time: Time, options: dict[str, Any]) -> Reply:
     """A time, and before it the run that is asked for, with what it draws, emits and costs."""
-    bill = {name: given.pop(name) for name in ("pue", "power", "intensity", "price") if name in given}
-    run = time.run(**given)
+    bill = {name: options.pop(name) for name in ("pue", "power", "intensity", "price") if name in options}
+    run = time.run(**options)
     answers: dict[str, Any] = {"run": run}
     if {"power", "intensity"} & bill.keys() and "pue" not in bill:
         raise click.UsageError("energy and carbon need --pue RATIO: 1 for the devices alone, 1.1 in a good data centre")
@@ -116,7 +116,7 @@ def _with_run(time: Time, given: dict[str, Any]) -> Shown:
     if "price" in bill or time.machine.price is not None:
         answers["money"] = run.money(price=bill.get("price"))
     text = "\n\n".join([*(str(answer) for answer in answers.values()), str(time)])
-    return Shown({**time.to_dict(), **{name: answer.to_dict() for name, answer in answers.items()}}, text, time)
+    return Reply({**time.to_dict(), **{name: answer.to_dict() for name, answer in answers.items()}}, text, time)
 
 
 @verb(
@@ -142,18 +142,18 @@ def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
         "fits gpt2-small 24GiB --batch 32 --seq 512 --checkpoint block --reserve 1GiB",
         "fits gpt2-small 24GiB --batch 32 --seq 512 --choose",
     ),
+    judged=True,
 )
-def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: dict[str, Any]) -> tuple[Any, int]:
+def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: dict[str, Any]) -> Any:
     """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
     from costmodel.cost.prediction import predict as predicted
 
     prediction = predicted(model, **settings)
-    found: Any = prediction.fits(memory, reserve=reserve or 0)
     if choose:
         from costmodel.analysis.checkpoint import choose as cheapest
 
-        found = cheapest(prediction, memory, reserve or 0)
-    return found, 0 if found else 1
+        return cheapest(prediction, memory, reserve or 0)
+    return prediction.fits(memory, reserve=reserve or 0)
 
 
 @verb(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, Shown, Verbs, argument, epilog, option, verb, writable
+from costmodel.cli.commands import MODEL, Reply, Verbs, argument, epilog, option, verb, writable
 from costmodel.cli.options import OPTIONS
 from costmodel.errors import SettingError, shown
 from costmodel.training.settings import SETTINGS
@@ -38,20 +38,19 @@ AGAINST = option(
     option("--keep", is_flag=True, help="Keep the result even if too much of it is unresolved."),
     examples=("roofline calibrate", "roofline calibrate --thorough --json", "roofline calibrate --budget 120 --keep"),
 )
-def calibrate(thorough: bool, threads: int, budget: float | None, keep: bool) -> tuple[Shown, int]:
+def calibrate(thorough: bool, threads: int, budget: float | None, keep: bool) -> tuple[Reply, int]:
     """Measure this machine, and keep the result for the other commands: exit code 1 if too much of it is unresolved."""
     from costmodel.roofline.calibration import MOST_UNRESOLVED, check_asked, how_long, path_of
     from costmodel.roofline.calibration import calibrate as measured
 
     check_asked(threads, budget)
     _note(f"calibrating takes {how_long(thorough, budget)}")
-    found = measured(thorough, threads=threads, progress=_watched(), keep=keep or None, budget=budget)
-    kept = keep or found.unresolved <= MOST_UNRESOLVED
-    most = f"{MOST_UNRESOLVED:.0%} of the probes"
-    said = (
-        f"kept in {path_of(found.machine)}" if kept else f"not kept: more than {most} are unresolved (--keep keeps it)"
-    )
-    return Shown(json.loads(found.model_dump_json()), f"{found}\n\n{said}"), 0 if kept else 1
+    calibration = measured(thorough, threads=threads, progress=_watched(), keep=keep or None, budget=budget)
+    resolved = keep or calibration.unresolved <= MOST_UNRESOLVED
+    verdict = f"not kept: more than {MOST_UNRESOLVED:.0%} of the probes are unresolved (--keep keeps it)"
+    if resolved:
+        verdict = f"kept in {path_of(calibration.machine)}"
+    return Reply(json.loads(calibration.model_dump_json()), f"{calibration}\n\n{verdict}"), 0 if resolved else 1
 
 
 @verb(
@@ -64,8 +63,8 @@ def validate(budget: float | None) -> Any:
     from costmodel.roofline.validation import BUDGET
     from costmodel.roofline.validation import validate as validated
 
-    with bar(_watched(), "validating") as told:
-        return validated(told, budget=BUDGET if budget is None else budget)
+    with bar(_watched(), "validating") as progress:
+        return validated(progress, budget=BUDGET if budget is None else budget)
 
 
 @verb(
@@ -107,14 +106,14 @@ def check(
     save: str | None,
     against: str | None,
     settings: dict[str, Any],
-) -> tuple[Shown, int]:
+) -> tuple[Reply, int]:
     """Predict each layer's time on this machine, measure it, and say how far apart they are and what bounds it."""
     from costmodel.roofline.checking import check as checked
     from costmodel.roofline.recorder import asked
 
     most = None if fail_over is None else _share(fail_over)
     history = History(save, against)
-    found = checked(
+    check = checked(
         asked(model, settings),
         level=level,
         rounds=rounds,
@@ -124,14 +123,14 @@ def check(
         progress=_watched(),
         say=_note,
     )
-    answer, code = history.answer(found)
+    answer, code = history.answer(check)
     if most is None:
         return answer, code
-    failed = found.fails(most)
-    if not found.errors.predicted:
-        return Shown(answer.data, f"{answer.text}\n\nno layer is resolved, so none is judged", found), code
-    verdict = f"median error {found.errors.median:.1%}, {'over' if failed else 'within'} {most:.1%}"
-    return Shown(answer.data, f"{answer.text}\n\n{verdict}", found), 1 if failed else code
+    fails = check.fails(most)
+    if not check.errors.predicted:
+        return Reply(answer.data, f"{answer.text}\n\nno layer is resolved, so none is judged", check), code
+    verdict = f"median error {check.errors.median:.1%}, {'over' if fails else 'within'} {most:.1%}"
+    return Reply(answer.data, f"{answer.text}\n\n{verdict}", check), 1 if fails else code
 
 
 @verb(
@@ -150,7 +149,7 @@ def check(
 )
 def plot(
     model: str, out: str, kind: str, dark: bool, rounds: int | None, no_classes: bool, settings: dict[str, Any]
-) -> Shown:
+) -> Reply:
     """Draw a check, now or as it was kept: the roofline with every measured ceiling, predicted against measured, or
     the time of each layer; all of them on one page, or in a file each."""
     from costmodel.roofline.baseline import is_saved, read_chart
@@ -169,7 +168,7 @@ def plot(
         check = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
         chart, machine, data = check.chart, str(check.calibration.machine), check.to_dict()
     files = draw(chart, machine, out, kind=kind, dark=dark)
-    return Shown({"file": files[0], "files": files, **data}, f"wrote {', '.join(files)}")
+    return Reply({"file": files[0], "files": files, **data}, f"wrote {', '.join(files)}")
 
 
 @verb(
@@ -185,7 +184,7 @@ def plot(
 )
 def profile(
     model: str, rounds: int | None, save: str | None, against: str | None, settings: dict[str, Any]
-) -> tuple[Shown, int]:
+) -> tuple[Reply, int]:
     """Run a model whole, forward and forward with backward: latency, throughput, memory, bottleneck and efficiency."""
     from costmodel.roofline.profiling import profile as profiled
 
@@ -219,7 +218,7 @@ class History:
         self.path = save
         self.then = None if against is None else read(against)
 
-    def answer(self, measured: Any) -> tuple[Shown, int]:
+    def answer(self, measured: Any) -> tuple[Reply, int]:
         """A measurement, kept, and what changed: exit code 1 if anything is slower."""
         from costmodel.roofline.baseline import baseline_of, changes_between, save
 
@@ -227,9 +226,9 @@ class History:
         if self.path is not None:
             save(measured, self.path)
         if changes is None:
-            return Shown(measured.to_dict(), str(measured), measured), 0
+            return Reply(measured.to_dict(), str(measured), measured), 0
         data = {**measured.to_dict(), "against": changes.to_dict()}
-        return Shown(data, f"{measured}\n\n{changes}", measured), 1 if changes.slower else 0
+        return Reply(data, f"{measured}\n\n{changes}", measured), 1 if changes.slower else 0
 
 
 def _note(message: str) -> None:

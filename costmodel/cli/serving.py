@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, option, verb
+from costmodel.cli.commands import MODEL, option, public
 from costmodel.cli.options import OPTIONS, read_values
 from costmodel.errors import SettingError, shown
 from costmodel.training.settings import SETTINGS
@@ -31,7 +31,9 @@ def _drafts(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
         ) from None
 
 
-@verb(
+serve = public(
+    "serve",
+    "How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency.",
     MODEL,
     option("--on", metavar="MACHINE", required=True, help="A ready machine's name, or a file."),
     option("--input", type=int, metavar="N", required=True, help="Tokens of a prompt."),
@@ -54,8 +56,3 @@ def _drafts(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
     ),
     drawn=True,
 )
-def serve(model: str, settings: dict[str, Any], on: str, **asked: Any) -> Any:
-    """How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency."""
-    from costmodel.performance.serving import serve as served
-
-    return served(model, on=on, **asked, **settings)

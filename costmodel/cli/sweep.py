@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, RESERVE, Shown, argument, option, verb, write
-from costmodel.cli.options import AXES, OVER, QUANTITIES, axes
+from costmodel.cli.commands import MODEL, RESERVE, Reply, argument, option, verb, write
+from costmodel.cli.options import AXES, OVER, QUANTITIES
 from costmodel.cost.quantities import ALL as KNOWN
 from costmodel.display.table import Table
 from costmodel.display.units import shower
@@ -59,14 +59,12 @@ def sweep(
     resume: bool,
     memory: tuple[str, ...],
     reserve: str | None,
-    over: tuple[str, ...],
     settings: dict[str, Any],
 ) -> Any:
     """A grid of questions: options take several values, as 1,2,4 or in ranges 1:64, 6:48:6, 1:64:*2, ends included.
 
     Names of parts to checkpoint together are joined as in --checkpoint none,mlp+attention.
     """
-    asked = axes(settings, over)
     pictures = [path for path in out if Path(path).suffix.lower() not in STORED]
     stored = [path for path in out if path not in pictures]
     if (memory or reserve) and not pictures:
@@ -78,14 +76,14 @@ def sweep(
     for path in pictures:
         _check_picture(path)
     for path in pictures:
-        _draw(model, asked, quantities, path, memory, reserve)
-    cells = Cells(model, asked, quantities)
+        _draw(model, settings, quantities, path, memory, reserve)
+    cells = Cells(model, settings, quantities)
     if not stored:
         return cells
     if Path(stored[0]).suffix in RESUMED:
-        return _written(model, asked, quantities, stored[0], resume)
-    write(Shown(cells.to_dict(), ""), stored[0])
-    return Shown({"path": stored[0], "cells": len(cells.to_dict())}, f"{stored[0]}: {len(cells.to_dict()):,} cells")
+        return _written(model, settings, quantities, stored[0], resume)
+    write(Reply(cells.to_dict(), ""), stored[0])
+    return Reply({"path": stored[0], "cells": len(cells.to_dict())}, f"{stored[0]}: {len(cells.to_dict()):,} cells")
 
 
 @verb(
@@ -107,9 +105,8 @@ def pareto(
     most: tuple[str, ...],
     tolerance: float,
     out: str | None,
-    over: tuple[str, ...],
     settings: dict[str, Any],
-) -> Shown:
+) -> Reply:
     """The cells of a grid of questions that no other beats. MODEL may be a sweep that was saved, as sweep.parquet."""
     from costmodel.analysis.pareto import pareto as front_of
     from costmodel.analysis.sweep.sweeps import sweep as swept
@@ -117,40 +114,39 @@ def pareto(
 
     if out is not None:
         check_out(out, drawn=True)
-    asked = axes(settings, over)
     saved = Path(model).suffix in (".parquet", ".zarr")
-    if saved and asked:
-        raise SettingError(f"{next(iter(asked))} is for a model: {shown(model)} holds a sweep already")
-    wanted = [name for name in (*quantities, *most) if name in KNOWN]
+    if saved and settings:
+        raise SettingError(f"{next(iter(settings))} is for a model: {shown(model)} holds a sweep already")
+    known = [name for name in (*quantities, *most) if name in KNOWN]
     for name in () if saved else (*quantities, *most):
-        if name not in wanted and name not in asked:
-            raise unknown("quantity or axis", name, [*KNOWN, *asked])
-    grid = model if saved else swept(model, quantities=list(dict.fromkeys(wanted)) or None, **asked)
+        if name not in known and name not in settings:
+            raise unknown("quantity or axis", name, [*KNOWN, *settings])
+    grid = model if saved else swept(model, quantities=list(dict.fromkeys(known)) or None, **settings)
     picture = out if out is not None and Path(out).suffix.lower() in PICTURES else None
     front = front_of(grid, *quantities, most=most, tolerance=tolerance, plot=picture)
     rows: list[dict[str, Any]] = [
         {str(name): int(v) if isinstance(v, float) and v.is_integer() else v for name, v in row.items()}
         for row in front.to_dict("records")
     ]
-    found = Shown(rows, _table(rows, list(map(str, front.columns))))
+    answer = Reply(rows, _table(rows, list(map(str, front.columns))))
     if out is not None and picture is None:
-        write(found, out)
-    return found
+        write(answer, out)
+    return answer
 
 
 class Cells:
     """The cells of a sweep for a person: all of them as data, the first as a table."""
 
-    def __init__(self, model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None) -> None:
-        self.question = model, asked
+    def __init__(self, model: str, settings: Mapping[str, Any], quantities: Sequence[str] | None) -> None:
+        self.question = model, settings
         self.quantities = quantities
 
     def to_dict(self) -> list[dict[str, Any]]:
         """A mapping for each cell. Raises CostModelError, of which one is for too many cells."""
         from costmodel.analysis.sweep.sweeps import grid_of
 
-        model, asked = self.question
-        grid = grid_of(model, self.quantities, asked)
+        model, settings = self.question
+        grid = grid_of(model, self.quantities, settings)
         if grid.cells > MOST_JSON:
             raise SettingError(f"{grid.cells:,} cells are too many to print: write them with --out sweep.parquet")
         return _rows(grid, grid.cells)
@@ -158,8 +154,8 @@ class Cells:
     def __str__(self) -> str:
         from costmodel.analysis.sweep.sweeps import grid_of
 
-        model, asked = self.question
-        grid = grid_of(model, self.quantities or SHOWN, asked)
+        model, settings = self.question
+        grid = grid_of(model, self.quantities or SHOWN, settings)
         rows = _rows(grid, MOST_PRINTED)
         lines = [_table(rows, [name for name in rows[0] if name != "reason"])]
         if more := grid.cells - len(rows):
@@ -183,7 +179,7 @@ def _check_picture(path: str) -> None:
 
 def _draw(
     model: str,
-    asked: Any,
+    settings: Any,
     quantities: Sequence[str] | None,
     path: str,
     memory: Sequence[str],
@@ -192,19 +188,21 @@ def _draw(
     """Draw a sweep; see `Sweep.plot`. Raises CostModelError."""
     from costmodel.analysis.sweep.sweeps import sweep as swept
 
-    wanted = list(quantities or ("memory.peak",))
-    first = wanted[0]
-    if memory and "memory.peak" not in wanted:
-        wanted.append("memory.peak")
-    grid = swept(model, quantities=wanted, **asked)
+    names = list(quantities or ("memory.peak",))
+    first = names[0]
+    if memory and "memory.peak" not in names:
+        names.append("memory.peak")
+    grid = swept(model, quantities=names, **settings)
     grid.plot(path, quantity=first, memory=list(memory) or None, reserve=reserve or 0)
 
 
-def _written(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None, out: str, resume: bool) -> Shown:
+def _written(
+    model: str, settings: Mapping[str, Any], quantities: Sequence[str] | None, out: str, resume: bool
+) -> Reply:
     """Write all cells to a file; says what it holds. Raises CostModelError, KeyboardInterrupt."""
     from costmodel.analysis.sweep.sweeps import grid_of
 
-    grid = grid_of(model, quantities, asked)
+    grid = grid_of(model, quantities, settings)
     try:
         if Path(out).suffix == ".zarr":
             from costmodel.analysis.sweep.stores import store as write
@@ -222,7 +220,7 @@ def _written(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | N
         raise
     data = {"path": out, "cells": cells, "missing": missing, "quantities": list(grid.quantities)}
     why = f", {missing:,} of them without an answer (column reason says why)" if missing else ""
-    return Shown(data, f"{out}: {cells:,} cells{why}, {len(grid.quantities)} quantities")
+    return Reply(data, f"{out}: {cells:,} cells{why}, {len(grid.quantities)} quantities")
 
 
 def _rows(grid: Grid, most: int) -> list[dict[str, Any]]:
