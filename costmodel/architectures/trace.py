@@ -11,7 +11,7 @@ from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.arithmetic import Add, Cast
-from costmodel.layers.attention import SoftmaxAlong
+from costmodel.layers.attention import Softmax
 from costmodel.layers.linear import Linear
 from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
@@ -145,7 +145,7 @@ def _of(tape: Tape, loss: str, output: Tensor, name: str, targets: str, in_fp32:
             return MeanSquaredError()(output, wanted, name=name)
         if loss == "binary_cross_entropy":
             return Compared("binary_cross_entropy_with_logits", "mean")(output, wanted, name=name)
-        likelihoods = SoftmaxAlong(output.shape[1], logarithm=True)(output, name="log_softmax")
+        likelihoods = Softmax(1, logarithm=True)(output, name="log_softmax")
         return Compared("kl_div", "mean")(likelihoods, wanted, name=name)
     batch, _, *rest = output.shape
     return CrossEntropy(smoothing)(output, tape.input((batch, *rest), "index", targets), name=name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
@@ -35,7 +34,7 @@ from costmodel.layers.shape import Joining
 from costmodel.layers.spatial import channels_last, last_strides
 from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
 from costmodel.training.dtypes import Dtype, size_bytes
-from costmodel.training.fields import Constant
+from costmodel.training.fields import Constant, Count
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
 PACKED = 64
@@ -43,63 +42,41 @@ PACKED = 64
 groups swapped for a single query; FlashAttention-3: pack_gqa)."""
 
 
-class Normalised(Unary):
-    """Abstract: rows of positive numbers that sum to one, or their logarithms, in new memory.
+@layer
+class Softmax(Unary):
+    """y = exp(x − max x)/Σ exp(x − max x) over the last axis or another, in new memory, or its logarithm.
 
     Per row of n: maximum n − 1, subtraction n, exp n, sum n − 1, division or another subtraction n.
     """
 
+    source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
     sorts = "reduction", "reduction"
 
-    @abstractmethod
-    def rows(self, call: Call) -> int:
-        """How many rows there are."""
+    axis: Count | None = None
+    logarithm: bool = False
+
+    def check(self, call: Call) -> None:
+        super().check(call)
+        if self.axis is not None and self.axis >= len(call.x.shape):
+            raise call.fail(f"axis {self.axis} is not one of the {len(call.x.shape)} axes")
 
     def output(self, call: Call) -> Tensor:
         return call.tape.tensor(call.x.shape)
 
+    def _rows(self, call: Call) -> int:
+        """How many rows there are along the axis."""
+        return call.x.rows if self.axis is None else exact_div(call.x.size, call.x.shape[self.axis])
+
     def forward(self, call: Call) -> LayerFlops:
-        """5n − 2 a row."""
-        return LayerFlops(0, 5 * call.x.size - 2 * self.rows(call))
+        """5n − 2 a row, and the logarithm of its sum."""
+        return LayerFlops(0, 5 * call.x.size - (1 if self.logarithm else 2) * self._rows(call))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """y·(g − Σ g·y), or g − e^y·Σ g: 4n − 1 a row."""
-        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - self.rows(call)))
+        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - self._rows(call)))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.y
-
-
-@layer
-class Softmax(Normalised):
-    """y = exp(x − max x)/Σ exp(x − max x) over the last axis.
-
-    Per row of n: maximum n − 1, subtraction n, exp n, sum n − 1, division n.
-    """
-
-    source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
-
-    def rows(self, call: Call) -> int:
-        return call.x.rows
-
-
-@layer
-class SoftmaxAlong(Normalised):
-    """Softmax along any axis, or its logarithm; `length`: of that axis."""
-
-    source = "torch.softmax, torch.log_softmax; keeps the result"
-    in_lists = False
-
-    length: int
-    logarithm: bool = False
-
-    def rows(self, call: Call) -> int:
-        return exact_div(call.x.size, self.length)
-
-    def forward(self, call: Call) -> LayerFlops:
-        """And the logarithm of each sum."""
-        counted = super().forward(call)
-        return counted._replace(pointwise=counted.pointwise + self.rows(call)) if self.logarithm else counted
 
 
 @layer

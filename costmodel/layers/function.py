@@ -235,7 +235,7 @@ class Within(Choosing):
 
 
 @layer
-class Interpolate(Elementwise):
+class Lerp(Elementwise):
     """y = a + w·(b − a), where w is a number, `share`, or a third input."""
 
     source = "torch.lerp; db = g·w, da = g·(1 − w), dw = g·(b − a)"

@@ -6,47 +6,58 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Movement, Shaped, layer
+from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Movement, Shaped, check_axes, layer
 from costmodel.layers.shape import Moving
-from costmodel.layers.spatial import Spatial, arranged
-from costmodel.symbolic.sizes import exact_div
+from costmodel.layers.spatial import IMAGE, Spatial, arranged
+from costmodel.symbolic.sizes import LARGEST_SIZE, exact_div
 from costmodel.training.fields import Pair, pair
 
-
-class Moves(Spatial, Movement):
-    """Abstract: moves the same numbers into new memory, without arithmetic."""
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, 0))
+NEIGHBOURS = {"nearest": 1, "linear": 2, "bilinear": 4, "trilinear": 8, "bicubic": 16}
+"""Numbers that one of another size is made of, by the way of interpolation."""
 
 
 @layer
-class Upsample(Spatial, Movement):
-    """An image `scale` times as large. x: (batch, C, H, W), y: (batch, C, scale·H, scale·W).
+class Upsample(Movement):
+    """An image of another size: `scale` times as large, or of a `shape` that is given, which may have other axes.
 
-    Nearest copies; bilinear mixes four neighbours, four products and three additions a pixel.
+    x: (batch, C, H, W), y: (batch, C, scale·H, scale·W). Nearest copies; bilinear mixes four neighbours, four products
+    and three additions a pixel; others so many neighbours.
     """
 
-    source = "nearest or bilinear interpolation (torch.nn.Upsample); keeps nothing"
+    source = "nearest or bilinear interpolation (torch.nn.Upsample, torch.nn.functional.interpolate); keeps nothing"
+    largest = LARGEST_SIZE
 
-    scale: Pair
-    mode: Literal["nearest", "bilinear"] = "nearest"
+    scale: Pair | None = None
+    mode: Literal["nearest", "linear", "bilinear", "trilinear", "bicubic"] = "nearest"
+    shape: tuple[int, ...] | None = None
+
+    def check(self, call: Call) -> None:
+        super().check(call)
+        if self.shape is None:
+            check_axes(call, IMAGE)
+            if self.scale is None:
+                raise call.fail("upsample takes a scale, or the shape of the result")
 
     def output(self, call: Call) -> Shape | Tensor:
+        if self.shape is not None:
+            return arranged(call, self.shape)
         b, c, h, w = call.x.shape
-        up, across = pair(self.scale)
+        up, across = (1, 1) if self.scale is None else pair(self.scale)
         return arranged(call, (b, c, up * h, across * w))
 
     def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, 7 * call.y.size if self.mode == "bilinear" else 0)
+        """A product for each neighbour, and the sum of them."""
+        neighbours = NEIGHBOURS[self.mode]
+        return LayerFlops(0, (2 * neighbours - 1) * call.y.size if neighbours > 1 else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each pixel's gradient is added to its source, or weighed and added to its four."""
-        yield Gradient(call.x, LayerFlops(0, (8 if self.mode == "bilinear" else 1) * call.y.size))
+        """Each pixel's gradient is added to its source, or weighed and added to its neighbours."""
+        neighbours = NEIGHBOURS[self.mode]
+        yield Gradient(call.x, LayerFlops(0, (2 * neighbours if neighbours > 1 else 1) * call.y.size))
 
 
 @layer
-class PixelShuffle(Moves):
+class PixelShuffle(Spatial, Movement):
     """Channels become pixels: (batch, C·r², H, W) → (batch, C, r·H, r·W) with r = `factor`."""
 
     source = "sub-pixel rearrangement (torch.nn.PixelShuffle; Shi et al. 2016, eq. 4)"
@@ -64,7 +75,7 @@ class PixelShuffle(Moves):
 
 
 @layer
-class ChannelShuffle(Moves):
+class ChannelShuffle(Spatial, Movement):
     """Channels dealt out over `groups` in turn: (batch, g·n, H, W) seen as (g, n), transposed."""
 
     source = "channel shuffle (torch.nn.ChannelShuffle; Zhang et al. 2018, ShuffleNet, fig. 1)"
@@ -81,70 +92,67 @@ class ChannelShuffle(Moves):
 
 
 @layer
-class Pad(Moves):
-    """A rim of zeros: `sides` is one width for all, or (left, right, top, bottom)."""
+class Pad(Movement):
+    """A rim: `sides` is one width for all of an image, or (left, right, top, bottom); or the `shape` of the result.
 
-    source = "zero padding (torch.nn.ZeroPad2d)"
+    mode: what it is of: zeros or another constant, the input's own numbers, or those of the other side (circular), put
+    there one side after another.
+    """
+
+    source = "torch.nn.functional.pad, torch.nn.ZeroPad2d; dx is a part of g, or sums what came from each number"
+    largest = LARGEST_SIZE
 
     sides: int | tuple[int, int, int, int] = 0
+    mode: Literal["constant", "reflect", "replicate", "circular"] = "constant"
+    shape: tuple[int, ...] | None = None
+
+    def check(self, call: Call) -> None:
+        super().check(call)
+        if self.shape is None:
+            check_axes(call, IMAGE)
 
     def output(self, call: Call) -> Shape | Tensor:
         """(batch, C, top + H + bottom, left + W + right); without a rim a copy in the input's order."""
+        if self.shape is not None:
+            return self.shape if self.mode == "circular" else arranged(call, self.shape)
         if self.sides in (0, (0, 0, 0, 0)):
             return call.like(call.x)
         b, c, h, w = call.x.shape
         left, right, top, bottom = self.sides if isinstance(self.sides, tuple) else (self.sides,) * 4
         return arranged(call, (b, c, h + (top + bottom), w + (left + right)))
 
+    @property
+    def _own(self) -> bool:
+        """Whether numbers of the input are seen several times, by places that backward works out from it."""
+        return self.mode in ("reflect", "replicate")
 
-@layer
-class Padded(Moving):
-    """The same numbers with a rim, of one constant or of the input's own numbers; `keeps`: those, and the input.
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """An addition per element where numbers are seen several times."""
+        yield Gradient(call.x, LayerFlops(0, call.y.size if self._own else 0))
 
-    circular: the rim is of the other side's numbers, put there one side after another.
-    """
-
-    source = "torch.nn.functional.pad; dx is a part of g, or sums what came from each number"
-
-    shape: tuple[int, ...]
-    keeps: bool = False
-    circular: bool = False
-
-    def output(self, call: Call) -> Shape | Tensor:
-        return arranged(call, self.shape) if len(self.shape) == 4 and not self.circular else self.shape
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        if self._own:
+            yield call.x
 
     def workspace(self, call: Call) -> Workspace:
         """A circular rim's gradient is added to a copy of g without it, as one of the whole size: three with the sum.
 
         By then g is free, if nobody else holds it.
         """
-        return Workspace(0, 2 * call.y.size - call.x.size) if self.circular else NO_WORKSPACE
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """An addition per element where numbers are seen several times."""
-        yield Gradient(call.x, LayerFlops(0, call.y.size if self.keeps else 0))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, if the rim is of its own numbers."""
-        if self.keeps:
-            yield call.x
-
-
-class Rearranged(Shaped, Moving):
-    """Abstract: an image of another shape has its channels last in memory if the input has them so."""
-
-    def output(self, call: Call) -> Shape | Tensor:
-        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+        return Workspace(0, 2 * call.y.size - call.x.size) if self.mode == "circular" else NO_WORKSPACE
 
 
 @layer
-class Columns(Rearranged):
+class Columns(Moving):
     """Windows of an image as columns, or columns `back` to windows of an image, added up where they overlap."""
 
     source = "torch.nn.functional.unfold, fold; each is the other's gradient"
 
     shape: tuple[int, ...]
     back: bool = False
+
+    def output(self, call: Call) -> Shape | Tensor:
+        return arranged(call, self.shape)
 
     def forward(self, call: Call) -> LayerFlops:
         """An addition for each number that goes back."""
@@ -156,25 +164,7 @@ class Columns(Rearranged):
 
 
 @layer
-class Resized(Rearranged):
-    """Another size, each pixel a mean of `among` neighbours."""
-
-    source = "torch.nn.functional.interpolate; keeps nothing"
-
-    shape: tuple[int, ...]
-    among: int
-
-    def forward(self, call: Call) -> LayerFlops:
-        """A product for each neighbour, and the sum of them; nearest copies."""
-        return LayerFlops(0, (2 * self.among - 1) * call.y.size if self.among > 1 else 0)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each pixel's gradient is weighed and added to its neighbours."""
-        yield Gradient(call.x, LayerFlops(0, (2 * self.among if self.among > 1 else 1) * call.y.size))
-
-
-@layer
-class GridSample(Shaped, Moving):
+class GridSample(KeepsInputs, Shaped, Moving):
     """An image read between its pixels. x: (batch, C, H, W), places: (batch, H', W', 2), y: (batch, C, H', W').
 
     Each pixel is the mean of its four neighbours by nearness (bilinear), or the nearest (`nearest`); volumes have a
@@ -222,6 +212,3 @@ class GridSample(Shaped, Moving):
         """PyTorch makes the gradient of the places, needed or not."""
         places = call.inputs[1]
         return Workspace(0, 0 if places.requires_grad else places.size)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield from call.inputs

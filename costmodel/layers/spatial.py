@@ -6,12 +6,14 @@ from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
 from costmodel.layers.base import NO_WORKSPACE, Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE, branch_value, ceil_div, minimum
 
+IMAGE = "batch, channels, height, width"
+"""Axes of an image."""
+
 
 class Spatial(Layer):
     """Abstract: one input x: (batch, C, H, W)."""
 
-    input_axes = "batch, channels, height, width"
-
+    input_axes = IMAGE
     largest = LARGEST_SIZE
 
     def workspace(self, call: Call) -> Workspace:
@@ -46,7 +48,7 @@ def slide_beyond(size: int, kernel: int, stride: int, padding: int) -> int:
 
 def arranged(call: Call, shape: Shape) -> Shape | Tensor:
     """An output of `shape` with channels last in memory if the input has them so, else contiguous."""
-    if not channels_last(call.x):
+    if len(shape) != 4 or not channels_last(call.x):
         return shape
     return call.tape.tensor(shape, strides=last_strides(shape))
 

@@ -10,7 +10,7 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Storage
 from costmodel.layers.arithmetic import Cast
-from costmodel.layers.attention import Softmax, SoftmaxAlong
+from costmodel.layers.attention import Softmax
 from costmodel.layers.kernels import moved
 from costmodel.performance.fusion import Fusion, Group, groups_of
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum
@@ -145,7 +145,7 @@ def _halves(tape: Tape) -> dict[Call, Call]:
     if tape.precision.autocast != "fp16" or tape.device != "gpu":
         return {}
     casts = {call.y.storage: call for call in tape.root.calls() if isinstance(call.layer, Cast)}
-    softmaxes = (call for call in tape.root.calls() if isinstance(call.layer, Softmax | SoftmaxAlong))
+    softmaxes = (call for call in tape.root.calls() if isinstance(call.layer, Softmax))
     made = {call: casts[call.x.storage] for call in softmaxes if call.x.storage in casts}
     return {call: cast for call, cast in made.items() if cast.x.dtype == "fp16"}
 

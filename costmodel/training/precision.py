@@ -35,7 +35,7 @@ _RAISED_LOSSES = (
 RAISED = {
     "gpu": frozenset(
         {
-            *("softmax", "softmax_along", "layernorm", "rmsnorm", "groupnorm", *_RAISED_LOSSES),
+            *("softmax", "layernorm", "rmsnorm", "groupnorm", *_RAISED_LOSSES),
             *(f"pointwise.{function}" for function in _RAISED_FUNCTIONS),
         }
     ),

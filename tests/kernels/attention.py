@@ -15,10 +15,14 @@ from tests.kernels.visibility import Visible, draw_keys
 
 class Softmax(Kernel):
     def case(self, draw: Draw) -> Case:
-        return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=1, max_size=3))))])
+        shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
+        axis = draw(st.sampled_from([None, *range(len(shape))]))
+        return Case(self.layer(axis=axis, logarithm=draw(st.booleans())), [Operand(shape)])
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return 1 / np.exp(x[..., None, :] - x[..., None]).sum(-1)
+        x = np.moveaxis(x, -1 if p.kind.axis is None else p.kind.axis, -1)
+        y = 1 / np.exp(x[..., None, :] - x[..., None]).sum(-1)
+        return np.moveaxis(np.log(y) if p.kind.logarithm else y, -1, -1 if p.kind.axis is None else p.kind.axis)
 
 
 class Mask(Kernel):

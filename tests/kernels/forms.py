@@ -146,7 +146,7 @@ class Within(Kernel):
         return np.clip(x, low, high)
 
 
-class Interpolate(Kernel):
+class Lerp(Kernel):
     """By a third operand, or by a number."""
 
     def case(self, draw: Draw) -> Case:

@@ -146,29 +146,6 @@ class Trace(Kernel):
         return np.trace(x)
 
 
-class SoftmaxAlong(Kernel):
-    """Along the middle one of three axes."""
-
-    def case(self, draw: Draw) -> Case:
-        shape = draw(st.tuples(sizes, sizes, sizes))
-        return Case(self.layer(length=shape[1], logarithm=draw(st.booleans())), [Operand(shape)])
-
-    def forward(self, p: Pass) -> Array:
-        shifted = p.x - p.x.max(1)
-        powers = np.exp(shifted)
-        return shifted - np.log(powers.sum(1)) if p.kind.logarithm else powers / powers.sum(1)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        if p.kind.logarithm:
-            yield p.x, g - np.exp(p.y) * g.sum(1)
-        else:
-            yield p.x, p.y * (g - (g * p.y).sum(1))
-
-    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        shares = 1 / np.exp(x[:, None] - x[:, :, None]).sum(2)
-        return np.log(shares) if p.kind.logarithm else shares
-
-
 class Cumulate(Kernel):
     """Along the middle one of three axes."""
 

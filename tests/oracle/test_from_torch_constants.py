@@ -14,7 +14,7 @@ from costmodel.layers.activation import Elu, LeakyRelu
 from costmodel.layers.arithmetic import Clamp, Scale
 from costmodel.layers.attention import FusedAttention
 from costmodel.layers.base import Layer
-from costmodel.layers.function import Interpolate
+from costmodel.layers.function import Lerp
 
 pytestmark = pytest.mark.oracle
 
@@ -40,7 +40,7 @@ CASES: list[tuple[Any, list[Layer]]] = [
     (lambda x: x.clamp_min(-math.inf), [Clamp(-math.inf, None)]),
     (lambda x: x.clamp_max_(3), [Clamp(None, 3.0)]),
     (lambda x: F.dropout(x, 1.0), []),
-    (lambda x: torch.lerp(x, x, 0.25), [Interpolate(0.25)]),
+    (lambda x: torch.lerp(x, x, 0.25), [Lerp(0.25)]),
     (attention(None), [Scale(3**-0.25), Scale(3**-0.25)]),
     (attention(0.7), [Scale(ROOT), Scale(ROOT)]),
     (attention(-0.7), [Scale(-ROOT), Scale(ROOT)]),

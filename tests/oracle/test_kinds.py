@@ -34,7 +34,7 @@ from costmodel.layers.arithmetic import (
     Subtract,
     Unread,
 )
-from costmodel.layers.attention import Append, FusedAttention, Insert, Mask, Rotary, Sink, Softmax, SoftmaxAlong
+from costmodel.layers.attention import Append, FusedAttention, Insert, Mask, Rotary, Sink, Softmax
 from costmodel.layers.embedding import (
     Embedding,
     FixedPositions,
@@ -201,13 +201,6 @@ def delta_scan(draw: st.DrawFn, device: Device) -> Case:
 
 
 @row
-def softmax_along(draw: st.DrawFn, device: Device) -> Case:
-    x, logarithm = draw(single.given(draw(any_shape(2)), contiguous=True)), draw(st.booleans())
-    function = torch.log_softmax if logarithm else torch.softmax
-    return Case(SoftmaxAlong(x.shape[1], logarithm), (x,), lambda x: function(x, 1))
-
-
-@row
 def top_k(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape())))
     chosen = draw(st.integers(1, x.shape[-1]))
@@ -334,7 +327,10 @@ def identity(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def softmax(draw: st.DrawFn, device: Device) -> Case:
-    return Case(Softmax(), (draw(single.given(draw(any_shape()))),), lambda x: torch.softmax(x, -1))
+    x, logarithm = draw(single.given(draw(any_shape(2)))), draw(st.booleans())
+    axis = draw(st.sampled_from([None, *range(len(x.shape))])) if x.contiguous else None
+    function = torch.log_softmax if logarithm else torch.softmax
+    return Case(Softmax(axis, logarithm), (x,), lambda x: function(x, -1 if axis is None else axis))
 
 
 @row
@@ -610,7 +606,7 @@ IMPORTED = {
         "paired",
         "bounded",
         "within",
-        "interpolate",
+        "lerp",
         "window_mean",
         "grid_sample",
         "weight_norm",

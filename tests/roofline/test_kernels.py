@@ -40,13 +40,13 @@ ROWS = {"pointwise": "pointwise pow"}
 """Of kinds that a table tells apart, the function whose kernel is beside."""
 BESIDE = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.beside)
 UNDETERMINED = {
-    *("power", "extreme", "bounded", "gated", "reduce", "softmax_along", "cumulate", "compared", "picked"),
+    *("power", "extreme", "bounded", "gated", "reduce", "cumulate", "compared", "picked"),
     *("parameter", "part", "copied", "joined", "chosen", "placed", "made", "unknown"),
-    *("convolve", "padded", "columns", "resized", "add_quotient", "accumulated", "combined", "cumprod"),
+    *("convolve", "columns", "add_quotient", "accumulated", "combined", "cumprod"),
     *("affine_grid", "grid_sample", "window_mean", "log_cumsum_exp", "embedding_bag", "grouped_matmul"),
 }
 """Kinds that stand for an operator of PyTorch, whose constants, axes or places they do not hold."""
-IMPORTED = {"bilinear", "distances", "elman", "gru", "interpolate", "lstm", "paired", "trace", "weight_norm", "within"}
+IMPORTED = {"bilinear", "distances", "elman", "gru", "lerp", "lstm", "paired", "trace", "weight_norm", "within"}
 """Kinds that say what they compute, and that only models imported from PyTorch have, which are not run in NumPy."""
 MIXING = {"selective_scan", "delta_scan", "solve_triangular"}
 """Kinds of what mixes tokens beside attention, which is refused by name."""
@@ -54,7 +54,7 @@ SEED = st.integers(0, 99)
 
 REFUSED = (*MIXERS, "disentangled", "altup")
 """Modules of what mixes tokens in another way, or holds several streams, which is refused by name."""
-OF_REFUSED = {"compared", "softmax_along", "parameter", "copied"}
+OF_REFUSED = {"compared", "parameter", "copied"}
 """Kinds of losses and of pooling by attention, which are refused by name."""
 
 

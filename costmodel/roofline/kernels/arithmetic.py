@@ -153,7 +153,7 @@ def linear_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
 def matmul(t: ArrayTape, s: KernelCall) -> Ref:
     """y = a b (+ c); by one matrix the rows of a as one."""
     a, b, *added = s.inputs
-    if len(b.shape) > 2:
+    if len(s.inputs[1].shape) > 2:
         return t.matmul(a, b)
     y = t.matmul(rows(t, a), b).reshape(*a.shape[:-1], b.shape[-1])
     return t.chain(y, *(("add", c) for c in added))

@@ -13,19 +13,33 @@ TILE = 64
 """Queries that fused attention takes at a time where every query sees all keys."""
 
 
+def log_softmax(t: ArrayTape, x: Ref, axis: int) -> Ref:
+    """x − max x − log Σ exp(x − max x), in new memory."""
+    y = t.subtract(x, t.reduce("maximum", x, axis), out=t.empty(*x.shape))
+    return t.chain(y, ("subtract", t.chain(t.sum(t.exp(y), axis), "log")))
+
+
 def softmax(t: ArrayTape, s: KernelCall) -> Ref:
-    """exp(x − max x)/Σ exp(x − max x)."""
-    y = t.empty(*s.x.shape)
-    t.subtract(s.x, t.reduce("maximum", s.x, -1), out=y)
+    """exp(x − max x)/Σ exp(x − max x), or its logarithm."""
+    axis = _axis(s)
+    if s.kind.logarithm:
+        return log_softmax(t, s.x, axis)
+    y = t.subtract(s.x, t.reduce("maximum", s.x, axis), out=t.empty(*s.x.shape))
     t.exp(y, out=y)
-    return t.divide(y, t.sum(y, -1), out=y)
+    return t.divide(y, t.sum(y, axis), out=y)
 
 
 def softmax_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
-    """y·(g − Σ g·y)."""
+    """y·(g − Σ g·y), or g − e^y·Σ g."""
+    if s.kind.logarithm:
+        return t.chain(t.exp(s.y), ("multiply", t.sum(g, _axis(s))), (g, "subtract"))
     terms = t.multiply(g, s.y)
-    total = t.sum(terms, -1)
+    total = t.sum(terms, _axis(s))
     return t.chain(t.subtract(g, total, out=terms), (s.y, "multiply"))
+
+
+def _axis(s: KernelCall) -> int:
+    return -1 if s.kind.axis is None else s.kind.axis
 
 
 def _masked(t: ArrayTape, s: KernelCall, values: Ref, elsewhere: float) -> Ref:

@@ -8,6 +8,7 @@ from math import prod
 import numpy
 
 from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, rows, unary
+from costmodel.roofline.kernels.attention import log_softmax
 from costmodel.roofline.memory import Ref, Shape
 
 
@@ -25,13 +26,6 @@ def _places(t: ArrayTape, shape: Shape, targets: Ref) -> Ref:
     return t.chain(t.multiply(targets, prod(rest)), ("add", firsts)).reshape(-1)
 
 
-def _log_softmax(t: ArrayTape, x: Ref) -> Ref:
-    """Over axis 1, in new memory."""
-    y = t.empty(*x.shape)
-    t.subtract(x, t.reduce("maximum", x, 1), out=y)
-    return t.chain(y, ("subtract", t.chain(t.sum(t.exp(y), 1), "log")))
-
-
 def _mean_at(t: ArrayTape, likelihoods: Ref, places: Ref) -> Ref:
     """−mean of the numbers at `places`."""
     total = t.sum(t.take(likelihoods.reshape(-1), places), 0, keepdims=False)
@@ -41,7 +35,7 @@ def _mean_at(t: ArrayTape, likelihoods: Ref, places: Ref) -> Ref:
 def cross_entropy(t: ArrayTape, s: KernelCall) -> Ref:
     """−mean(log softmax(x)[target]), and a share of the mean over all classes."""
     places = s.saved["places"] = _places(t, s.x.shape, s.inputs[1])
-    likelihoods = s.saved["log_softmax"] = _log_softmax(t, s.x)
+    likelihoods = s.saved["log_softmax"] = log_softmax(t, s.x, 1)
     total, smoothing = _mean_at(t, likelihoods, places), s.kind.smoothing
     if not smoothing:
         return total
@@ -92,11 +86,11 @@ def fused(t: ArrayTape, s: KernelCall) -> Ref:
         logits = t.matmul(x[chunk], weight.swapaxes(0, 1))
         if s.kind.bias:
             t.add(logits, s.weights["bias"], out=logits)
-        log_softmax = _log_softmax(t, logits)
-        places = _places(t, log_softmax.shape, targets[chunk])
-        t.copyto(chosen[chunk], t.take(log_softmax.reshape(-1), places))
+        likelihoods = log_softmax(t, logits, 1)
+        places = _places(t, likelihoods.shape, targets[chunk])
+        t.copyto(chosen[chunk], t.take(likelihoods.reshape(-1), places))
         if s.training and s.wanted:
-            g = _less_hits(t, log_softmax, places, count)
+            g = _less_hits(t, likelihoods, places, count)
             if "weight" in made:
                 t.add(made["weight"], t.matmul(g.swapaxes(0, 1), x[chunk]), out=made["weight"])
             if "bias" in made:

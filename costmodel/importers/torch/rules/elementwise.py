@@ -40,7 +40,7 @@ from costmodel.layers.arithmetic import (
 )
 from costmodel.layers.attention import Mask
 from costmodel.layers.base import Unary
-from costmodel.layers.function import FUNCTIONS, IN_PLACE, Bounded, Interpolate, Pointwise, Within
+from costmodel.layers.function import FUNCTIONS, IN_PLACE, Bounded, Lerp, Pointwise, Within
 from costmodel.layers.indexing import Made
 
 ACTIVATIONS = {
@@ -155,7 +155,7 @@ def lerp(op: OpCall) -> Tensor:
     """Between two tensors, by a number or a tensor."""
     by_tensor = op.is_tensor("weight")
     given = [op.tensor(name) for name in ("self", "end", *(["weight"] if by_tensor else []))]
-    return op.layer(Interpolate(None if by_tensor else op.constant("weight")), *given)
+    return op.layer(Lerp(None if by_tensor else op.constant("weight")), *given)
 
 
 @rule("prelu")

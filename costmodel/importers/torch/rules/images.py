@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from costmodel.graph.tensor import Shape, Tensor, strides_of
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, tied
 from costmodel.layers.activation import Gated
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
 from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
-from costmodel.layers.resize import Columns, Padded, Resized
+from costmodel.layers.resize import NEIGHBOURS, Columns, Pad, Upsample
 
 
 @rule("conv2d")
@@ -55,12 +57,20 @@ def convolve(op: OpCall) -> Tensor:
     return op.layer(kind, op.tensor("input"), tied=weights)
 
 
-@rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d")
+MODES = {
+    "reflection_pad1d": "reflect",
+    "reflection_pad2d": "reflect",
+    "replication_pad1d": "replicate",
+    "replication_pad2d": "replicate",
+}
+"""Of operators for one mode of padding."""
+
+
+@rule("pad", "constant_pad_nd", *MODES)
 def pad(op: OpCall) -> Tensor:
     """A rim of one number, or of the image's own."""
-    mode = "constant" if op.step.op == "constant_pad_nd" else op.value("mode", op.step.op.split("_")[0])
-    saved = mode.startswith(("reflect", "replic"))
-    return op.layer(Padded(op.shape, saved, circular=mode == "circular"), op.tensor("self"))
+    mode = op.value("mode", MODES.get(op.step.op, "constant"))
+    return op.layer(Pad(mode=mode, shape=op.shape), op.tensor("self"))
 
 
 @rule(
@@ -70,12 +80,8 @@ def pad(op: OpCall) -> Tensor:
 )
 def resize(op: OpCall) -> Tensor:
     """Another size, each pixel from some of the others."""
-    called = op.step.op
-    among = {"nearest": 1, "trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
-    return op.layer(
-        Resized(op.shape, next(n for name, n in among.items() if name in called)),
-        op.tensor("input" if op.is_tensor("input") else "self"),
-    )
+    mode: Any = next(mode for mode in sorted(NEIGHBOURS, key=len, reverse=True) if mode in op.step.op)
+    return op.layer(Upsample(mode=mode, shape=op.shape), op.tensor("input" if op.is_tensor("input") else "self"))
 
 
 layer_rules(

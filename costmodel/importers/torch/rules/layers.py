@@ -12,7 +12,7 @@ from costmodel.importers.torch.op_call import OpCall, rule, tied
 from costmodel.importers.torch.rules.elementwise import extreme, made
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale, Subtract
-from costmodel.layers.attention import FusedAttention, Softmax, SoftmaxAlong, visible_pairs
+from costmodel.layers.attention import FusedAttention, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.function import Pointwise
 from costmodel.layers.indexing import Chosen, Made
@@ -20,7 +20,7 @@ from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredError, Picked
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
-from costmodel.layers.resize import Padded
+from costmodel.layers.resize import Pad
 from costmodel.layers.shape import Copied
 from costmodel.symbolic.sizes import ceil_div, exact_div, peek, product
 
@@ -229,10 +229,8 @@ def softmax(op: OpCall) -> Tensor:
     """Along any axis."""
     x = op.tensor("self")
     axis = op.axis(x)
-    called = op.step.op.removeprefix("_")
-    if called == "softmax" and axis == len(x.shape) - 1:
-        return op.layer(Softmax(), x)
-    return op.layer(SoftmaxAlong(x.shape[axis], called == "log_softmax"), x)
+    logarithm = op.step.op.removeprefix("_") == "log_softmax"
+    return op.layer(Softmax(None if axis == len(x.shape) - 1 else axis, logarithm), x)
 
 
 @rule("cumsum", "cumprod")
@@ -308,7 +306,7 @@ def _aligned(op: OpCall, mask: Tensor) -> Tensor:
     padded = (*rest, 8 * ceil_div(keys, 8))
     if mask.has(padded):
         return mask
-    whole = op.layer(Padded(padded), mask, name=f"{op.step.name}.mask_padded")
+    whole = op.layer(Pad(shape=padded), mask, name=f"{op.step.name}.mask_padded")
     return op.part(whole, mask.shape, strides_of(whole))
 
 
@@ -431,7 +429,7 @@ def cross_entropy(op: OpCall) -> Tensor:
         raise op.fail("with label smoothing has no rule")
     if not op.has("weight") and op.value("reduction", 1) == 1:
         return op.layer(CrossEntropy(), x, target)
-    logarithms = op.layer(SoftmaxAlong(x.shape[1], logarithm=True), x, name=f"{op.step.name}.log_softmax")
+    logarithms = op.layer(Softmax(1, logarithm=True), x, name=f"{op.step.name}.log_softmax")
     return op.layer(Picked(op.shape), logarithms, target, *weights(op, "weight"))
 
 
