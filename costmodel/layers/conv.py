@@ -29,16 +29,18 @@ class Convolving(WeightProduct):
     transposed: bool
 
     def sizes(self, call: Call) -> Product:
-        """Of the implicit product: each output, or in the transpose each input, meets its window and its group."""
-        return self.products(call)[0]
+        """Each output, or in the transpose each input, meets its window and the channels of its group."""
+        channels, *met = call.weights["weight"].shape
+        samples, _, *axes = (call.x if self.transposed else call.y).shape
+        return Product(1, product((samples, *axes)), channels, product(met))
 
     def products(self, call: Call) -> tuple[Product, Product, Product]:
-        """Of the output, of the input's gradient and of the weight's."""
-        own_channels, other, *window = call.weights["weight"].shape
-        own, size = exact_div(own_channels, self.groups), product(window)
-        places = exact_div((call.x if self.transposed else call.y).size, own_channels)
-        gathers, spreads = (Product(self.groups, places, n, k * size) for n, k in ((own, other), (other, own)))
-        of_weight = Product(self.groups, own, other * size, places)
+        """A batch of its groups."""
+        _, places, channels, _ = self.sizes(call)
+        _, other, *window = call.weights["weight"].shape
+        own, size, groups = exact_div(channels, self.groups), product(window), self.groups
+        gathers, spreads = Product(groups, places, own, other * size), Product(groups, places, other, own * size)
+        of_weight = Product(groups, own, other * size, places)
         return (spreads, gathers, of_weight) if self.transposed else (gathers, spreads, of_weight)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -49,7 +51,7 @@ class Convolving(WeightProduct):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """The convolution, and the bias by a kernel of its own: cuDNN's has none, but PyTorch's depthwise one does."""
-        sizes, bias = self.sizes(call), call.weights.get("bias")
+        sizes, bias = self.products(call)[0], call.weights.get("bias")
         depthwise = sizes.batch == call.x.shape[1] and len(call.x.shape) == 4
         separate = None if depthwise else bias
         read = read_of(x for x in call.operands() if x is not separate) + scale_bytes(call)
