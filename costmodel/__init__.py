@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from costmodel.analysis.compare import compare
     from costmodel.analysis.match import match
     from costmodel.analysis.pareto import pareto
+    from costmodel.analysis.predict import Prediction, predict
     from costmodel.analysis.recommend import recommend
     from costmodel.analysis.sensitivity import sensitivity
     from costmodel.analysis.solve import max_batch, max_layers, max_seq, max_width, solve
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from costmodel.architectures.mlp import MLP
     from costmodel.architectures.transformer import Transformer
     from costmodel.architectures.vision_transformer import VisionTransformer
-    from costmodel.cost.prediction import Prediction, predict
     from costmodel.errors import CostModelError
     from costmodel.explorer.page import explore
     from costmodel.hardware.catalogue import load_machine, machines
@@ -55,8 +55,8 @@ _HOMES = {
     "CostModelError": "costmodel.errors",
     "explore": "costmodel.explorer.page",
     **dict.fromkeys(("max_batch", "max_layers", "max_seq", "max_width", "solve"), "costmodel.analysis.solve"),
-    "Prediction": "costmodel.cost.prediction",
-    "predict": "costmodel.cost.prediction",
+    "Prediction": "costmodel.analysis.predict",
+    "predict": "costmodel.analysis.predict",
     "recommend": "costmodel.analysis.recommend",
     "match": "costmodel.analysis.match",
     "Machine": "costmodel.hardware.machine",

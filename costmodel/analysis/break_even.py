@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
+from costmodel.analysis.predict import Prediction
 from costmodel.analysis.search import Curve, VariedSize, last_true, open_question, varied_size
-from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table

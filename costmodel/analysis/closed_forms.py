@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import check_applies, trace
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import ALL, QUANTITIES, TIMED
 from costmodel.cost.recipes import SIDES, SIZES, settings_at
 from costmodel.errors import CostModelError, unknown

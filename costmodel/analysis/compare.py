@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.closed_forms import varied
 from costmodel.analysis.match import Match, nearest
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, plain
 from costmodel.cost.question import heading
 from costmodel.cost.report import headline

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import VariedSize, size_of
 from costmodel.analysis.solve import solve_for
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import show_change, shower
 from costmodel.errors import CostModelError

@@ -13,10 +13,10 @@ from math import isqrt, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.analysis.checkpoint import show_checkpoint
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import Curve, last_true
 from costmodel.analysis.solve import solve_for
 from costmodel.architectures.trace import check_applies
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, wrapped
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_few

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.base import Allowed, Architecture
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.documents.description import unknown_field
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import sympy
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import size_names, size_of, varied_size
 from costmodel.cost.explanation import definitions_of
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import TIMED
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
@@ -137,7 +137,7 @@ def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
     if not value:
         raise SettingError(f"{quantity} is 0 here: ask for one that is not, such as memory.peak")
     point: dict[Any, int] = {_symbol(d.symbol): d.value for d in definitions_of(prediction)}
-    formula = _smooth(expression(prediction.symbolic().value(quantity)).sympy(), point)
+    formula = _smooth(expression(prediction.symbolic().number(quantity)).sympy(), point)
     ranked = []
     for definition in definitions_of(prediction):
         slope = _fraction(sympy.diff(formula, _symbol(definition.symbol)).subs(point))

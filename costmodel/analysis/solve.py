@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
+from costmodel.analysis.predict import Prediction
 from costmodel.analysis.search import (
     Curve,
     PeakMemory,
@@ -18,7 +19,6 @@ from costmodel.analysis.search import (
     varied_size,
 )
 from costmodel.cost.budget import fit
-from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import BETTER, TIMED, plain
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import (

@@ -70,7 +70,7 @@ def predict(
     --steps with its energy if --pue is given, its carbon if --intensity is, and its money if there is a price. As a
     picture --out draws what each part has, or with --on the roofline.
     """
-    from costmodel.cost.prediction import predict as predicted
+    from costmodel.analysis.predict import predict as predicted
 
     run = {name: value for name, value in run.items() if value is not None}
     of_time = {"--tier": tier, "--allow-tf32": allow_tf32, "--channels-last": channels_last}
@@ -127,7 +127,7 @@ def _with_run(time: Time, options: dict[str, Any]) -> Reply:
 )
 def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
     """One quantity: its formula, what each letter is, the numbers put in, its value and its sources."""
-    from costmodel.cost.prediction import predict as predicted
+    from costmodel.analysis.predict import predict as predicted
 
     return predicted(model, **settings).explain(quantity)
 
@@ -146,7 +146,7 @@ def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
 )
 def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: dict[str, Any]) -> Any:
     """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
-    from costmodel.cost.prediction import predict as predicted
+    from costmodel.analysis.predict import predict as predicted
 
     prediction = predicted(model, **settings)
     if choose:
@@ -167,6 +167,6 @@ def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: d
 )
 def timeline(model: str, settings: dict[str, Any]) -> Any:
     """What is alive at the steps that matter, and where the peak is; with --json at every step."""
-    from costmodel.cost.prediction import predict as predicted
+    from costmodel.analysis.predict import predict as predicted
 
     return predicted(model, **settings).timeline

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.base import Definition
-from costmodel.architectures.trace import trace
-from costmodel.cost.prediction import Prediction
+from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
 from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
 from costmodel.display.answer import Data
@@ -17,7 +16,7 @@ from costmodel.display.table import wrapped
 from costmodel.display.units import UNITS
 from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
-from costmodel.symbolic.guards import expression, symint
+from costmodel.symbolic.guards import expression
 from costmodel.symbolic.reading import Sum, readable
 
 if TYPE_CHECKING:
@@ -185,20 +184,20 @@ def _depth(text: str) -> int:
     return least
 
 
-def explain(prediction: Prediction, quantity: str) -> Explanation:
+def explain(costs: Costs, quantity: str) -> Explanation:
     """See `Prediction.explain`."""
     if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
-    value = int(prediction.value(quantity))
+    value = int(costs.number(quantity))
     for generic in (True, False):  # each is a trace, and most need one
-        symbolic = prediction.symbolic(generic=generic)
-        formula = readable(expression(symbolic.value(quantity)), repeats_of(symbolic.tape.root), _EXTENTS)
-        shown = tuple(d for d in definitions_of(prediction) if d.symbol in formula.letters())
+        symbolic = costs.symbolic(generic=generic)
+        formula = readable(expression(symbolic.number(quantity)), repeats_of(symbolic.tape.root), _EXTENTS)
+        shown = tuple(d for d in definitions_of(costs) if d.symbol in formula.letters())
         found = formula.value({d.symbol: d.value for d in shown})
         if found == value:
             note = _note(quantity, generic=generic)
             unit = UNITS[quantity.partition(".")[0]]
-            sources, assumed = _sources(prediction, quantity), _assumed(quantity, prediction)
+            sources, assumed = _sources(costs, quantity), _assumed(quantity, costs)
             return Explanation(quantity, unit, formula, shown, value, sources, note, assumed)
     raise ArithmeticError(f"the formula of {quantity} gives {found}, not {value}")
 
@@ -212,68 +211,38 @@ def _note(quantity: str, *, generic: bool) -> str:
     return ""
 
 
-def _assumed(quantity: str, prediction: Prediction) -> tuple[str, ...]:
+def _assumed(quantity: str, costs: Costs) -> tuple[str, ...]:
     """What a quantity of the batch takes for granted; weights and what is of their size take nothing."""
     if quantity.partition(".")[0] not in ("flops", "pointwise_flops") and quantity not in _OF_THE_BATCH:
         return ()
-    return tuple(f"{topic}: {said}" for topic, said in prediction.model.assumptions(prediction.batch_shape))
+    return tuple(f"{topic}: {said}" for topic, said in costs.model.assumptions(costs.batch_shape))
 
 
 _OF_THE_BATCH = ("memory.activations", "memory.temporaries", "memory.peak")
 
 
-def definitions_of(prediction: Prediction) -> list[Definition]:
+def definitions_of(costs: Costs) -> list[Definition]:
     """A letter for each size of the batch and of the model."""
-    extent = prediction.batch_shape
+    extent = costs.batch_shape
     definitions = [Definition("B", "batch size", extent.batch)]
     if extent.seq is not None:
         definitions.append(Definition("T", "sequence length", extent.seq))
-    if prediction.settings.past is not None:
+    if costs.settings.past is not None:
         definitions.append(Definition("P", "tokens in the cache", int(extent.past or 0)))
-    if extent.target is not None and prediction.settings.target_seq is not None:
+    if extent.target is not None and costs.settings.target_seq is not None:
         definitions.append(Definition("T_t", "target length", extent.target))
     if extent.image is not None:
         height, width = extent.image
         definitions += [Definition("H", "image height", height), Definition("W", "image width", width)]
-    return definitions + list(prediction.model.size_fields().values())
+    return definitions + list(costs.model.size_fields().values())
 
 
-def with_letters(prediction: Prediction, *, generic: bool) -> Prediction:
-    """The same question with a letter for each size.
-
-    generic: with a batch of at least two rows and tokens and an image of at least 64 pixels, where no axis happens to
-    have size 1 and to be treated as such.
-    """
-    model, extent = prediction.model, prediction.batch_shape
-    changes: dict[str, Any] = {"batch": symint("B", max(extent.batch, 2) if generic else extent.batch)}
-    if extent.seq is not None and prediction.settings.mode != "decode":
-        changes["seq"] = symint("T", max(extent.seq, 2) if generic else extent.seq)
-    if prediction.settings.past is not None:
-        changes["past"] = symint("P", prediction.settings.past)
-    if extent.target is not None and prediction.settings.target_seq is not None:
-        changes["target_seq"] = symint("T_t", max(extent.target, 2) if generic else extent.target)
-    if extent.image is not None:
-        sides = (_at_least_64(side) if generic else side for side in extent.image)
-        changes["image"] = tuple(symint(name, side) for name, side in zip("HW", sides, strict=True))
-    model = model.with_sizes({field: symint(d.symbol, d.value) for field, d in model.size_fields().items()})
-    settings = replace(prediction.settings, **changes)
-    return Prediction(model, settings, trace(model, settings))
-
-
-def _at_least_64(side: int) -> int:
-    while side < 64:  # doubled, since some networks halve the image so often that it must divide
-        side = 2 * side
-    return side
-
-
-def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:
+def _sources(costs: Costs, quantity: str) -> tuple[str, ...]:
     """What the formulas rest on: the source of each kind that adds to the quantity."""
     fields = ROW_COLUMNS.get(quantity, ())
-    kinds = dict.fromkeys(row.kind for row in prediction.layers if any(getattr(row, field) for field in fields))
-    by_kind = {call.layer.kind: call.layer.source for call in prediction.tape.root.calls()} | {
-        CHECKPOINT: CHECKPOINTING
-    }
-    settings = prediction.settings
+    kinds = dict.fromkeys(row.kind for row in costs.layers if any(getattr(row, field) for field in fields))
+    by_kind = {call.layer.kind: call.layer.source for call in costs.tape.root.calls()} | {CHECKPOINT: CHECKPOINTING}
+    settings = costs.settings
     other = _OTHER_SOURCES.get(quantity, "").format(
         optimizer=settings.states.describe(),
         source=settings.states.source,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from costmodel.cost.costs import Costs
 from costmodel.cost.question import question
 from costmodel.cost.rows import Row, rows_of
 from costmodel.display.table import Cells, Marked, Table, narrowed, printable, styled, wrapped
@@ -15,13 +16,12 @@ from costmodel.graph.tensor import show_shape
 from costmodel.layers.attention import FusedAttention
 
 if TYPE_CHECKING:
-    from costmodel.cost.prediction import Prediction
     from costmodel.training.optimizers import Optimizer
     from costmodel.training.precision import Precision
     from costmodel.training.settings import CacheName
 
 
-def conventions(p: Prediction) -> list[tuple[str, str]]:
+def conventions(p: Costs) -> list[tuple[str, str]]:
     """The conventions in force, as (topic, sentence)."""
     settings = p.settings
     rule = "as PyTorch's FlopCounterMode counts them" if settings.flop_rule == "pytorch" else "by plain arithmetic"
@@ -62,7 +62,7 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
     ]
 
 
-def _training(p: Prediction) -> list[tuple[str, str]]:
+def _training(p: Costs) -> list[tuple[str, str]]:
     settings = p.settings
     loss = p.model.default_loss if settings.loss == "default" else settings.loss
     saved = f"with what the loss ({loss}) keeps" if loss else "loss left out"
@@ -121,7 +121,7 @@ MOST_ROWS = 60
 """More layers than this are shown by scope; `Prediction.layers` always has each."""
 
 
-def text(p: Prediction, depth: int | None = None, shapes: bool = False) -> str:
+def text(p: Costs, depth: int | None = None, shapes: bool = False) -> str:
     """The whole report as aligned plain text, without a final newline; `depth` and `shapes` as `Prediction.report`."""
     head = [styled(narrowed(headline(p)), "strong"), narrowed(verdict(p))]
     parts = ["\n".join(head), *(table.text() for table in tables(p, depth, shapes))]
@@ -130,7 +130,7 @@ def text(p: Prediction, depth: int | None = None, shapes: bool = False) -> str:
     return "\n\n".join([*parts, "\n".join(said)])
 
 
-def html(p: Prediction) -> str:
+def html(p: Costs) -> str:
     """The same for a notebook. Everything is escaped; colours are the page's own, so that it reads in dark mode."""
     from html import escape
 
@@ -142,23 +142,23 @@ def html(p: Prediction) -> str:
     return f'<div style="overflow-x:auto">{head}{drawn}{notes}{details}</div>'
 
 
-def headline(p: Prediction) -> str:
+def headline(p: Costs) -> str:
     """The question in one line: the model and how it is run."""
     return question(p.model, p.settings)
 
 
-def verdict(p: Prediction) -> str:
+def verdict(p: Costs) -> str:
     """What most people ask first, in one line."""
     flops = f"{show_flops(p.flops.hardware)} a step" if p.settings.training else show_flops(p.flops.forward)
     return f"{show_count(p.params)} parameters, {flops}, peak {show_bytes(p.memory.peak)}"
 
 
-def tables(p: Prediction, depth: int | None = None, shapes: bool = False) -> list[Table]:
+def tables(p: Costs, depth: int | None = None, shapes: bool = False) -> list[Table]:
     """Totals, memory and layers."""
     return [_arithmetic(p), _memory(p), _layers(p, depth, shapes)]
 
 
-def _arithmetic(p: Prediction) -> Table:
+def _arithmetic(p: Costs) -> Table:
     rows: list[Cells] = [("params", show_count(p.params), show_exact(p.params), "")]
     if p.settings.training and p.trainable_params != p.params:
         rows.append(("trained", show_count(p.trainable_params), show_exact(p.trainable_params), ""))
@@ -178,7 +178,7 @@ def _arithmetic(p: Prediction) -> Table:
     return Table(("Totals", "", "exact", "pointwise, apart"), rows)
 
 
-def _memory(p: Prediction) -> Table:
+def _memory(p: Costs) -> Table:
     remarks = {
         "masters": "the optimizer's copies of the weights",
         "optimizer": printable(p.settings.states.describe()) if p.settings.training else "",
@@ -203,7 +203,7 @@ def _memory(p: Prediction) -> Table:
     return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))
 
 
-def _layers(p: Prediction, depth: int | None, shapes: bool) -> Table:
+def _layers(p: Costs, depth: int | None, shapes: bool) -> Table:
     columns = [column for column in COLUMNS if p.settings.training or not column.of_training]
     if shapes:
         made = {call.name: show_shape(call.y.shape) for call in p.tape.root.calls()}
@@ -292,7 +292,7 @@ def _layer_count(layers: int) -> str:
 _FIGURES = [name for name in Row._fields if name not in ("name", "kind", "repeat")]
 
 
-def footnotes(p: Prediction) -> list[str]:
+def footnotes(p: Costs) -> list[str]:
     """What the table of layers leaves out, and where counted FLOPs are not what arithmetic says."""
     notes: list[str] = []
     free: Counter[str] = Counter()

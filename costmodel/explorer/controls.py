@@ -8,11 +8,11 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from costmodel.analysis.closed_forms import ClosedForms, open_sizes, varied
+from costmodel.analysis.predict import predict
 from costmodel.analysis.sweep.axes import Axis, label_of, read_axes
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.trace import applicable, batch_shape
-from costmodel.cost.prediction import predict
 from costmodel.cost.recipes import SIDES
 from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.explorer.regimes import Size

@@ -10,9 +10,9 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from costmodel.analysis.closed_forms import ClosedForms, Leaf, Refusal
+from costmodel.analysis.predict import Prediction
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
-from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.rows import Row
 from costmodel.explorer.laws import key_of, numbers_of

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.costs import Costs
 from costmodel.display.units import read_amount, read_text
 from costmodel.documents.description import ALL, Description, Listed
 from costmodel.documents.files import read_named
@@ -69,7 +69,7 @@ class MeasuredStep(NamedTuple):
     """A step as it was measured. row: the text that says so. allow_tf32, channels_last: see `Prediction.on`."""
 
     row: str
-    prediction: Prediction
+    prediction: Costs
     stack: Stack
     seconds: float
     allow_tf32: bool | None = None
@@ -94,7 +94,7 @@ def measured_step(row: str) -> MeasuredStep:
     stack = Stack.named(str(settings.pop("stack", "eager")))
     how = {name: _truth(name, settings.pop(name), row) for name in ("allow_tf32", "channels_last") if name in settings}
     try:
-        prediction = predict(words[0], **settings)
+        prediction = Costs.of(words[0], **settings)
     except CostModelError as error:
         raise SettingError(f"measured {shown(row)}: {error}") from None
     return MeasuredStep(row, prediction, stack, _seconds(result, prediction, row), **how)
@@ -114,7 +114,7 @@ def _truth(name: str, value: Any, row: str) -> bool:
     return value == "true"
 
 
-def _seconds(text: str, prediction: Prediction, row: str) -> float:
+def _seconds(text: str, prediction: Costs, row: str) -> float:
     """Seconds of a step from a time, or from samples or tokens a second."""
     if "/" not in text:
         return read_amount(text, f"measured {shown(row)}: time", "s")

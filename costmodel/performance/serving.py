@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, get_args
 
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.costs import Costs
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes
@@ -306,7 +306,7 @@ class Serving(Answer):
         constants = constants if unpack is None else constants.changed(unpack8=unpack, unpack4=unpack)
         return Time(asked, self.machine, self.engine.starts, "typical", constants)
 
-    def _predicted(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Prediction:
+    def _predicted(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Costs:
         cache: dict[str, Any] = {"cache": self.engine.cache}
         if self.engine.cache == "paged":
             cache["page_size"] = self.engine.page_size
@@ -316,7 +316,7 @@ class Serving(Answer):
             own["attention"] = "efficient" if model.latent is not None or model.positions == "relative" else "flash"
         else:
             fused = model  # the kernels of PyTorch that were asked for
-        return predict(fused, **{"mode": mode, "batch": batch, **cache, **own, **sizes})  # type: ignore[arg-type]
+        return Costs.of(fused, **{"mode": mode, "batch": batch, **cache, **own, **sizes})  # type: ignore[arg-type]
 
     @cached_property
     def _drafting(self) -> Transformer | None:

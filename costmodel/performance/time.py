@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from costmodel.cost.prediction import Prediction
+from costmodel.cost.costs import Costs
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.document import parse
@@ -68,7 +68,7 @@ class Time(Answer):
 
     def __init__(
         self,
-        prediction: Prediction,
+        prediction: Costs,
         machine: Machine,
         stack: Stack,
         tier: Tier,
@@ -402,7 +402,7 @@ def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, flo
 
 
 def time_on(
-    prediction: Prediction,
+    prediction: Costs,
     machine: str | os.PathLike[str] | Machine | Calibration,
     *,
     stack: OneStack = "eager",

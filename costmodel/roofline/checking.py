@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
+from costmodel.analysis.predict import Prediction
 from costmodel.architectures.base import Architecture
-from costmodel.cost.prediction import Prediction
 from costmodel.cost.rows import traffic
 from costmodel.display.units import read_budget, show_seconds
 from costmodel.errors import SettingError, shown

@@ -9,10 +9,10 @@ from typing import Any, Literal, Unpack
 
 import numpy
 
+from costmodel.analysis.predict import Prediction
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction
 from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
 from costmodel.importers.torch.model import Imported

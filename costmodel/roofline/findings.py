@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from costmodel.cost.prediction import Prediction
+from costmodel.analysis.predict import Prediction
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.rooflines import Ceiling, Chart, Dot

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Unpack
 
+from costmodel.analysis.predict import Prediction
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import OF_TRAINING
-from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Cells, Table, printable

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import predict
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_change

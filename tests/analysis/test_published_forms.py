@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import sympy
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction, predict
 
 B, T, L, V, d, h, n_ctx = sympy.symbols("B T L V d h n_ctx", integer=True, positive=True)
 

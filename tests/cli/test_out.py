@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+from costmodel.analysis.predict import predict
 from costmodel.cli.commands import Verb, Verbs, costmodel
-from costmodel.cost.prediction import predict
 from tests.command import here, refused
 
 MLP = ("mlp-mnist", "--batch", "4")

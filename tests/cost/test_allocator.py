@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
 from costmodel.cost.allocator import MEBIBYTE, Block, CachingAllocator, in_blocks, replay
-from costmodel.cost.prediction import predict
 from costmodel.errors import SettingError
 from tests.strategies import questions
 

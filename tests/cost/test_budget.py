@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
-from costmodel.cost.prediction import predict
 from costmodel.display.units import read_budget
 from costmodel.errors import SettingError
 from tests.command import here, refused

@@ -8,9 +8,9 @@ import pytest
 import sympy
 
 import costmodel as cm
+from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import UnknownNameError
 

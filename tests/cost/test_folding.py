@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.timeline import Alive, Timeline
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor

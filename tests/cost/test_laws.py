@@ -9,12 +9,12 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.allocator import exactly
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, SUMMED
 from costmodel.cost.rows import Row
 from costmodel.cost.timeline import standing_of

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.analysis.predict import Prediction
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.parts import Head
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction
 from tests.command import here
 
 TRANSFORMERS = st.builds(

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.analysis.predict import Prediction
 from costmodel.architectures.trace import trace
-from costmodel.cost.prediction import Prediction
 from costmodel.graph.recomputation import Recomputation, is_named, paths_to
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor

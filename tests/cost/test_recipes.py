@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.analysis.predict import Prediction
 from costmodel.architectures.trace import check_applies, trace
-from costmodel.cost import prediction, recipes
-from costmodel.cost.prediction import Prediction
+from costmodel.cost import costs, recipes
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.training.settings import Settings
 from tests.profiles import examples
@@ -112,7 +112,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("numbers" if type(settings.batch) is int else "letters")
         return trace(model, settings)
 
-    monkeypatch.setattr(prediction, "trace", counted)
+    monkeypatch.setattr(costs, "trace", counted)
     return seen
 
 

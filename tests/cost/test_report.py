@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 import costmodel as cm
-from costmodel.cost.prediction import Prediction, predict
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.cost.report import COLUMNS, is_free, tables
 from costmodel.errors import CostModelError, SettingError
 from costmodel.layers.activation import Relu

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.timeline import Alive
 from costmodel.symbolic.sizes import SymInt
 from tests.strategies import mlps, questions, transformers

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.timeline import Step, Timeline, milestones
 from costmodel.display.units import binary_unit, show_bytes
 from costmodel.training.settings import Settings

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from costmodel.cost.prediction import Prediction
+from costmodel.analysis.predict import Prediction
 
 
 class Cost(NamedTuple):

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import predict
 from costmodel.layers.adaptation import Lora
 
 from . import models

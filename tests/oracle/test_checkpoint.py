@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import predict
 from costmodel.errors import SettingError
 
 from . import models, streams

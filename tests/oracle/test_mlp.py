@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
-from costmodel.cost.prediction import predict
 from costmodel.errors import SettingError
 from costmodel.graph.tensor import Device
 

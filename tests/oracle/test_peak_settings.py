@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import costmodel as cm
+from costmodel.analysis.predict import Prediction
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction
 from tests.oracle import models
 from tests.oracle.autocasting import GpuAutocast
 from tests.oracle.measure import meta

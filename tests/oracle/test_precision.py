@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import predict
 
 from . import models
 from .autocasting import GpuAutocast

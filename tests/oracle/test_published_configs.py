@@ -17,9 +17,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.vision_transformer import VisionTransformer
-from costmodel.cost.prediction import predict
 from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import ENCODERS, FAMILIES
 from tests.importers.test_published_files import PUBLISHED as FILES

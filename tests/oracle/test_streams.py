@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.cost.prediction import predict
+from costmodel.analysis.predict import predict
 from costmodel.importers.files import build
 
 from . import models

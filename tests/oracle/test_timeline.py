@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import costmodel as cm
+from costmodel.analysis.predict import Prediction
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
-from costmodel.cost.prediction import Prediction
 from tests.oracle import models
 from tests.oracle.drawn_networks import networks
 from tests.oracle.measure import meta

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import predict
 from costmodel.errors import SpecError
 
 from . import mixers, models, streams

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.encoder_decoder import EncoderDecoder, Sound
 from costmodel.architectures.parts import Head
-from costmodel.cost.prediction import predict
 from costmodel.errors import CostModelError
 
 from . import models

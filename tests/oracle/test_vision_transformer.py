@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from costmodel.analysis.predict import predict
 from costmodel.architectures.parts import Pooler
 from costmodel.architectures.vision_transformer import VisionTransformer
-from costmodel.cost.prediction import predict
 
 from . import models
 from .measure import Cost, measure, meta, stated

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import PeakMemory, peaks_along
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.question import heading
 from costmodel.display.figures import DARK, LIGHT, budgets
 from costmodel.display.heatmaps import Heat, heatmap

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-import costmodel  # the names of the whole package, each loaded when it is used: time stands above this floor
-from costmodel.architectures.base import Architecture, BatchShape
-from costmodel.architectures.trace import batch_shape, check_applies, trace
-from costmodel.cost.allocator import ALLOTTED, exactly
-from costmodel.cost.quantities import (
-    ALL,
-    FLOP_PARTS,
-    QUANTITIES,
-    ROW_COLUMNS,
-    SUMMED,
-    TIMED,
-    Flops,
-    Lines,
-    Memory,
-    Traffic,
-)
-from costmodel.cost.recipes import Forms, Recipe, recipe_of, settings_at
-from costmodel.cost.rows import Row, idle_params, rows_of
-from costmodel.cost.timeline import (
-    Standing,
-    Timeline,
-    gradient_bytes,
-    lasting,
-    reserved_bytes,
-    standing_of,
-    timeline_of,
-)
+from costmodel.architectures.base import Architecture
+from costmodel.cost.costs import Costs
+from costmodel.cost.quantities import ALL, FLOP_PARTS, TIMED
+from costmodel.cost.rows import Row
 from costmodel.display.answer import Data
 from costmodel.display.units import whole
-from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
-from costmodel.graph.tape import Tape
-from costmodel.importers.files import settings_of
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.base import Layer
-from costmodel.training.dtypes import size_bytes
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import OneStack, Settings, takes_settings
 
@@ -52,22 +26,14 @@ if TYPE_CHECKING:
     from costmodel.cost.budget import Fit
     from costmodel.cost.explanation import Explanation
     from costmodel.hardware.machine import Machine
-    from costmodel.symbolic.sizes import SymInt
-
-C = TypeVar("C", bound=Lines)
+    from costmodel.performance.time import Time
 
 LEAST_BYTES = 1024
-"""Fewer bytes than this are a budget of `Prediction.fits` only as text: whoever writes 24 means 24 GiB."""
-MOST_REPLAYED = 20_000
-"""Moments of a step, round by round, that are replayed."""
-MOST_STANDING = 400_000
-"""Tensors there throughout, which are taken before them."""
+"""Fewer bytes than this are a budget of `Costs.fits` only as text: whoever writes 24 means 24 GiB."""
 
 
-class Prediction(Data):
+class Prediction(Costs, Data):
     """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for.
-
-    tape: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters then.
 
     Example:
         >>> import costmodel as cm
@@ -79,153 +45,8 @@ class Prediction(Data):
 
     """
 
-    _recipe: Recipe | None = None
-    _forms: Forms | None = None
-
-    def __init__(self, model: Architecture, settings: Settings, tape: Tape | None = None) -> None:
-        self.model = model
-        self.settings = settings
-        if tape is not None:
-            self.tape = tape
-            return
-        self._recipe, self._point = recipe_of(model, settings)
-        self._forms = self._recipe.known(self._point)
-        if self._forms is None:
-            _ = self.tape  # what cannot be is refused here
-
     @cached_property
-    def tape(self) -> Tape:
-        """What is recorded of a step."""
-        return trace(self.model, self.settings)
-
-    @cached_property
-    def batch_shape(self) -> BatchShape:
-        """The sizes of one batch."""
-        return batch_shape(self.model, self.settings)
-
-    @cached_property
-    def layers(self) -> list[Row]:
-        """A row for each layer, repeats folded; rows add up to the totals."""
-        return rows_of(self.tape, self.settings.flop_rule, self.settings.accumulate)
-
-    @cached_property
-    def params(self) -> int:
-        """Trained weights, each counted once (tied ones too)."""
-        return self._number("params")
-
-    @cached_property
-    def trainable_params(self) -> int:
-        """Weights that are trained: all but the frozen ones, each counted once; none in inference."""
-        return self._number("trainable_params")
-
-    @cached_property
-    def active_params(self) -> int:
-        """Weights that one token meets: of experts only those that it chooses, of all else everything."""
-        return self._number("active_params")
-
-    @cached_property
-    def flops(self) -> Flops:
-        """Contraction FLOPs, a multiply-add being two."""
-        return self._lines(Flops, "flops")
-
-    @cached_property
-    def pointwise_flops(self) -> Flops:
-        """All other arithmetic."""
-        return self._lines(Flops, "pointwise_flops")
-
-    def _lines(self, kind: type[C], group: str) -> C:
-        return kind(*[self._number(f"{group}.{line}") for line in kind.__dataclass_fields__])
-
-    def _number(self, quantity: str) -> int:
-        """A quantity by the form that is known to hold here, else from the tape."""
-        if self._forms is not None:
-            return self._forms[quantity].value(self._point)
-        if quantity in SUMMED:
-            return sum([getattr(row, column) for column in ROW_COLUMNS[quantity] for row in self.layers])
-        if quantity in _FROM_TAPE:
-            return _FROM_TAPE[quantity](self)
-        return getattr(self._standing, quantity.removeprefix("memory."))
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        """Bytes alive, by category, at every step of forward, backward and the optimizer."""
-        asked = self.settings
-        exact = asked.allocator == "exact"
-        standing = self._standing if exact else standing_of(self.tape, asked, ALLOTTED[asked.allocator])
-        return timeline_of(self.model, self.tape, asked, standing)
-
-    @cached_property
-    def _standing(self) -> Standing:
-        return standing_of(self.tape, self.settings, exactly)
-
-    @cached_property
-    def reserved(self) -> int:
-        """Segments that PyTorch's CUDA caching allocator takes from the device for one step [bytes], replayed.
-
-        Raises SettingError where the step has too many moments to replay.
-        """
-        if self.timeline.happenings > MOST_REPLAYED:
-            raise SettingError(
-                f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
-                "use timeline.peak"
-            )
-        standing = sum(times for _, _, times in lasting(self.tape, self.settings))
-        if standing > MOST_STANDING:
-            raise SettingError(
-                f"{standing:,} tensors that stay are too many to replay (at most {MOST_STANDING:,}): use timeline.peak"
-            )
-        return reserved_bytes(self.tape, self.settings)
-
-    @cached_property
-    def memory(self) -> Memory:
-        """Memory by purpose [bytes]."""
-        if self._forms is None and self._recipe is not None and "timeline" not in vars(self):
-            self._forms = self._recipe.learn(self._point, self._in_letters)
-        return self._lines(Memory, "memory")
-
-    def _in_letters(self, letters: Mapping[str, SymInt]) -> dict[str, int]:
-        """Every quantity, with letters for sizes."""
-        settings = replace(self.settings, **settings_at(letters))
-        prediction = Prediction(self.model, settings, trace(self.model, settings))
-        return {quantity: prediction.value(quantity) for quantity in QUANTITIES}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds: formulas are found again when they are asked for."""
-        left_out = ("_symbolic", "_recipe", "_point", "_forms")
-        return {name: value for name, value in vars(self).items() if name not in left_out}
-
-    @cached_property
-    def traffic(self) -> Traffic:
-        """What a forward pass moves to and from memory at least [bytes]."""
-        return self._lines(Traffic, "traffic")
-
-    @cached_property
-    def kv_bytes_per_token(self) -> int:
-        """What decoding keeps of one more token of one sample, as long as no window is full [bytes]; 0 in training."""
-        return self._number("kv_bytes_per_token")
-
-    def symbolic(self, *, generic: bool = False) -> Prediction:
-        """The same question with a letter for each size: its numbers come with formulas.
-
-        generic: at sizes of a batch that are nowhere 1 if the model allows: formulas hold more widely.
-        """
-        from costmodel.cost.explanation import with_letters
-
-        if generic not in self._symbolic:
-            try:
-                self._symbolic[generic] = with_letters(self, generic=generic)
-            except CostModelError:
-                if not generic:
-                    raise
-                self._symbolic[generic] = self.symbolic()
-        return self._symbolic[generic]
-
-    @cached_property
-    def _symbolic(self) -> dict[bool, Prediction]:
-        return {}
-
-    @cached_property
-    def time(self) -> costmodel.Time:
+    def time(self) -> Time:
         """How long a step takes on the machine of the setting `on`. Raises SettingError if there is none."""
         if self.settings.on is None:
             raise SettingError("time is of a machine: give one, such as on='h100-sxm'")
@@ -237,18 +58,9 @@ class Prediction(Data):
 
         Raises UnknownNameError, SettingError.
         """
-        if not isinstance(quantity, str):
-            raise unknown("quantity", shown(quantity), ALL)
-        if quantity in TIMED:
-            return self.time.value(quantity)
-        if quantity not in QUANTITIES:
-            raise unknown("quantity", quantity, ALL)
-        if self._forms is not None:
-            return self._number(quantity)
-        value: Any = self
-        for part in quantity.split("."):
-            value = getattr(value, part)
-        return value
+        if not isinstance(quantity, str) or quantity not in ALL:
+            raise unknown("quantity", quantity if isinstance(quantity, str) else shown(quantity), ALL)
+        return self.time.value(quantity) if quantity in TIMED else self.number(quantity)
 
     def formula(self, quantity: str) -> sympy.Expr:
         """A quantity as a sympy expression in the model's own letters. Raises UnknownNameError."""
@@ -281,7 +93,7 @@ class Prediction(Data):
         tier: Literal["ceiling", "typical", "calibrated"] | None = None,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
-    ) -> costmodel.Time:
+    ) -> Time:
         """How long one step takes on a machine, why, and how far that may be off.
 
         Args:
@@ -298,7 +110,9 @@ class Prediction(Data):
             CostModelError: what is wrong with the question, in one line.
 
         """
-        return costmodel.time_on(
+        from costmodel.performance.time import time_on
+
+        return time_on(
             self,
             machine,
             stack=stack,
@@ -442,18 +256,6 @@ class Prediction(Data):
         return html(self)
 
 
-_FROM_TAPE: dict[str, Callable[[Prediction], int]] = {
-    "trainable_params": lambda p: sum(s.elements * s.times for s in p.tape.trained),
-    "active_params": lambda p: p.params - idle_params(p.tape),
-    "memory.gradients": lambda p: gradient_bytes(p.tape, exactly),
-    "memory.temporaries": lambda p: p.timeline.temporaries,
-    "memory.peak": lambda p: p.timeline.peak,
-    "memory.cache": lambda p: sum(s.bytes * s.times for s, _ in p.tape.cached),
-    "kv_bytes_per_token": lambda p: sum(size_bytes(token, s.dtype) * s.times for s, token in p.tape.cached),
-}
-"""Quantities that are no sums of rows' columns; other lines of memory are those of what is there throughout."""
-
-
 @takes_settings()
 def predict(
     model: Architecture | Layer | str, *, input: Sequence[int] | None = None, **settings: Unpack[GivenSettings]
@@ -474,19 +276,4 @@ def predict(
         124439808
 
     """
-    if isinstance(model, Layer):
-        from costmodel.architectures.single import alone
-
-        model, settings["batch"] = alone(model, input, settings.get("batch"))
-    elif input is not None:
-        raise SettingError(f"input={shown(input)} is for a layer by itself: leave it out")
-    if not isinstance(model, Architecture):
-        from costmodel.importers.zoo import load
-
-        model = load(model)
-    asked = settings_of(settings)
-    check_applies(model, asked)
-    try:
-        return Prediction(model, asked)
-    except ShapeError as error:
-        raise ShapeError(f"{model.file}: {error}" if model.file else str(error)) from None
+    return Prediction.of(model, input, **settings)
