@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import AbstractLayer, Alias, Block, Call, Origin, Storage, Tensor
-from costmodel.layers.attention import Insert
+from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.layers.base import LayerFlops
-from costmodel.layers.embedding import Table
-from costmodel.layers.experts import ExpertLinear
 from costmodel.layers.kernels import moved
-from costmodel.layers.linear import OfHeads
-from costmodel.symbolic.sizes import exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 
 CHECKPOINT = "checkpoint"
@@ -95,14 +89,12 @@ def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
     for entry in block.entries:
         if isinstance(entry, Call):
             yield _row(entry, charged, flop_rule)
-            continue
-        if isinstance(entry, Alias):
-            continue
-        if entry.recomputed:
-            saved = _newly_kept(entry.saved, charged, "computed")
-            name = next(entry.calls()).name.rpartition(".")[0]
-            yield Row(f"{name}.{CHECKPOINT}".lstrip("."), CHECKPOINT, entry.times, 0, 0, 0, 0, 0, saved, 0)
-        yield from _rows(entry, charged, flop_rule)
+        elif isinstance(entry, Block):
+            if entry.recomputed:
+                saved = _newly_kept(entry.saved, charged, "computed")
+                name = next(entry.calls()).name.rpartition(".")[0]
+                yield Row(f"{name}.{CHECKPOINT}".lstrip("."), CHECKPOINT, entry.times, 0, 0, 0, 0, 0, saved, 0)
+            yield from _rows(entry, charged, flop_rule)
 
 
 def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
@@ -157,10 +149,9 @@ def idle_params(tape: Tape) -> int:
     """Weights that one token does not meet: those of the experts that it does not choose."""
     idle: dict[Storage, int] = {}
     for call in tape.root.calls():
-        if isinstance(layer := call.layer, ExpertLinear):
+        if (share := call.layer.idle) is not None:
             for weight in call.stored.values():
-                left = exact_div(weight.size, layer.experts) * (layer.experts - layer.chosen)
-                idle[weight.storage] = left * weight.storage.times
+                idle[weight.storage] = share.of(weight.size) * weight.storage.times
     return sum(idle.values())
 
 
@@ -168,33 +159,16 @@ def _contractions(work: LayerFlops, flop_rule: str) -> int:
     return work.contractions if work.counted is None or flop_rule == "arithmetic" else work.counted
 
 
-@cache
-def _reads_part(kind: type[AbstractLayer]) -> bool:
-    """Whether layers of a kind read a part of a weight; asked once of each, for abstract classes answer slowly."""
-    return issubclass(kind, Table | ExpertLinear | OfHeads)
-
-
 def _read(call: Call, x: Tensor) -> int:
-    """Bytes that a call reads of one operand: of a table the rows looked up, of experts no more than have rows.
-
-    Of weights in few bits their scales too; of a matrix that two products share, the rows that each takes.
-    """
+    """Bytes that a call reads of one operand; of weights in few bits their scales too."""
     if x.storage.role != "weight":
         return moved(x)
-    layer, some, every = call.layer, 1, 1
-    if _reads_part(type(layer)):
-        if isinstance(layer, Table):
-            return size_bytes(call.y.size, x.dtype)
-        if isinstance(layer, ExpertLinear):
-            every = layer.experts
-            some = minimum(every if layer.busy is None else layer.busy, call.x.shape[0])
-        if isinstance(layer, OfHeads):
-            every = exact_div(x.shape[0], call.x.shape[1])
-            some = layer.rows(call)
-    numbers = size_bytes(exact_div(x.size, every) * some, x.dtype)
-    if x.dtype != call.tape.precision.quantised:
-        return numbers
-    return numbers + exact_div(call.tape.precision.scale_bytes(x.shape), every) * some
+    share, precision = call.layer.reads(call, x), call.tape.precision
+    size = size_bytes(x.size if share is None else share.of(x.size), x.dtype)
+    if x.dtype != precision.quantised:
+        return size
+    scales = precision.scale_bytes(x.shape)
+    return size + (scales if share is None else share.of(scales))
 
 
 class Moved(NamedTuple):
@@ -209,7 +183,7 @@ class Moved(NamedTuple):
 def moved_by(call: Call) -> Moved:
     """Nothing for a view; rows are spread over as many experts as they can be; of a cache, what is seen of it."""
     y = call.y
-    if type(call.layer) is Insert:  # final: asking an abstract class about an instance takes ten times as long
+    if call.layer.overwrites:
         x = call.inputs[1]
         written = size_bytes(x.size, y.dtype)
         return Moved(x.bytes + written, kv_written=written)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
 from costmodel.graph.kernel import Kernel
-from costmodel.symbolic.sizes import SymInt, branch_value, product
+from costmodel.symbolic.sizes import SymInt, branch_value, exact_div, product
 from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
 
 if TYPE_CHECKING:
@@ -324,6 +324,17 @@ class Workspace(NamedTuple):
     later: int | None = None
 
 
+class Share(NamedTuple):
+    """Some of so many equal parts of a tensor."""
+
+    some: int
+    every: int
+
+    def of(self, whole: int) -> int:
+        """So much of a whole."""
+        return exact_div(whole, self.every) * self.some
+
+
 class AbstractLayer(ABC):
     """Abstract: what a call asks of its layer kind. `x` and `y` are the call's first input and its output."""
 
@@ -335,6 +346,8 @@ class AbstractLayer(ABC):
     """Whether its weights are never trained."""
     converts: ClassVar[bool] = False
     """Whether it has the numbers of its input in another data type."""
+    raises_half: ClassVar[bool] = False
+    """Whether a kernel of its own reads fp16 where autocast has raised it to fp32, as at::_softmax half_to_float."""
     overwrites: ClassVar[bool] = False
     """Whether it writes its second input into the memory of its first, which its output is a view of."""
 
@@ -382,6 +395,20 @@ class AbstractLayer(ABC):
     @abstractmethod
     def workspace(self, call: Call) -> Workspace:
         """Working memory."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it goes over windows of its input that may share numbers."""
+        return False
+
+    @property
+    def idle(self) -> Share | None:
+        """The share of each weight that one token does not meet; None: it meets all."""
+        return None
+
+    def reads(self, call: Call, weight: Tensor) -> Share | None:
+        """The share of a weight that it reads; None: all."""
+        return None
 
     def scattered(self, call: Call) -> bool:
         """Whether gradients are slices of the incoming one none of which lies in one piece."""

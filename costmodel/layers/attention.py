@@ -51,6 +51,7 @@ class Softmax(Unary):
 
     source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
     sorts = "reduction", "reduction"
+    raises_half = True
 
     axis: Count | None = None
     logarithm: bool = False

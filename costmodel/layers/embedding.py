@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Share, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import NO_WORKSPACE, KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.kernels import backward_each, made_beside, made_gradients, stream
 
@@ -25,6 +25,10 @@ class Table(Unbuffered):
 
     def weights(self, call: Call) -> Weights:
         return {"weight": (self.entries_of(call), self.features)}
+
+    def reads(self, call: Call, weight: Tensor) -> Share:
+        """The rows that are looked up."""
+        return Share(call.y.size, weight.size)
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, 0)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.graph.tensor import (
+    Buffers,
+    Call,
+    Gradient,
+    LayerFlops,
+    Shape,
+    Share,
+    Storage,
+    Tensor,
+    Weights,
+    Workspace,
+)
 from costmodel.layers.base import (
     KeepsNothing,
     Movement,
@@ -206,10 +217,18 @@ class ExpertLinear(WeightProduct):
         """Experts that rows are spread over: as many as there are rows, at most."""
         return minimum(self.experts if self.busy is None else self.busy, call.x.shape[0])
 
+    @property
+    def idle(self) -> Share:
+        """Experts that a token does not choose."""
+        return Share(self.experts - self.chosen, self.experts)
+
+    def reads(self, call: Call, weight: Tensor) -> Share:
+        """Busy experts alone."""
+        return Share(self._busy(call), self.experts)
+
     def read_bytes(self, call: Call) -> int:
         """The rows, and the weights of busy experts alone."""
-        busy, weights = self._busy(call), call.weights.values()
-        read = sum(size_bytes(exact_div(w.size, self.experts) * busy, w.dtype) for w in weights)
+        read = sum(size_bytes(self.reads(call, w).of(w.size), w.dtype) for w in call.weights.values())
         return moved(call.x) + read + scale_bytes(call)
 
 

@@ -11,6 +11,7 @@ from costmodel.graph.tensor import (
     Gradient,
     LayerFlops,
     Shape,
+    Share,
     Storage,
     Tensor,
     Weights,
@@ -204,6 +205,10 @@ class OfHeads(WeightProduct):
     @abstractmethod
     def rows(self, call: Call) -> int:
         """Rows of the matrix that it takes of each head."""
+
+    def reads(self, call: Call, weight: Tensor) -> Share:
+        """Its rows of each head's matrix."""
+        return Share(self.rows(call), exact_div(weight.shape[0], call.x.shape[1]))
 
     def read_bytes(self, call: Call) -> int:
         """The input, and its rows of each head's matrix."""

@@ -63,6 +63,10 @@ class Sliding(Pool):
         check_window(call, call.x.shape[2:], pair(self.kernel), pair(self.padding), beyond)
 
     @property
+    def overlaps(self) -> bool:
+        return True
+
+    @property
     def strides(self) -> Shape:
         """(height, width)."""
         return pair(self.kernel if self.stride is None else self.stride)
@@ -150,6 +154,10 @@ class Adaptive(Pool):
     def whole(self) -> bool:
         """Whether one window covers the image."""
         return pair(self.size) == (1, 1)
+
+    @property
+    def overlaps(self) -> bool:
+        return not self.whole
 
 
 @layer

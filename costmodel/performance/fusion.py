@@ -6,15 +6,16 @@ read once and written once. Numbers that only backward needs are worked out agai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from costmodel.graph.kernel import Kernel
+from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Alias, Block, Call, Storage, Tensor
+from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.kernels import is_view, kept_bytes, moved
-from costmodel.layers.pool import Adaptive, Sliding
 from costmodel.symbolic.sizes import branch_value
 
 STREAMS = ("pointwise", "reduction")
@@ -130,13 +131,13 @@ def _less(apart: list[Kernel], joint: list[Kernel]) -> tuple[int, int]:
 
 def groups_of(tape: Tape) -> dict[Call, Group]:
     """The group of each call that is fused with others."""
-    groups: dict[Call, Group] = {}
     makers: dict[Storage, Maker] = {}
     for number, call in enumerate(tape.root.calls()):
         if not is_view(call):
             makers[call.y.storage] = Maker(number, call)
-    _fuse(tape.root, groups, makers)
-    groups = {call: group for call, group in groups.items() if _kernels(group) > 1}
+    joining = _Joining(makers)
+    replay(tape.root, joining)
+    groups = {call: group for call, group in joining.groups.items() if _kernels(group) > 1}
     read: dict[Storage, list[Call]] = {}
     for call in tape.root.calls():
         for x in call.operands():
@@ -168,37 +169,44 @@ class Maker(NamedTuple):
     call: Call
 
 
-def _fuse(block: Block, groups: dict[Call, Group], makers: dict[Storage, Maker]) -> None:
-    """Join each call of a block to the group that made what it reads, unless something between needs that group."""
-    made: dict[Storage, Group] = {}
-    for entry in block.entries:
-        if isinstance(entry, Block):
-            _fuse(entry, groups, makers)
-            continue
-        if isinstance(entry, Alias):
-            continue
-        if is_view(entry):
-            if (group := made.get(entry.y.storage)) is not None:
-                groups[entry] = group
-                group.calls.append(entry)
-            continue
-        if not _streams(entry):
-            continue
-        near = {id(made[x.storage]): made[x.storage] for x in entry.inputs if x.storage in made}
-        fitting = (
-            group for group in near.values() if _fits(entry, group) and not _between(entry, group, groups, makers)
-        )
-        group = next(fitting, None) or Group()
-        groups[entry] = group
-        group.calls.append(entry)
-        made[entry.y.storage] = group
+class _Joining:
+    """Joins each call to the group that made what it reads in its block, unless something between needs that group."""
+
+    def __init__(self, makers: dict[Storage, Maker]) -> None:
+        self.groups: dict[Call, Group] = {}
+        self._makers = makers
+        self._here: dict[Storage, Group] = {}
+
+    def call(self, call: Call) -> None:
+        """A call joins a group that it fits, or begins one; a view goes with its group."""
+        group = self._here.get(call.y.storage) if is_view(call) else self._joined(call)
+        if group is not None:
+            self.groups[call] = group
+            group.calls.append(call)
+
+    def bind(self, target: Tensor, source: Tensor) -> None:
+        """Groups are known by memory, which a view shares; none goes beyond its block."""
+
+    def rounds(self, block: Block) -> Iterator[int]:
+        """Each block once, for all its rounds."""
+        around, self._here = self._here, {}
+        yield 1
+        self._here = around
+
+    def _joined(self, call: Call) -> Group | None:
+        if not _streams(call):
+            return None
+        near = dict.fromkeys(self._here[x.storage] for x in call.inputs if x.storage in self._here)
+        fitting = (g for g in near if _fits(call, g) and not _between(call, g, self.groups, self._makers))
+        group = self._here[call.y.storage] = next(fitting, None) or Group()
+        return group
 
 
 def _streams(call: Call) -> bool:
     """Whether a compiler writes all its kernels itself; not casts of weights, done once, nor windows that overlap."""
     kernels = list(call.layer.forward_kernels(call))
-    windows = isinstance(call.layer, (Sliding, Adaptive)) and not getattr(call.layer, "whole", False)
-    return call.y.storage.origin != "cast" and not windows and bool(kernels) and all(k.sort in STREAMS for k in kernels)
+    alone = call.layer.overlaps or call.y.storage.origin == "cast"
+    return not alone and bool(kernels) and all(k.sort in STREAMS for k in kernels)
 
 
 def _fits(call: Call, group: Group) -> bool:

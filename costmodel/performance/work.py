@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from costmodel.graph.kernel import Kernel, Product
+from costmodel.graph.replay import retrace
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Storage
-from costmodel.layers.arithmetic import Cast
-from costmodel.layers.attention import Softmax
 from costmodel.layers.kernels import moved
 from costmodel.performance.fusion import Fusion, Group, groups_of
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum
@@ -51,10 +50,12 @@ class StepWork:
 
 def work_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> StepWork:
     """What one step of a tape asks, all its micro-batches together; fuse: whether chains of kernels become one."""
-    return _Walk(tape, settings, fuse).work
+    return _Kernels(tape, settings, fuse).work
 
 
-class _Walk:
+class _Kernels:
+    """Replays a tape from its end to its start for what backward asks."""
+
     def __init__(self, tape: Tape, settings: Settings, fuse: bool) -> None:
         self.tape = tape
         self.work = StepWork()
@@ -64,9 +65,10 @@ class _Walk:
             call: cast for call, cast in _halves(tape).items() if call not in self.groups and cast not in self.groups
         }
         self.left_out = set(self.halves.values())
-        self._forward(tape.root, "forward")
+        for call in tape.root.calls():
+            self._forward(call, "forward")
         if tape.training:
-            self._backward(tape.root)
+            retrace(tape.root, self)
             self._sums()
             for kernel in update_kernels(tape, settings, usual_update(settings)):
                 self.work.tasks.append(Task("optimizer", settings.states.name, "update", 1, kernel))
@@ -74,17 +76,26 @@ class _Walk:
             if len(group.calls) > 1:
                 self.work.fusions.append(group.fusion)
 
+    def call(self, call: Call) -> None:
+        """Kernels of a call's backward."""
+        if call.differentiated:
+            for kernel in self._backward_kernels(call):
+                self._add(call, "backward", kernel)
+
+    def rounds(self, block: Block) -> Iterator[int]:
+        """Each block once, for all its rounds; a stretch that is recomputed runs again before its backward."""
+        if block.recomputed:
+            for call in block.calls():
+                self._forward(call, "backward", again=True)
+        yield 1
+
     def _add(self, call: Call, phase: StepPhase, kernel: Kernel, *, again: bool = False) -> None:
         times = call.times * self.micro_batches
         self.work.tasks.append(Task(call.name, call.layer.kind, phase, times, kernel, again))
 
-    def _forward(self, block: Block, phase: StepPhase, *, again: bool = False) -> None:
-        for entry in block.entries:
-            if isinstance(entry, Block):
-                self._forward(entry, phase, again=again)
-            elif isinstance(entry, Call):
-                for kernel in self._forward_kernels(entry):
-                    self._add(entry, phase, kernel, again=again)
+    def _forward(self, call: Call, phase: StepPhase, *, again: bool = False) -> None:
+        for kernel in self._forward_kernels(call):
+            self._add(call, phase, kernel, again=again)
 
     def _forward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
@@ -95,16 +106,6 @@ class _Walk:
             yield from call.layer.forward_kernels(call)
         elif group is not None and call is group.calls[-1]:
             yield from group.forward
-
-    def _backward(self, block: Block) -> None:
-        for entry in reversed(block.entries):
-            if isinstance(entry, Block):
-                if entry.recomputed:
-                    self._forward(entry, "backward", again=True)
-                self._backward(entry)
-            elif isinstance(entry, Call) and entry.differentiated:
-                for kernel in self._backward_kernels(entry):
-                    self._add(entry, "backward", kernel)
 
     def _backward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
@@ -144,10 +145,9 @@ def _halves(tape: Tape) -> dict[Call, Call]:
     """
     if tape.precision.autocast != "fp16" or tape.device != "gpu":
         return {}
-    casts = {call.y.storage: call for call in tape.root.calls() if isinstance(call.layer, Cast)}
-    softmaxes = (call for call in tape.root.calls() if isinstance(call.layer, Softmax))
-    made = {call: casts[call.x.storage] for call in softmaxes if call.x.storage in casts}
-    return {call: cast for call, cast in made.items() if cast.x.dtype == "fp16"}
+    casts = {call.y.storage: call for call in tape.root.calls() if call.layer.converts and call.x.dtype == "fp16"}
+    raising = (call for call in tape.root.calls() if call.layer.raises_half)
+    return {call: casts[call.x.storage] for call in raising if call.x.storage in casts}
 
 
 def _contributions(tape: Tape, groups: dict[Call, Group]) -> dict[Storage, tuple[int, int]]:

@@ -14,8 +14,8 @@ from costmodel.cost.rows import traffic
 from costmodel.display.table import Table
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.graph.tensor import Alias, Block, Call, Storage, Tensor
-from costmodel.layers.base import View
+from costmodel.graph.replay import replay
+from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.kernels import ArrayTape, Kernel, KernelCall, kernel_of
@@ -114,73 +114,49 @@ class Recorded:
 
 @dataclass(eq=False)
 class Recorder:
-    """Walks a graph, round by round, and records the kernels of its calls."""
+    """Replays a tape, round by round, and records the kernels of its calls."""
 
     tape: ArrayTape
     arrays: dict[Tensor, Ref] = field(default_factory=dict)
-    by_storage: dict[Storage, Ref] = field(default_factory=dict)
     given: dict[tuple[Storage, str], Ref] = field(default_factory=dict)
     steps: list[Recorded] = field(default_factory=list)
-    rounds: dict[Block, int] = field(default_factory=dict)
+    numbers: dict[Block, int] = field(default_factory=dict)
 
-    def walk(self, block: Block) -> None:
-        """Every call within, in order."""
-        for entry in block.entries:
-            if isinstance(entry, Call):
-                self.record(entry)
-            elif isinstance(entry, Alias):
-                self.arrays[entry.y] = self.viewed(self.ref(entry.x), entry.y.shape)
-            else:
-                self.repeat(entry)
-
-    def repeat(self, block: Block) -> None:
-        """All rounds of a block, each on the output of the one before."""
-        if block.entry is None or block.exit is None:
-            self.walk(block)
-            return
-        assert block.entry.storage.parts is not None
-        x = self.stored(block.entry.storage.parts[0], block.entry.shape)
-        for number in range(int(block.count)):
-            self.rounds[block] = number
-            self.arrays[block.entry] = self.by_storage[block.entry.storage] = x
-            self.walk(block)
-            x = self.ref(block.exit)
-        del self.rounds[block]
-        parts = block.exit.storage.parts
-        self.by_storage[block.exit.storage if parts is None else parts[-1]] = x
-
-    def record(self, call: Call) -> None:
-        """One call."""
+    def call(self, call: Call) -> None:
+        """Record one round of a call."""
         name = f"{call.name}{self.suffix(call.block)}"
         self.tape.layer = name
         site = site_of(call, lambda x, _: self.ref(x))
         kernel = kernel_of(call.layer.kind)
-        y = kernel.forward(self.tape, site)
-        self.arrays[call.y] = y
-        if not (isinstance(call.layer, View) and call.y.storage is call.x.storage):  # which holds what it held
-            self.by_storage[call.y.storage] = y
+        y = self.arrays[call.y] = kernel.forward(self.tape, site)
         self.steps.append(Recorded(y, site, kernel, name=name))
 
+    def bind(self, target: Tensor, source: Tensor) -> None:
+        """The array of a tensor that is a view of another, or what a round hands on."""
+        self.arrays[target] = self.viewed(self.ref(source), target.shape)
+
+    def rounds(self, block: Block) -> Iterator[int]:
+        """Every round of a block."""
+        for number in range(int(block.count)):
+            self.numbers[block] = number
+            yield number
+        del self.numbers[block]
+
     def ref(self, x: Tensor) -> Ref:
-        """The array of a paper tensor: made by a layer or seen of what one made, handed on, or there from the start."""
+        """The array of a paper tensor: one that is recorded, or an input, a weight or a buffer.
+
+        Those of a repeated block have one for each round.
+        """
         if x in self.arrays:
             return self.arrays[x]
-        made = None if x.maker is None else x.maker.y
-        if made is not None and made in self.arrays and made.storage is x.storage:  # else it is of a round's input
-            return self.viewed(self.arrays[made], x.shape)
-        return self.stored(x.storage, x.shape)
-
-    def stored(self, storage: Storage, shape: Iterable[int]) -> Ref:
-        """The current array of a storage; inputs, weights and buffers of a repeated block have one for each round."""
-        if storage.origin not in ROLES:
-            return self.viewed(self.by_storage[storage], shape)
+        storage = x.storage
         name = f"{storage.name or 'input'}{self.suffix(storage.block)}"
         key = (storage, name)
         if key not in self.given:
             same = sum(other == name for _, other in self.given)  # blocks that are alike may stand apart
             unique = f"{name}#{same + 1}" if same else name
-            self.given[key] = self.tape.array([*shape], ROLES[storage.origin], unique, NUMBERS.get(storage.role))
-        return self.viewed(self.given[key], shape)
+            self.given[key] = self.tape.array([*x.shape], ROLES[storage.origin], unique, NUMBERS.get(storage.role))
+        return self.viewed(self.given[key], x.shape)
 
     def viewed(self, ref: Ref, shape: Iterable[int]) -> Ref:
         """`ref` reshaped, where a tensor sees it in another shape."""
@@ -195,7 +171,7 @@ class Recorder:
         """Indices of the current rounds of enclosing blocks, outermost first."""
         found = ""
         while block is not None:
-            found = f"[{self.rounds[block]}]{found}" if block in self.rounds and int(block.count) > 1 else found
+            found = f"[{self.numbers[block]}]{found}" if block in self.numbers and int(block.count) > 1 else found
             block = block.parent
         return found
 
@@ -252,7 +228,7 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     """
     check_runs(prediction)
     recorder = Recorder(ArrayTape(dtype))
-    recorder.walk(prediction.tape.root)
+    replay(prediction.tape.root, recorder)
     outputs, loss = _ends(recorder, prediction)
     found: dict[str, dict[str, Ref]] = {role: {} for role in ROLES.values()}
     for ref in recorder.given.values():
@@ -274,9 +250,7 @@ def _ends(recorder: Recorder, prediction: Prediction) -> tuple[list[Ref], Ref | 
         return losses, final.y
     if prediction.tape.outputs:
         return [recorder.ref(y) for y in prediction.tape.outputs], None
-    if not prediction.model.HAS_ATTENTION:
-        return [final.y], None
-    return [recorder.viewed(final.y, (final.y.size // final.y.shape[-1], final.y.shape[-1]))], None
+    return [final.y], None
 
 
 def _optimized(

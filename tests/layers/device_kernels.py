@@ -19,6 +19,8 @@ def check_kernels(tape: Tape) -> None:
         if not any(0 in (x.strides or ()) for x in call.inputs):  # what is seen several times is read once
             assert sum(k.read + k.written for k in forward) >= traffic(call), call.name
         assert bool(forward) or not traffic(call), call.name
+        seen = any(x.storage is call.y.storage for x in call.operands())
+        assert call.layer.overwrites == (seen and bool(forward)), call.name  # else a view, which moves nothing
         if not call.y.requires_grad:
             continue
         backward = list(call.layer.backward_kernels(call))
