@@ -163,9 +163,9 @@ def measure_probes(
     """Measure every probe on this machine; nothing is stored. Raises CalibrationError if that gives no times."""
     began = time.perf_counter()
     bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
-    chosen = list(probes(thorough))
-    calls = [runner([bench.bind(probe.op)]) for probe in chosen] + [runner([])]
-    far = [sum(ref.bytes for ref in (*p.op.operands, p.op.output)) > RESIDENT_BYTES for p in chosen] + [False]
+    ops = dict(probes(thorough))
+    calls = [runner([bench.bind(op)]) for op in ops.values()] + [runner([])]
+    far = [sum(ref.bytes for ref in (*op.operands, op.output)) > RESIDENT_BYTES for op in ops.values()] + [False]
     seconds = BUDGET[thorough] if budget is None else budget
     protocol = Protocol(
         rounds=10_000,
@@ -178,7 +178,7 @@ def measure_probes(
     )
     sentinel, tell = sentinel or Sentinel(), progress or (lambda share: None)
     timings = time_calls(calls, protocol, far=far, sentinel=sentinel, progress=lambda share: tell(0.8 * share))
-    names = [*(probe.name for probe in chosen), EMPTY]
+    names = [*ops, EMPTY]
     del calls, bench
     run = measure_in_place(
         placed(),
@@ -223,7 +223,7 @@ LARGEST_FILE = 1_000_000
 of this [bytes]."""
 
 Say = Callable[[str], None]
-Stored = TypeVar("Stored", bound=BaseModel)
+FileModel = TypeVar("FileModel", bound=BaseModel)
 
 
 class CalibrationError(CostModelError):
@@ -278,7 +278,7 @@ def read(path: Path, machine: Host) -> Calibration:
     if found.machine != machine:
         changes = "; ".join(machine.changes_from(found.machine))
         raise CalibrationError(f"{path} is of another machine: {changes}")
-    expected = {probe.name for probe in probes(found.thorough)} | {op.layer for op in placed()}
+    expected = {name for name, _ in probes(found.thorough)} | {op.layer for op in placed()}
     if missing := sorted(expected - found.seconds.keys()):
         raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
     return found
@@ -292,7 +292,7 @@ class NotStored(Exception):
         self.content = content
 
 
-def read_stored(kind: type[Stored], path: Path, most: int) -> Stored:
+def read_stored(kind: type[FileModel], path: Path, most: int) -> FileModel:
     """What a regular JSON file of at most so many bytes holds. Raises NotStored."""
     try:
         if path.exists() and not path.is_file():  # a device may never end, and a pipe never begin

@@ -22,10 +22,10 @@ from costmodel.roofline.classification import classify, predicted, textbook
 from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding
 from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import HostTime, check_level, compulsory_bytes_of, part_of, predict_seconds
-from costmodel.roofline.inplace import LayerPhase, RunInPlace, expected_seconds, measure_in_place
+from costmodel.roofline.inplace import LayerPass, RunInPlace, expected_seconds, measure_in_place
 from costmodel.roofline.memory import Buffer, Ref, check_fits
 from costmodel.roofline.pictures import check_drawable
-from costmodel.roofline.program import Phase, Program, program_of
+from costmodel.roofline.program import PassName, Program, program_of
 from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, needed_bytes
 from costmodel.training.keywords import GivenSettings
@@ -160,7 +160,7 @@ class LayerWork(NamedTuple):
 
     name: str
     kind: str
-    phase: Phase
+    phase: PassName
     repeat: int
     flops: int
     pointwise_flops: int
@@ -216,15 +216,15 @@ def _placed(
     run: RunInPlace, busy: Sequence[LayerWork], prediction: Prediction, calibration: Calibration, host: HostTime
 ) -> Iterator[Timed]:
     """Each layer where it stands in the model, which `host` predicts; the optimizer's steps of all weights as one."""
-    known: dict[LayerPhase, LayerWork] = {(each.name, each.phase): each for each in busy}
-    places: dict[LayerPhase, list[LayerPhase]] = {}
-    for layer_phase in run.by_layer:
-        name, phase = layer_phase
-        places.setdefault(("", phase) if phase == "optimizer" else (name, phase), []).append(layer_phase)
-    for number, (layer_phase, members) in enumerate(places.items()):
+    known: dict[LayerPass, LayerWork] = {(each.name, each.phase): each for each in busy}
+    places: dict[LayerPass, list[LayerPass]] = {}
+    for layer_pass in run.by_layer:
+        name, phase = layer_pass
+        places.setdefault(("", phase) if phase == "optimizer" else (name, phase), []).append(layer_pass)
+    for number, (layer_pass, members) in enumerate(places.items()):
         groups = [group for member in members for group in run.by_layer[member]]
         calls = [call for group in groups for call in group.calls]
-        each = known.get(layer_phase) or _extra(layer_phase, run.program, sorted(calls), prediction)
+        each = known.get(layer_pass) or _extra(layer_pass, run.program, sorted(calls), prediction)
         if not host.calls:  # two ceilings know nothing of calls
             moved = each.compulsory_bytes // each.repeat
             own = predict_seconds(each.work, calibration, level=1, compulsory_bytes=moved)
@@ -233,9 +233,9 @@ def _placed(
         yield each, number, own, run.timing(groups, each.repeat)
 
 
-def _extra(layer_phase: LayerPhase, whole: Program, calls: Sequence[int], prediction: Prediction) -> LayerWork:
+def _extra(layer_pass: LayerPass, whole: Program, calls: Sequence[int], prediction: Prediction) -> LayerWork:
     """What a model does beside its layers: the optimizer's step, and gradients that are set or added up."""
-    name, phase = layer_phase
+    name, phase = layer_pass
     ops = [whole.ops[number] for number in calls]
     program = program_of(ops, [op.output for op in ops if op.output.buffer.role == "weight"], name=phase)
     name, kind = (name, "gradient") if phase != "optimizer" else ("optimizer's step", prediction.settings.states.name)

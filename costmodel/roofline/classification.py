@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import log, prod
-from typing import Literal, TypeVar
+from typing import Literal
 
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.host import Host, Sentinel
 from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.memory import ITEM_BYTES, Buffer, Ref, Shape
-from costmodel.roofline.program import Op, Program, program_of
+from costmodel.roofline.program import NumpyCall, Program, program_of
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
@@ -35,26 +35,25 @@ TILE_BYTES = 200 * 1024
 """What a tile may take up, all its arrays together [bytes]."""
 
 Cut = Callable[[Ref], Shape]
-Key = TypeVar("Key")
 
 
-def smallest(op: Op) -> Op:
+def smallest(op: NumpyCall) -> NumpyCall:
     """The same call on arrays of the same layout, two elements along every axis that has more."""
     return _reshaped(op, lambda ref: tuple(min(n, 2) for n in ref.shape), compact=True)
 
 
-def tile(op: Op, most: int = TILE_BYTES) -> tuple[Op, float]:
+def tile(op: NumpyCall, most: int = TILE_BYTES) -> tuple[NumpyCall, float]:
     """A part of a call that takes up at most so many bytes, where it can be cut, and how many such parts it has."""
     found = {"matmul": _product_tile, "take": _gather_tile}.get(op.name, _loop_tile)(op, most)
     return found, _work(op) / _work(found)
 
 
-def alone(op: Op) -> Program:
+def alone(op: NumpyCall) -> Program:
     """A call as a program of its own."""
     return program_of([op], outputs=[op.output], name=op.name)
 
 
-def _loop_tile(op: Op, most: int) -> Op:
+def _loop_tile(op: NumpyCall, most: int) -> NumpyCall:
     if op.name.endswith(".at") or op.name == "searchsorted" or not op.operands:
         return op
     whole = op.operands[0] if op.name.endswith(".reduce") else op.output
@@ -82,7 +81,7 @@ def _extent(ref: Ref, kept: Shape) -> int:
     return distinct * ITEM_BYTES[ref.dtype]
 
 
-def _product_tile(op: Op, most: int) -> Op:
+def _product_tile(op: NumpyCall, most: int) -> NumpyCall:
     a, b = op.operands if len(op.operands) == 2 else op.operands * 2
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     item = ITEM_BYTES[op.output.dtype]
@@ -101,7 +100,7 @@ def _product_tile(op: Op, most: int) -> Op:
     return _reshaped(op, cut)
 
 
-def _gather_tile(op: Op, most: int) -> Op:
+def _gather_tile(op: NumpyCall, most: int) -> NumpyCall:
     table, index = op.operands
     if op.params.get("axis", 0) != 0:
         return op
@@ -115,11 +114,11 @@ def _gather_tile(op: Op, most: int) -> Op:
     return _reshaped(op, lambda ref: shapes[id(ref)])
 
 
-def _work(op: Op) -> float:
+def _work(op: NumpyCall) -> float:
     return float(op.contractions or op.traffic_bytes)
 
 
-def _reshaped(op: Op, cut: Cut, compact: bool = False) -> Op:
+def _reshaped(op: NumpyCall, cut: Cut, compact: bool = False) -> NumpyCall:
     """The call on parts of its arrays, in memory just large enough, shared where it was shared."""
     buffers: dict[Buffer, Buffer] = {}
     refs = [x for x in (*op.inputs, op.output) if isinstance(x, Ref)]
@@ -135,7 +134,7 @@ def _reshaped(op: Op, cut: Cut, compact: bool = False) -> Op:
         return Ref(shapes[id(ref)], buffers[ref.buffer], layouts[id(ref)])
 
     inputs = tuple(moved(x) if isinstance(x, Ref) else x for x in op.inputs)
-    return Op(op.name, inputs, moved(op.output), op.params, op.layer, op.phase)
+    return NumpyCall(op.name, inputs, moved(op.output), op.params, op.layer, op.phase)
 
 
 def _compact(ref: Ref, shape: Shape) -> Shape:
@@ -156,6 +155,9 @@ COARSE: dict[Bound, Bound] = {"matmul": "compute", "function": "compute", "cache
 """The textbook's class of a resource."""
 DRAM = "memory"
 """The level beyond all caches, as a host names it."""
+
+Resource = tuple[Bound, str]
+"""What binds a call, and its name: which function, or which cache."""
 
 OVERHEAD_SHARE = 1 / 2
 """Share of the time from which a layer is overhead-bound."""
@@ -203,7 +205,7 @@ class Spent:
 
     overhead: float
     resident: float
-    by: Mapping[tuple[Bound, str], float]
+    by: Mapping[Resource, float]
 
 
 def verdict(seconds: float, spent: Spent, level: str = "") -> Verdict:
@@ -214,14 +216,14 @@ def verdict(seconds: float, spent: Spent, level: str = "") -> Verdict:
         return Verdict("overhead", close=close)
     if kept < RESIDENT_SHARE:
         return Verdict("DRAM", close=close) if level in ("", DRAM) else Verdict("cache", level, close)
-    kinds = _summed((bound, took) for (bound, _), took in spent.by.items())
+    kinds = _summed(((bound, ""), took) for (bound, _), took in spent.by.items())
     if not kinds:
         return Verdict("overhead", close=True)
-    bound = max(kinds, key=lambda kind: kinds[kind])
+    bound, _ = max(kinds, key=lambda kind: kinds[kind])
     ordered = sorted(kinds.values(), reverse=True)
     close = close or (len(ordered) > 1 and ordered[0] - ordered[1] < 2 * BAND * sum(ordered))
-    named = {name: took for (kind, name), took in spent.by.items() if kind == bound}
-    return Verdict(bound, max(named, key=lambda name: named[name]), close)
+    by_name = {name: took for (kind, name), took in spent.by.items() if kind == bound}
+    return Verdict(bound, max(by_name, key=lambda name: by_name[name]), close)
 
 
 def predicted(host: HostTime, calibration: Calibration) -> Verdict:
@@ -234,14 +236,14 @@ def predicted(host: HostTime, calibration: Calibration) -> Verdict:
     return verdict(terms.seconds, spent, machine.level_of(terms.reach))
 
 
-def _summed(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
-    found: dict[Key, float] = {}
-    for key, seconds in pairs:
-        found[key] = found.get(key, 0.0) + seconds
-    return found
+def _summed(pairs: Iterable[tuple[Resource, float]]) -> dict[Resource, float]:
+    totals: dict[Resource, float] = {}
+    for resource, seconds in pairs:
+        totals[resource] = totals.get(resource, 0.0) + seconds
+    return totals
 
 
-def _resource(op: Op, computing: float, moving: float, machine: Host) -> tuple[Bound, str]:
+def _resource(op: NumpyCall, computing: float, moving: float, machine: Host) -> Resource:
     """What binds a call with operands in the caches of a core, if it takes so long, and moving them so long [s]."""
     if op.name == "matmul":
         return "matmul", ""
@@ -303,7 +305,7 @@ def classify(
     return found
 
 
-def _effects(ops: Sequence[Op], machine: Host, sentinel: Sentinel, budget: float) -> dict[Signature, Spent]:
+def _effects(ops: Sequence[NumpyCall], machine: Host, sentinel: Sentinel, budget: float) -> dict[Signature, Spent]:
     """Of each distinct call: its time on smallest shapes, on tiles, and on tiles that are copied instead."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
@@ -323,15 +325,15 @@ def _effects(ops: Sequence[Op], machine: Host, sentinel: Sentinel, budget: float
     return found
 
 
-def copied(op: Op) -> Op:
+def copied(op: NumpyCall) -> NumpyCall:
     """A copy of the largest operand of a call, in its layout, in place of what the call computes."""
     if not op.operands:
-        return Op("copyto", (0.5,), op.output)
+        return NumpyCall("copyto", (0.5,), op.output)
     x = max(op.operands, key=lambda ref: ref.bytes)
-    return Op("copyto", (x,), Ref(x.shape, Buffer(prod(x.shape), x.dtype)))
+    return NumpyCall("copyto", (x,), Ref(x.shape, Buffer(prod(x.shape), x.dtype)))
 
 
-def _level(op: Op, slower: float, machine: Host, sentinel: Sentinel) -> str:
+def _level(op: NumpyCall, slower: float, machine: Host, sentinel: Sentinel) -> str:
     """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
     took = {

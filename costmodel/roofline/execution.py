@@ -17,7 +17,7 @@ from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
 from costmodel.importers.torch.model import Imported
 from costmodel.roofline.kernels.optimizers import STARTS
-from costmodel.roofline.memory import Memory, Ref
+from costmodel.roofline.memory import ArrayMemory, Ref
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import Network, asked, network_that_fits
 from costmodel.training.keywords import GivenSettings
@@ -100,8 +100,8 @@ def execute(
     return Execution(outputs, loss, gradients, arrays(network.weights), arrays(network.inputs), network.program)
 
 
-def filled(network: Network, prediction: Prediction, seed: int = 0, given: Arrays | None = None) -> Memory:
-    """Memory with values for inputs, weights, buffers and states: those `given` by name, else drawn.
+def filled(network: Network, prediction: Prediction, seed: int = 0, given: Arrays | None = None) -> ArrayMemory:
+    """ArrayMemory with values for inputs, weights, buffers and states: those `given` by name, else drawn.
 
     Raises UnknownNameError, ShapeError, SettingError.
     """
@@ -110,7 +110,7 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
     for name in given:
         if name not in persistent:
             raise unknown(f"array of {prediction.model.title}", name, persistent)
-    random, memory = numpy.random.default_rng(seed), Memory(seed=seed)
+    random, memory = numpy.random.default_rng(seed), ArrayMemory(seed=seed)
     for name, ref in persistent.items():
         if name in given:
             memory.hold(ref, _checked(given[name], name, ref, prediction))

@@ -14,13 +14,13 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.rooflines import Ceiling, Chart, Dot
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_rate, show_seconds
-from costmodel.roofline import pictures
 from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, ceilings_of
 from costmodel.roofline.classification import Verdict
 from costmodel.roofline.hosttime import LEVELS, HostTime
 from costmodel.roofline.inplace import RunInPlace
-from costmodel.roofline.program import Phase, Program
+from costmodel.roofline.pictures import drawn, page
+from costmodel.roofline.program import PassName, Program
 from costmodel.roofline.timing import Timing
 
 DTYPE = "float32"
@@ -46,7 +46,7 @@ class Finding:
 
     name: str
     kind: str
-    phase: Phase
+    phase: PassName
     repeat: int
     flops: int
     pointwise_flops: int
@@ -360,14 +360,14 @@ class Check(Answer):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A page of its own, with tables and, if plotly is there, pictures; written to `path` if that is given."""
-        return pictures.page(self.chart, self._repr_html_(), path)
+        return page(self.chart, self._repr_html_(), path)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, kind: str = "roofline", dark: bool = False) -> Any:
         """Draw it: a "roofline", a "scatter" of predicted against measured, or "bars" of time (extra `plot`).
 
         Returns matplotlib's figure, or writes what the path's ending names; .html is interactive and self-contained.
         """
-        return pictures.drawn(self.chart, str(self.calibration.machine), path, kind=kind, dark=dark)
+        return drawn(self.chart, str(self.calibration.machine), path, kind=kind, dark=dark)
 
     def sheet(self) -> Sheet:
         """The verdict, layers, how far predictions are off, what takes longest, and what binds layers if measured."""

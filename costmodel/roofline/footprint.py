@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from costmodel.roofline.memory import RESIDENT_BYTES, Ref
-from costmodel.roofline.program import Op, Program, Span, distinct_bytes
+from costmodel.roofline.program import NumpyCall, Program, Span, distinct_bytes
 
 
 def persistent_bytes(program: Program) -> int:
@@ -22,8 +22,8 @@ def persistent_bytes(program: Program) -> int:
 def live_bytes(program: Program) -> list[int]:
     """Arrays alive after each call, what it makes and drops included [bytes]."""
     changes = (
-        (0 if made is None else made.bytes) - sum(buffer.bytes for buffer in dropped)
-        for made, dropped in zip(program.made, program.frees, strict=True)
+        (0 if new is None else new.bytes) - sum(buffer.bytes for buffer in dropped)
+        for new, dropped in zip(program.allocations, program.frees, strict=True)
     )
     return list(accumulate(changes, initial=persistent_bytes(program)))[1:]
 
@@ -32,14 +32,10 @@ def peak_bytes(program: Program) -> int:
     """The most that arrays take during a call, without the buffers of NumPy's iterators [bytes]."""
     before = [persistent_bytes(program), *live_bytes(program)]
     during = (
-        live + (0 if made is None else made.bytes) + op.returned_bytes
-        for live, made, op in zip(before, program.made, program.ops, strict=False)
+        live + (0 if new is None else new.bytes) + op.returned_bytes
+        for live, new, op in zip(before, program.allocations, program.ops, strict=False)
     )
     return max(during, default=before[0])
-
-
-Place = tuple[int, int]
-"""Where a span begins and ends [bytes]."""
 
 
 class Reuse(NamedTuple):
@@ -61,7 +57,7 @@ class Code(NamedTuple):
     own: float
 
 
-def manner_of(op: Op) -> str:
+def manner_of(op: NumpyCall) -> str:
     """How a call goes about it, which takes code of its own: a reduction, or one with a number that is converted."""
     if op.name.endswith(".reduce"):
         return "reduced"
@@ -96,16 +92,16 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
         halves = (own[last % len(touched)] + own[number]) / 2
         return Reuse(max(recent.bytes_since(last) + others + halves, span.bytes), last, not span.bytes)
 
-    found = []
+    uses = []
     for number, spans in enumerate(touched):
-        found.append([reuse(span, number) for span in spans])
+        uses.append([reuse(span, number) for span in spans])
         for span in spans:
             recent.touch(span, len(touched) + number)
-    return found
+    return uses
 
 
 def reuse_distances(
-    found: Sequence[Sequence[Reuse]], seconds: Sequence[float] = (), traffic: float = 0.0
+    uses: Sequence[Sequence[Reuse]], seconds: Sequence[float] = (), traffic: float = 0.0
 ) -> list[list[float]]:
     """Bytes that came into the caches since each last use.
 
@@ -114,7 +110,7 @@ def reuse_distances(
     seconds: that each call takes. traffic: what others bring [bytes/s].
     """
     if not traffic:
-        return [[use.distance for use in call] for call in found]
+        return [[use.distance for use in call] for call in uses]
     starts = [0.0, *accumulate((*seconds, *seconds))]
 
     def distance(use: Reuse, number: int) -> float:
@@ -126,7 +122,7 @@ def reuse_distances(
             passed += (seconds[number] - seconds[use.last % len(seconds)]) / 2
         return use.distance + traffic * passed
 
-    return [[distance(use, number) for use in call] for number, call in enumerate(found)]
+    return [[distance(use, number) for use in call] for number, call in enumerate(uses)]
 
 
 class _Recent:
@@ -134,15 +130,15 @@ class _Recent:
 
     A span counts once, at its last use; those within one that is touched later no longer count. Their bytes by time are
     a Fenwick tree (Fenwick 1994), so that those since a time are a sum of few terms. The time of the last use of every
-    byte is kept as pieces of memory, in order, that were last used at one time: what a span is asked for it then
-    replaces, so that few pieces are seen by each.
+    byte is held as pieces of memory, in order, that were last used at one time: a span replaces the pieces within it,
+    so that each sees few of them.
     """
 
     def __init__(self, times: int) -> None:
         self.sums = [0] * (times + 1)
         self.total = 0
-        self.uses: dict[Place, tuple[int, int]] = {}  # the last use of each span that counts, and its bytes
-        self.places: list[Place] = []  # the same spans in order
+        self.uses: dict[tuple[int, int], tuple[int, int]] = {}  # the last use of each span that counts, and its bytes
+        self.places: list[tuple[int, int]] = []  # the same spans in order
         self.starts: list[int] = []
         self.pieces: list[tuple[int, int]] = []  # of the piece that begins at each of `starts`: its end, its last use
 
@@ -183,7 +179,7 @@ class _Recent:
             at &= at - 1
         return self.total - before
 
-    def _drop(self, place: Place) -> None:
+    def _drop(self, place: tuple[int, int]) -> None:
         time, size = self.uses.pop(place)
         self._add(time, -size)
 

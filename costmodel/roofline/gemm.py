@@ -20,7 +20,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from costmodel.roofline.memory import ITEM_BYTES
-from costmodel.roofline.signature import Product
+from costmodel.roofline.signature import ProductSignature
 
 if TYPE_CHECKING:
     from numpy import ndarray as Array
@@ -64,7 +64,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
 """The parts of each regime that do."""
 
 
-def parts(p: Product, far: Sequence[float]) -> dict[str, float]:
+def parts(p: ProductSignature, far: Sequence[float]) -> dict[str, float]:
     """The parts of one product of a batch; far: how long each operand takes to come from where it is [s]."""
     m, n, k = float(p.m), float(p.n), float(p.k)
     item = ITEM_BYTES[p.dtype]
@@ -104,7 +104,7 @@ def _ends(length: int, wide: int) -> int:
     return (length % wide).bit_count()
 
 
-def regime_of(p: Product) -> str:
+def regime_of(p: ProductSignature) -> str:
     """Which code path of OpenBLAS a product takes (interface/gemm.c, and the limits that its x86 kernels give)."""
     if p.m == 1 or p.n == 1:
         return "vector"
@@ -113,13 +113,13 @@ def regime_of(p: Product) -> str:
     return "narrow" if min(p.m, p.n) < NARROW else "packed"
 
 
-def layout_of(p: Product) -> str:
+def layout_of(p: ProductSignature) -> str:
     """Which operand's columns are contiguous, "a" or "b"; "" for neither."""
     return "b" if p.b_transposed else "a" if p.a_transposed else ""
 
 
 @dataclass(frozen=True)
-class Fit:
+class ProductFit:
     """One regime: the weight of each feature, by layout, and the cross-validated errors of log time.
 
     exposed: how much of the way of each operand that is further than when run over and over adds to the time.
@@ -136,17 +136,17 @@ class Fit:
 
         return float(np.expm1(np.quantile(np.abs(self.errors), 0.9)))
 
-    def placed(self, p: Product, home: Sequence[float], away: Sequence[float]) -> tuple[float, float]:
+    def placed(self, p: ProductSignature, home: Sequence[float], away: Sequence[float]) -> tuple[float, float]:
         """The same of a product whose operands take so long to come, `home` where it is run over and over [s]."""
         seconds, memory = self.seconds(p, home)
         more = sum(share * far for share, far in zip(self.exposed, further(home, away), strict=True))
         return seconds + more, memory + more
 
-    def seconds(self, p: Product, far: Sequence[float]) -> tuple[float, float]:
+    def seconds(self, p: ProductSignature, far: Sequence[float]) -> tuple[float, float]:
         """Time of one product of a batch, and how much of it is memory beyond the cache [s]."""
-        given = parts(p, far)
+        features = parts(p, far)
         weights = self.weights.get(layout_of(p), self.weights[""])
-        terms = {name: weight * given[name] for name, weight in weights.items()}
+        terms = {name: weight * features[name] for name, weight in weights.items()}
         return sum(terms.values()), sum(terms[name] for name in FAR if name in terms)
 
 
@@ -155,23 +155,25 @@ def further(home: Sequence[float], away: Sequence[float]) -> list[float]:
     return [max(far - near, 0.0) for near, far in zip(home, away, strict=True)]
 
 
-def exposing(fitted: Fit, more: Sequence[Sequence[float]], seconds: Sequence[float], near: Sequence[float]) -> Fit:
+def exposing(
+    fitted: ProductFit, more: Sequence[Sequence[float]], seconds: Sequence[float], near: Sequence[float]
+) -> ProductFit:
     """With what of each operand's way is not hidden, from products measured in place.
 
     more: how much longer their operands take to come; seconds, near: of each, in place and run over and over [s]. The
     shares with the least sum of relative errors, found for one operand after another, since a single product that is
     all waiting would outweigh all others in a sum of squares. Of an operand that is far for none all is exposed.
     """
-    found, pairs = [1.0, 1.0, 1.0], [*zip(more, seconds, strict=True)]
+    shares, pairs = [1.0, 1.0, 1.0], [*zip(more, seconds, strict=True)]
     probed = [operand for operand in range(3) if any(far[operand] > SEEN * took for far, took in pairs)]
     for operand in probed * ROUNDS:
         ratios = []
         for far, took, alone in zip(more, seconds, near, strict=True):
-            rest = sum(found[other] * far[other] for other in probed if other != operand)
+            rest = sum(shares[other] * far[other] for other in probed if other != operand)
             if far[operand] > 0:
                 ratios.append(((took - alone - rest) / far[operand], far[operand] / took))
-        found[operand] = max(_middle(ratios), 0.0)
-    return replace(fitted, exposed=(found[0], found[1], found[2]))
+        shares[operand] = max(_middle(ratios), 0.0)
+    return replace(fitted, exposed=(shares[0], shares[1], shares[2]))
 
 
 def _middle(weighted: Sequence[tuple[float, float]]) -> float:
@@ -185,8 +187,11 @@ def _middle(weighted: Sequence[tuple[float, float]]) -> float:
 
 
 def fit(
-    products: Sequence[Product], far: Sequence[Sequence[float]], seconds: Sequence[float], call: Sequence[float]
-) -> Fit:
+    products: Sequence[ProductSignature],
+    far: Sequence[Sequence[float]],
+    seconds: Sequence[float],
+    call: Sequence[float],
+) -> ProductFit:
     """Non-negative least squares on relative errors, for the regime that the products are of.
 
     seconds: of each product of a batch, beside `call`, its share of the call's overhead, with which errors are small.
@@ -194,13 +199,13 @@ def fit(
     import numpy as np
 
     regime = regime_of(products[0])
-    given = [parts(p, f) for p, f in zip(products, far, strict=True)]
+    features = [parts(p, f) for p, f in zip(products, far, strict=True)]
     layouts = [layout_of(p) for p in products]
     known = ["", *(layout for layout in ("b", "a") if layouts.count(layout) >= FEWEST)]
     layouts = [layout if layout in known else "" for layout in layouts]
     shared, own = SHARED[regime], OWN[regime]
-    rows = np.zeros((len(given), len(shared) + len(known) * len(own)))
-    for row, values, layout in zip(rows, given, layouts, strict=True):
+    rows = np.zeros((len(features), len(shared) + len(known) * len(own)))
+    for row, values, layout in zip(rows, features, layouts, strict=True):
         start = len(shared) + known.index(layout) * len(own)
         row[: len(shared)] = [values[name] for name in shared]
         row[start : start + len(own)] = [values[name] for name in own]
@@ -208,7 +213,7 @@ def fit(
     weights = iter(_weights(rows, times, beside).tolist())
     common = {name: _bounded(name, next(weights)) for name in shared}
     by_layout = {layout: {**common, **{name: _bounded(name, next(weights)) for name in own}} for layout in known}
-    return Fit(by_layout, _left_out(rows, times, beside))
+    return ProductFit(by_layout, _left_out(rows, times, beside))
 
 
 def _bounded(name: str, weight: float) -> float:
@@ -221,11 +226,11 @@ def _left_out(rows: Array, times: Array, beside: Array) -> Array:
     import numpy as np
 
     turn = np.arange(len(times)) % FOLDS
-    found = np.empty(len(times))
+    predicted = np.empty(len(times))
     for fold in range(min(FOLDS, len(times))):
-        kept, left = turn != fold, turn == fold
-        found[left] = rows[left] @ _weights(rows[kept], times[kept], beside[kept])
-    return np.log((times + beside) / (found + beside))
+        fitted, left = turn != fold, turn == fold
+        predicted[left] = rows[left] @ _weights(rows[fitted], times[fitted], beside[fitted])
+    return np.log((times + beside) / (predicted + beside))
 
 
 def _weights(rows: Array, times: Array, beside: Array) -> Array:

@@ -15,9 +15,16 @@ from costmodel.roofline.footprint import Code, manner_of, reuse_distances, reuse
 from costmodel.roofline.gemm import regime_of
 from costmodel.roofline.memory import ITEM_BYTES, LINE
 from costmodel.roofline.probes import MIXED, WIDENED
-from costmodel.roofline.program import Op, Program, lines_of
+from costmodel.roofline.program import NumpyCall, Program, lines_of
 from costmodel.roofline.rates import Rates, joined
-from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
+from costmodel.roofline.signature import (
+    ELEMENTWISE,
+    GatherSignature,
+    LoopSignature,
+    ProductSignature,
+    Signature,
+    signature_of,
+)
 
 LEVELS = {
     1: "two ceilings, compulsory bytes",
@@ -37,7 +44,7 @@ CAUSES = ("compute", "memory", "overhead", "rows")
 
 
 @dataclass(frozen=True)
-class Terms:
+class TimeTerms:
     """Predicted time by cause [s]: `compute` on operands in cache, `memory` beyond that, `overhead` of calls.
 
     rows: starting inner loops. reach: reuse distance of what costs `memory` [bytes].
@@ -54,13 +61,13 @@ class Terms:
         """In all [s]."""
         return self.compute + self.memory + self.overhead + self.rows
 
-    def __add__(self, other: Terms) -> Terms:
+    def __add__(self, other: TimeTerms) -> TimeTerms:
         far = max((self, other), key=lambda terms: terms.memory)
-        return Terms(*(getattr(self, name) + getattr(other, name) for name in CAUSES), reach=far.reach)
+        return TimeTerms(*(getattr(self, name) + getattr(other, name) for name in CAUSES), reach=far.reach)
 
-    def shared_by(self, number: int) -> Terms:
+    def shared_by(self, number: int) -> TimeTerms:
         """Of one of so many equal runs."""
-        return Terms(*(getattr(self, name) / number for name in CAUSES), reach=self.reach)
+        return TimeTerms(*(getattr(self, name) / number for name in CAUSES), reach=self.reach)
 
     @property
     def dominant(self) -> str:
@@ -75,10 +82,10 @@ class HostTime:
     error: relative, within which nine of ten of the calibration's own measurements are when they are left out.
     """
 
-    terms: Terms
+    terms: TimeTerms
     error: float
     level: int
-    calls: tuple[tuple[Op, Terms], ...] = field(repr=False, default=())
+    calls: tuple[tuple[NumpyCall, TimeTerms], ...] = field(repr=False, default=())
 
     @property
     def seconds(self) -> float:
@@ -127,7 +134,7 @@ def predict_seconds(
     found = reuses(touched_by(program), between)
     signed = [(op, signature_of(op)) for op in program]
 
-    def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[Op, Terms], ...]:
+    def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[NumpyCall, TimeTerms], ...]:
         distances = reuse_distances(found, seconds, traffic)
         return tuple((op, _call(op, own, rates, level, far)) for (op, own), far in zip(signed, distances, strict=True))
 
@@ -135,7 +142,7 @@ def predict_seconds(
     if level < 6:
         return HostTime(_summed(calls), unknown, level, calls)
     calls = priced([terms.seconds for _, terms in calls], rates.traffic)  # how long each was left alone is known by now
-    terms = _summed(calls) + Terms(overhead=rates.step)
+    terms = _summed(calls) + TimeTerms(overhead=rates.step)
     return HostTime(terms, hypot(_error(calls, rates), calibration.doubt), level, calls)
 
 
@@ -152,16 +159,16 @@ def part_of(host: HostTime, calls: Sequence[int], calibration: Calibration, repe
     return HostTime(_summed(chosen).shared_by(repeat), error, host.level, chosen)
 
 
-def _summed(calls: Sequence[tuple[Op, Terms]]) -> Terms:
-    return sum((terms for _, terms in calls), Terms())
+def _summed(calls: Sequence[tuple[NumpyCall, TimeTerms]]) -> TimeTerms:
+    return sum((terms for _, terms in calls), TimeTerms())
 
 
-def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
+def _error(calls: tuple[tuple[NumpyCall, TimeTerms], ...], rates: Rates) -> float:
     """Relative error of the sum: those of products add up, those of the rest too, the two independently."""
     products = rest = 0.0
     for op, terms in calls:
         signature = signature_of(op) if op.name == "matmul" else None
-        if isinstance(signature, Product):
+        if isinstance(signature, ProductSignature):
             products += terms.seconds * rates.fit(regime_of(signature), signature.dtype).doubt
         else:
             rest += terms.seconds * rates.doubt
@@ -178,14 +185,14 @@ def compulsory_bytes_of(program: Program) -> int:
     return sum(ends.values())
 
 
-def _roof(compute: float, memory: float) -> Terms:
-    return Terms(compute, max(memory - compute, 0.0), reach=float("inf"))
+def _roof(compute: float, memory: float) -> TimeTerms:
+    return TimeTerms(compute, max(memory - compute, 0.0), reach=float("inf"))
 
 
-def _call(op: Op, signature: Signature, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
+def _call(op: NumpyCall, signature: Signature, rates: Rates, level: int, distances: Sequence[float]) -> TimeTerms:
     """Of one call; distances: of its operands, then of the code that it runs."""
     operands, code = distances[:-3], Code(*distances[-3:])
-    if level < 4 or (level == 4 and isinstance(signature, Product)):
+    if level < 4 or (level == 4 and isinstance(signature, ProductSignature)):
         moved = op.traffic_bytes / rates.memory_bandwidth
         if level > 2:
             moved = sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(op.accesses, operands, strict=True))
@@ -193,23 +200,23 @@ def _call(op: Op, signature: Signature, rates: Rates, level: int, distances: Seq
     terms = _terms(signature, op, rates, operands)
     if level == 6:
         return replace(terms, overhead=terms.overhead + rates.cold(manner_of(op), code))
-    return Terms(terms.compute, terms.memory, reach=terms.reach)
+    return TimeTerms(terms.compute, terms.memory, reach=terms.reach)
 
 
-def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
-    if isinstance(signature, Gather):
+def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence[float]) -> TimeTerms:
+    if isinstance(signature, GatherSignature):
         return _gather(signature, rates, operands)
-    if isinstance(signature, Product):
+    if isinstance(signature, ProductSignature):
         seconds, memory = rates.product(signature, operands, [ref.bytes for ref in op.accesses])
         batch, call = signature.batch, rates.call("matmul", signature.dtype)
-        return Terms((seconds - memory) * batch, memory * batch, call, reach=max(operands))
+        return TimeTerms((seconds - memory) * batch, memory * batch, call, reach=max(operands))
     compute, rows, overhead = _loop(signature, rates)
     moved = _far(op, signature, rates, operands)
     beside = compute if signature.reduced else compute + rows
-    return Terms(compute, joined(beside, moved) - beside, overhead, rows, reach=max(operands, default=0.0))
+    return TimeTerms(compute, joined(beside, moved) - beside, overhead, rows, reach=max(operands, default=0.0))
 
 
-def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[float]) -> float:
+def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[float]) -> float:
     """Time to load each cache line once: a stride of two touches as many lines as one of one [s]."""
     used = list(zip(op.accesses, loop.strands, operands, strict=True))
     seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
@@ -228,18 +235,18 @@ def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[float]) -> float:
     return total
 
 
-def _gather(g: Gather, rates: Rates, operands: Sequence[float]) -> Terms:
+def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float]) -> TimeTerms:
     if g.name in ELEMENTWISE:
         compute = g.rows * rates.rate(g.name, g.dtype, False)
-        return Terms(compute, 0.0, rates.call(g.name, g.dtype))
+        return TimeTerms(compute, 0.0, rates.call(g.name, g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
     way = rates.far(operands[0]) + rates.far(operands[-1], written=True)
     moved = g.rows * g.width * ITEM_BYTES[g.dtype] * way
-    return Terms(compute, joined(compute, moved) - compute, overhead, reach=max(operands, default=0.0))
+    return TimeTerms(compute, joined(compute, moved) - compute, overhead, reach=max(operands, default=0.0))
 
 
-def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
+def _loop(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
     """Compute on operands in cache, starting rows, overhead of the call [s]."""
     if loop.reduced:
         table = rates.reduced(loop.name, loop.reduced, loop.dtype, loop.inner % 16 == 0)
@@ -271,7 +278,7 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
     return loop.elements * rate, loop.rows * extra, rates.call("repeated", loop.dtype)
 
 
-def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
+def _repeated(loop: LoopSignature, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
     """A broadcast row or column: an addition's measured time, and by how much the function is slower than adding."""
     pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
     slower = max(rate - rates.rate("add", loop.dtype, False, loop.in_place), 0.0)
@@ -280,21 +287,21 @@ def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, 
     return compute, whole - compute, rates.call("repeated", loop.dtype)
 
 
-def _masked(loop: Loop, rates: Rates) -> tuple[float, float, float]:
+def _masked(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
     """A copy through a causal mask, whose rows are a run of ones and a run of zeros."""
     overhead, per_row, per_element = rates.masking(loop.dtype)
     side = loop.inner**0.5 if loop.inner > 1 else 1.0
     return loop.elements * per_element, loop.rows * max(side, 1.0) * per_row, overhead
 
 
-def _copying(loop: Loop, number: int) -> str:
+def _copying(loop: LoopSignature, number: int) -> str:
     strand = loop.strands[number]
     if strand.step not in (0, 1):
         return "copy second" if strand.step < 8 else "copy across"
     return "copy into part" if number == len(loop.strands) - 1 else "copy part"
 
 
-def _pattern(loop: Loop, number: int) -> str:
+def _pattern(loop: LoopSignature, number: int) -> str:
     strand = loop.strands[number]
     if number == len(loop.strands) - 1:
         return "part written"

@@ -18,7 +18,7 @@ from statistics import median
 
 from costmodel.roofline.host import Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
-from costmodel.roofline.program import Phase, Program, Thunk
+from costmodel.roofline.program import PassName, Program, Thunk
 from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, clocks_agree
 
 EVERY = 300_000
@@ -36,7 +36,7 @@ UNSETTLED = 0.1
 """A layer's pass is resolved if no more of its time than this is of calls that are not settled."""
 TRIES = 50
 
-LayerPhase = tuple[str, Phase]
+LayerPass = tuple[str, PassName]
 """A layer's name without the numbers of its rounds, and which pass of it."""
 
 
@@ -48,7 +48,7 @@ class CallGroup:
     moments.
     """
 
-    layer_phase: LayerPhase
+    layer_pass: LayerPass
     calls: list[int] = field(default_factory=list)
     samples: dict[int, list[int]] = field(default_factory=dict)
     undisturbed: dict[int, list[int]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class CallGroup:
 
     def joined(self, other: CallGroup) -> CallGroup:
         """With the samples of the same calls at another time."""
-        both = CallGroup(self.layer_phase, self.calls)
+        both = CallGroup(self.layer_pass, self.calls)
         for group in (self, other):
             for number, times in group.samples.items():
                 both.add(number, times, False)
@@ -88,14 +88,14 @@ class CallGroup:
 
 def grouped(program: Program) -> list[CallGroup]:
     """The group of each call of a network."""
-    places: Counter[LayerPhase] = Counter()
-    groups: dict[tuple[LayerPhase, int], CallGroup] = {}
+    places: Counter[LayerPass] = Counter()
+    groups: dict[tuple[LayerPass, int], CallGroup] = {}
     of_calls = []
     for number, op in enumerate(program):
-        layer_phase = op.layer.partition("[")[0], op.phase
-        key = layer_phase, places[op.layer, op.phase]
+        layer_pass = op.layer.partition("[")[0], op.phase
+        key = layer_pass, places[op.layer, op.phase]
         places[op.layer, op.phase] += 1
-        of_calls.append(groups.setdefault(key, CallGroup(layer_phase)))
+        of_calls.append(groups.setdefault(key, CallGroup(layer_pass)))
         of_calls[-1].calls.append(number)
     return of_calls
 
@@ -134,11 +134,11 @@ class RunInPlace:
         return [by_number[number] for number in range(len(self.program))]
 
     @cached_property
-    def by_layer(self) -> dict[LayerPhase, list[CallGroup]]:
+    def by_layer(self) -> dict[LayerPass, list[CallGroup]]:
         """Groups by the layer's pass that they belong to, in order of the program."""
-        groups: dict[LayerPhase, list[CallGroup]] = {}
+        groups: dict[LayerPass, list[CallGroup]] = {}
         for group in self.groups:
-            groups.setdefault(group.layer_phase, []).append(group)
+            groups.setdefault(group.layer_pass, []).append(group)
         return groups
 
     def timing(self, groups: Sequence[CallGroup], repeat: int = 1) -> Timing:

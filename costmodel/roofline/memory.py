@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, ShapeError
 from costmodel.graph.tensor import contiguous_strides, is_contiguous, show_shape, viewed_strides
+from costmodel.training.dtypes import Shape
 
 if TYPE_CHECKING:
     import numpy
@@ -24,7 +25,6 @@ ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8, "bool": 1, "uint8": 1, "
 """Size of an element [bytes], by NumPy's name of its type."""
 
 BufferRole = Literal["input", "weight", "state", "constant", "temporary"]
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +173,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes() -> int | None:
-    """Memory that this process can still allocate [bytes]: the less of what the system has and a container's limit
+    """ArrayMemory that this process can still allocate [bytes]: the less of what the system has and a container's limit
     leaves; None where neither is known."""
     told = [*_available(), *_left_of_limit()]
     return min(told) if told else None
@@ -246,7 +246,7 @@ def fill(array: numpy.ndarray, below: int = 2, centre: float = 0.5) -> None:
         flat[...] = np.arange(flat.size) * 2_654_435_761 % max(below, 1)
 
 
-class Memory:
+class ArrayMemory:
     """Flat arrays by buffer. `allocate(elements, dtype)` makes one, ``np.empty`` unless given.
 
     seed: of the random numbers that the program draws.

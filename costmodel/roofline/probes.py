@@ -16,14 +16,14 @@ from costmodel.roofline.memory import (
     PAGE,
     RESIDENT_BYTES,
     STAGGER,
+    ArrayMemory,
     Buffer,
-    Memory,
     Ref,
     aligned,
     fill,
     padded,
 )
-from costmodel.roofline.program import Op, Program, Thunk, program_of
+from costmodel.roofline.program import NumpyCall, Program, Thunk, program_of
 
 Triple = tuple[int, int, int]
 STEPS = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
@@ -33,7 +33,7 @@ GRIDS = (1, 8, 16, 48)
 
 
 @dataclass(frozen=True)
-class Box:
+class SizeBox:
     """Products (m, k) times (k, n) between two corners; multiply-adds from `least` to `most`.
 
     layout: whose columns are contiguous, "a" or "b"; "" for none. square: n is a square, the pixels of an image.
@@ -49,8 +49,8 @@ class Box:
 
     def shapes(self, share: float) -> Iterator[Triple]:
         """The first so many of its shapes."""
-        found = step = 0
-        while found < self.count * share:
+        count = step = 0
+        while count < self.count * share:
             step += 1
             u = [(0.5 + step * r) % 1.0 for r in STEPS]
             m, n, k = (round(a * (b / a) ** x) for a, b, x in zip(self.low, self.high, u, strict=True))
@@ -58,29 +58,29 @@ class Box:
             m, k = _rounded(m, grid), _rounded(k, grid)
             n = max(isqrt(n), 4) ** 2 if self.square else _rounded(n, grid)
             if self.least <= m * n * k <= self.most:
-                found += 1
+                count += 1
                 yield m, n, k
 
 
 BOXES = (
-    Box(30, (16, 36, 16), (600, 16_000, 1200), 1e6, 2e7, square=True),
-    Box(26, (40, 36, 100), (600, 16_000, 5000), 2e7, 1.6e8, square=True),
-    Box(8, (32, 6000, 20), (160, 40_000, 600), 4e7, 2e8, square=True),
-    Box(18, (24, 24, 24), (2000, 4000, 4000), 1e6, 3e7),
-    Box(24, (16, 24, 24), (1500, 4500, 4500), 1e6, 2e7, layout="b"),
-    Box(18, (32, 100, 100), (1000, 4500, 4500), 2e7, 2e8, layout="b"),
-    Box(3, (200, 500, 500), (1000, 4500, 4500), 2e8, 8e8, layout="b"),
-    Box(14, (24, 24, 24), (3000, 3000, 1000), 1e6, 6e7, layout="a"),
-    Box(8, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7),
-    Box(6, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7),
-    Box(4, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7, layout="b"),
-    Box(8, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7, layout="b"),
-    Box(24, (3, 3, 3), (400, 400, 1200), 100, 1e6),
-    Box(24, (3, 3, 3), (400, 400, 1200), 100, 1e6, layout="b"),
-    Box(8, (3, 3, 3), (400, 400, 400), 100, 1e6, layout="a"),
-    Box(6, (1, 8, 8), (1, 6000, 6000), 500, 1e7),
-    Box(8, (8, 1, 8), (6000, 1, 6000), 500, 1e7),
-    Box(16, (1, 8, 8), (1, 6000, 8000), 500, 2e7, layout="b"),
+    SizeBox(30, (16, 36, 16), (600, 16_000, 1200), 1e6, 2e7, square=True),
+    SizeBox(26, (40, 36, 100), (600, 16_000, 5000), 2e7, 1.6e8, square=True),
+    SizeBox(8, (32, 6000, 20), (160, 40_000, 600), 4e7, 2e8, square=True),
+    SizeBox(18, (24, 24, 24), (2000, 4000, 4000), 1e6, 3e7),
+    SizeBox(24, (16, 24, 24), (1500, 4500, 4500), 1e6, 2e7, layout="b"),
+    SizeBox(18, (32, 100, 100), (1000, 4500, 4500), 2e7, 2e8, layout="b"),
+    SizeBox(3, (200, 500, 500), (1000, 4500, 4500), 2e8, 8e8, layout="b"),
+    SizeBox(14, (24, 24, 24), (3000, 3000, 1000), 1e6, 6e7, layout="a"),
+    SizeBox(8, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7),
+    SizeBox(6, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7),
+    SizeBox(4, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7, layout="b"),
+    SizeBox(8, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7, layout="b"),
+    SizeBox(24, (3, 3, 3), (400, 400, 1200), 100, 1e6),
+    SizeBox(24, (3, 3, 3), (400, 400, 1200), 100, 1e6, layout="b"),
+    SizeBox(8, (3, 3, 3), (400, 400, 400), 100, 1e6, layout="a"),
+    SizeBox(6, (1, 8, 8), (1, 6000, 6000), 500, 1e7),
+    SizeBox(8, (8, 1, 8), (6000, 1, 6000), 500, 1e7),
+    SizeBox(16, (1, 8, 8), (1, 6000, 8000), 500, 2e7, layout="b"),
 )
 """Convolutions, small, large and wide; linear layers and their gradients; narrow products, small ones, vectors."""
 
@@ -163,22 +163,13 @@ ROW_LENGTHS = (1, 2, 4, 7, 14, 28, 56, 112, 200, 440, 900, 1800, 3500, 4090, 461
 """Lengths of inner loops at which the cost of starting one is measured."""
 
 WINDOW_BYTES, WINDOW_LENGTH = (200 * KIB, 1500 * KIB, 6000 * KIB, 16_000 * KIB, 42_000 * KIB), 112
-"""Memory that strided windows touch, whole lines of it [bytes], and elements in a row of them."""
+"""ArrayMemory that strided windows touch, whole lines of it [bytes], and elements in a row of them."""
 
 REDUCED_LENGTHS = (2, 7, 20, 48, 50, 100, 112, 192, 200, 420, 720, 750, 1600, 3100, 12_000)
 
 
-@dataclass(frozen=True)
-class Probe:
-    """One call to measure; `name` is what its time is stored under."""
-
-    name: str
-    op: Op
-
-    @property
-    def program(self) -> Program:
-        """The call as a program of its own."""
-        return program_of([self.op], outputs=[self.op.output], name=self.name)
+Named = tuple[str, NumpyCall]
+"""A probe: what its time is stored under, and the one call that is measured."""
 
 
 def array(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None, elements: int = 0) -> Ref:
@@ -197,7 +188,7 @@ def causal(side: int) -> Ref:
     return Ref((side, side), Buffer(side * side, "bool", "constant", value=value))
 
 
-def probes(thorough: bool = False) -> Iterator[Probe]:
+def probes(thorough: bool = False) -> Iterator[Named]:
     """Every probe of a calibration; a thorough one has more products, and every function at every size."""
     for dtype in ("float32", "float64"):
         yield from _overheads(dtype)
@@ -209,7 +200,7 @@ def probes(thorough: bool = False) -> Iterator[Probe]:
         yield from _products(dtype, thorough)
 
 
-def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar: bool = False) -> Op:
+def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar: bool = False) -> NumpyCall:
     """An elementwise function on contiguous arrays of `size` bytes in all."""
     item = 8 if dtype == "float64" else 4
     out_item = 1 if name in COMPARING or name in LOGICAL else item
@@ -219,76 +210,76 @@ def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar
     n = max(size // (reads * in_item + (0 if in_place else out_item)), 1)
     inputs: list[Any] = [array(n, dtype=in_dtype) for _ in range(reads)]
     out = inputs[0] if in_place else array(n, dtype="bool" if out_item == 1 else dtype)
-    return Op(name, (*inputs, 1.0) if scalar else tuple(inputs), out)
+    return NumpyCall(name, (*inputs, 1.0) if scalar else tuple(inputs), out)
 
 
-def masked(size: int, dtype: str) -> Op:
+def masked(size: int, dtype: str) -> NumpyCall:
     """Floats times bools, which NumPy casts chunk by chunk."""
     n = size // (17 if dtype == "float64" else 9)
-    return Op("multiply", (array(n, dtype=dtype), array(n, dtype="bool")), array(n, dtype=dtype))
+    return NumpyCall("multiply", (array(n, dtype=dtype), array(n, dtype="bool")), array(n, dtype=dtype))
 
 
-def widened(size: int) -> Op:
+def widened(size: int) -> NumpyCall:
     """Bytes, cast to indices."""
     n = size // 9
-    return Op("copyto", (array(n, dtype="uint8"),), array(n, dtype="int64"))
+    return NumpyCall("copyto", (array(n, dtype="uint8"),), array(n, dtype="int64"))
 
 
-def searched(size: int, dtype: str) -> Op:
+def searched(size: int, dtype: str) -> NumpyCall:
     """The code of each number."""
     n = size // ((8 if dtype == "float64" else 4) + 1)
     between = [(number + 1) / (ENDS + 1) for number in range(ENDS)]  # numbers that arenas hold are in the middle
     ends = Ref((ENDS,), Buffer(ENDS, dtype, "constant", value=lambda: between))
-    return Op("searchsorted", (ends, array(n, dtype=dtype)), array(n, dtype="uint8"))
+    return NumpyCall("searchsorted", (ends, array(n, dtype=dtype)), array(n, dtype="uint8"))
 
 
-def _overheads(dtype: str) -> Iterator[Probe]:
+def _overheads(dtype: str) -> Iterator[Named]:
     tiny = 96
     for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
-        yield Probe(f"call {name} {dtype}", elementwise(name, tiny, dtype))
-    yield Probe(f"call {MIXED} {dtype}", masked(tiny, dtype))
-    yield Probe(f"call {WIDENED} {dtype}", widened(tiny))
-    yield Probe(f"call searchsorted {dtype}", searched(tiny, dtype))
+        yield f"call {name} {dtype}", elementwise(name, tiny, dtype)
+    yield f"call {MIXED} {dtype}", masked(tiny, dtype)
+    yield f"call {WIDENED} {dtype}", widened(tiny)
+    yield f"call searchsorted {dtype}", searched(tiny, dtype)
     for name in ("multiply", "maximum", "minimum", "divide", "greater"):
-        yield Probe(f"call {name} scalar {dtype}", elementwise(name, tiny, dtype, scalar=True))
+        yield f"call {name} scalar {dtype}", elementwise(name, tiny, dtype, scalar=True)
     pair = array(2, 4, dtype=dtype)
-    yield Probe(f"call repeated {dtype}", Op("add", (pair, array(2, 1, dtype=dtype)), array(2, 4, dtype=dtype)))
-    yield Probe(f"call fill {dtype}", Op("copyto", (0.5,), array(8, dtype=dtype)))
+    yield f"call repeated {dtype}", NumpyCall("add", (pair, array(2, 1, dtype=dtype)), array(2, 4, dtype=dtype))
+    yield f"call fill {dtype}", NumpyCall("copyto", (0.5,), array(8, dtype=dtype))
     for side in (2, 20, 110, 420):
         square = array(side, side, dtype=dtype)
-        yield Probe(f"where {side} {dtype}", Op("copyto", (square, causal(side)), array(side, side, dtype=dtype)))
-    yield Probe(f"call matmul {dtype}", product(2, 3, 2, dtype))
-    yield Probe(f"call random {dtype}", Op("random", (), array(4, dtype=dtype)))
+        yield f"where {side} {dtype}", NumpyCall("copyto", (square, causal(side)), array(side, side, dtype=dtype))
+    yield f"call matmul {dtype}", product(2, 3, 2, dtype)
+    yield f"call random {dtype}", NumpyCall("random", (), array(4, dtype=dtype))
     for name in ("add.reduce", "maximum.reduce"):
-        yield Probe(f"call {name} {dtype}", Op(name, (array(2, 4, dtype=dtype),), array(2, dtype=dtype), {"axis": -1}))
+        yield f"call {name} {dtype}", NumpyCall(name, (array(2, 4, dtype=dtype),), array(2, dtype=dtype), {"axis": -1})
 
 
-def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
+def _curves(dtype: str, thorough: bool) -> Iterator[Named]:
     for size in CURVE_BYTES if dtype == "float32" else ():
-        yield Probe(f"curve add {size} {dtype}", elementwise("add", size, dtype))
-        yield Probe(f"curve copyto {size} {dtype}", elementwise("copyto", size, dtype))
-        yield Probe(f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True))
+        yield f"curve add {size} {dtype}", elementwise("add", size, dtype)
+        yield f"curve copyto {size} {dtype}", elementwise("copyto", size, dtype)
+        yield f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True)
         read = product(1, size // 4 // READ_LENGTH, READ_LENGTH, dtype, "b")
-        yield Probe(f"curve matmul {size} {dtype}", read)
+        yield f"curve matmul {size} {dtype}", read
     for size in RATE_BYTES if thorough else RATE_BYTES[: 2 if dtype == "float32" else 1]:
         for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
-            yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))
+            yield f"rate {name} {size} {dtype}", elementwise(name, size, dtype)
         for name in (*SCALED, "greater", "greater_equal", "less", "equal"):
-            yield Probe(f"rate {name} scalar {size} {dtype}", elementwise(name, size, dtype, scalar=True))
-        yield Probe(f"rate {MIXED} {size} {dtype}", masked(size, dtype))
-        yield Probe(f"rate {WIDENED} {size} {dtype}", widened(size))
-        yield Probe(f"rate searchsorted {size} {dtype}", searched(size, dtype))
+            yield f"rate {name} scalar {size} {dtype}", elementwise(name, size, dtype, scalar=True)
+        yield f"rate {MIXED} {size} {dtype}", masked(size, dtype)
+        yield f"rate {WIDENED} {size} {dtype}", widened(size)
+        yield f"rate searchsorted {size} {dtype}", searched(size, dtype)
         for name in STEADY:
-            yield Probe(f"rate {name} in place {size} {dtype}", elementwise(name, size, dtype, in_place=True))
+            yield f"rate {name} in place {size} {dtype}", elementwise(name, size, dtype, in_place=True)
         for name in SCALED:
             in_place = elementwise(name, size, dtype, in_place=True, scalar=True)
-            yield Probe(f"rate {name} scalar in place {size} {dtype}", in_place)
+            yield f"rate {name} scalar in place {size} {dtype}", in_place
         n = size // (8 if dtype == "float64" else 4)
-        yield Probe(f"rate fill {size} {dtype}", Op("copyto", (0.5,), array(n, dtype=dtype)))
-        yield Probe(f"rate random {size} {dtype}", Op("random", (), array(n, dtype=dtype)))
+        yield f"rate fill {size} {dtype}", NumpyCall("copyto", (0.5,), array(n, dtype=dtype))
+        yield f"rate random {size} {dtype}", NumpyCall("random", (), array(n, dtype=dtype))
 
 
-def _rows(dtype: str) -> Iterator[Probe]:
+def _rows(dtype: str) -> Iterator[Named]:
     """One operand that is not contiguous: a row or a column repeated, part of longer rows, every other element."""
     for length in ROW_LENGTHS if dtype == "float32" else ROW_LENGTHS[1::4]:
         rows = max(ROWS_ELEMENTS // length, 2)
@@ -300,73 +291,76 @@ def _rows(dtype: str) -> Iterator[Probe]:
         across = array(rows, length, dtype=dtype, strides=(1, rows))
         row, column = array(length, dtype=dtype), array(rows, 1, dtype=dtype)
         patterns = {
-            "row": Op("add", (full, row), out),
-            "row in place": Op("add", (full, row), full),
-            "column": Op("add", (full, column), out),
-            "column in place": Op("add", (full, column), full),
-            "part": Op("add", (wide, full), out),
-            "part written": Op("add", (full, full), wide),
-            "second": Op("add", (second, full), out),
-            "second in place": Op("add", (full, second), full),
-            "copy part": Op("copyto", (wide,), out),
-            "copy into part": Op("copyto", (full,), wide),
-            "copy second": Op("copyto", (second,), out),
-            "copy across": Op("copyto", (across,), out),
+            "row": NumpyCall("add", (full, row), out),
+            "row in place": NumpyCall("add", (full, row), full),
+            "column": NumpyCall("add", (full, column), out),
+            "column in place": NumpyCall("add", (full, column), full),
+            "part": NumpyCall("add", (wide, full), out),
+            "part written": NumpyCall("add", (full, full), wide),
+            "second": NumpyCall("add", (second, full), out),
+            "second in place": NumpyCall("add", (full, second), full),
+            "copy part": NumpyCall("copyto", (wide,), out),
+            "copy into part": NumpyCall("copyto", (full,), wide),
+            "copy second": NumpyCall("copyto", (second,), out),
+            "copy across": NumpyCall("copyto", (across,), out),
         }
         for pattern, op in patterns.items():
             if length > 1 or pattern.startswith("copy"):
-                yield Probe(f"{pattern} {length} {dtype}", op)
+                yield f"{pattern} {length} {dtype}", op
 
 
-def _windows(dtype: str) -> Iterator[Probe]:
+def _windows(dtype: str) -> Iterator[Named]:
     """Every other element of every other row, from caches and beyond, as pooling reads them."""
     for size in WINDOW_BYTES if dtype == "float32" else ():
         pitch = 2 * WINDOW_LENGTH
         rows = size // (4 * (pitch + WINDOW_LENGTH))
         x = array(rows, WINDOW_LENGTH, strides=(2 * pitch, 2), elements=2 * rows * pitch)
-        yield Probe(f"windows {size} {dtype}", Op("copyto", (x,), array(rows, WINDOW_LENGTH)))
+        yield f"windows {size} {dtype}", NumpyCall("copyto", (x,), array(rows, WINDOW_LENGTH))
 
 
-def _reductions(dtype: str, thorough: bool) -> Iterator[Probe]:
+def _reductions(dtype: str, thorough: bool) -> Iterator[Named]:
     total = 40_000
     for name in ("add.reduce", "maximum.reduce"):
         for n in REDUCED_LENGTHS if dtype == "float32" else REDUCED_LENGTHS[::3]:
             rows = max(total // n, 1)
             x = array(rows, n, dtype=dtype)
-            yield Probe(f"{name} inner {n} {dtype}", Op(name, (x,), array(rows, dtype=dtype), {"axis": -1}))
+            yield f"{name} inner {n} {dtype}", NumpyCall(name, (x,), array(rows, dtype=dtype), {"axis": -1})
             if name == "add.reduce":
-                yield Probe(f"{name} outer {n} {dtype}", Op(name, (x,), array(n, dtype=dtype), {"axis": 0}))
+                yield f"{name} outer {n} {dtype}", NumpyCall(name, (x,), array(n, dtype=dtype), {"axis": 0})
 
 
-def _moves(dtype: str) -> Iterator[Probe]:
+def _moves(dtype: str) -> Iterator[Named]:
     for width in GATHERED_WIDTHS:
         for rows in (4, GATHERED_ROWS):
             index = array(rows, dtype="int64")
             table, out = array(GATHERED_ROWS, width, dtype=dtype), array(rows, width, dtype=dtype)
-            at = Op("add.at", (index, array(rows, width, dtype=dtype)), table)
-            yield Probe(f"add.at {rows} {width} {dtype}", at)
-            yield Probe(f"take {rows} {width} {dtype}", Op("take", (table, index), out, {"axis": 0, "mode": "clip"}))
+            at = NumpyCall("add.at", (index, array(rows, width, dtype=dtype)), table)
+            yield f"add.at {rows} {width} {dtype}", at
+            yield f"take {rows} {width} {dtype}", NumpyCall("take", (table, index), out, {"axis": 0, "mode": "clip"})
 
 
-def product(m: int, n: int, k: int, dtype: str, transposed: str = "") -> Op:
+def product(m: int, n: int, k: int, dtype: str, transposed: str = "") -> NumpyCall:
     """(m, k) times (k, n); of the operands that `transposed` names ("a", "b"), the columns are contiguous."""
     a = array(k, m, dtype=dtype).swapaxes(-1, -2) if "a" in transposed else array(m, k, dtype=dtype)
     b = array(n, k, dtype=dtype).swapaxes(-1, -2) if "b" in transposed else array(k, n, dtype=dtype)
-    return Op("matmul", (a, b), array(m, n, dtype=dtype))
+    return NumpyCall("matmul", (a, b), array(m, n, dtype=dtype))
 
 
-def _products(dtype: str, thorough: bool) -> Iterator[Probe]:
+def _products(dtype: str, thorough: bool) -> Iterator[Named]:
     for m, n, k, layout in product_shapes(dtype, thorough):
-        yield Probe(f"product {m} {n} {k} {layout or 'plain'} {dtype}", product(m, n, k, dtype, layout))
+        yield f"product {m} {n} {k} {layout or 'plain'} {dtype}", product(m, n, k, dtype, layout)
     for batch, n, k in DEPTHWISE:
-        given = array(batch, 1, k, dtype=dtype), array(batch, k, n, dtype=dtype)
-        yield Probe(f"products {batch} 1 {n} {k} plain {dtype}", Op("matmul", given, array(batch, 1, n, dtype=dtype)))
+        operands = array(batch, 1, k, dtype=dtype), array(batch, k, n, dtype=dtype)
+        yield (
+            f"products {batch} 1 {n} {k} plain {dtype}",
+            NumpyCall("matmul", operands, array(batch, 1, n, dtype=dtype)),
+        )
     for batch, m, n, k, layout in batched_shapes(dtype, thorough):
         op = heads(batch, m, n, k, dtype, layout)
-        yield Probe(f"products {batch} {m} {n} {k} {layout or 'plain'} {dtype}", op)
+        yield f"products {batch} {m} {n} {k} {layout or 'plain'} {dtype}", op
 
 
-def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
+def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> NumpyCall:
     """Products as attention makes them: queries and keys, or values, are parts of rows that hold all three."""
     head = k if layout else n
     wide = 3 * batch * head
@@ -376,7 +370,7 @@ def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
         a = array(batch, m, k, dtype=dtype, strides=(head, wide, 1), elements=m * wide)
     else:
         a = array(batch, m, k, dtype=dtype)
-    return Op("matmul", (a, b), array(batch, m, n, dtype=dtype))
+    return NumpyCall("matmul", (a, b), array(batch, m, n, dtype=dtype))
 
 
 LARGE_PRODUCTS: tuple[Triple, ...] = (
@@ -398,15 +392,15 @@ AGED_BYTES, AGING = 1000 * KIB, 3
 """Arrays that are left alone [bytes], and during which of the products: one that is longer than most moments of rest,
 since what evicts nothing in a moment of rest is no traffic."""
 COLD_BOXES = (
-    Box(12, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
-    Box(6, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
-    Box(4, (2, 400, 400), (15, 2500, 2500), 1e6, 6e7, layout="b"),
-    Box(7, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
+    SizeBox(12, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
+    SizeBox(6, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
+    SizeBox(4, (2, 400, 400), (15, 2500, 2500), 1e6, 6e7, layout="b"),
+    SizeBox(7, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
 )
 """Products whose weights come from DRAM."""
 COLD_FIRST = (
-    Box(10, (60, 16, 60), (1500, 200, 4000), 1e6, 2e8, square=True),
-    Box(5, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
+    SizeBox(10, (60, 16, 60), (1500, 200, 4000), 1e6, 2e8, square=True),
+    SizeBox(5, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
 )
 """The same whose first operand is the weights: convolutions of few pixels."""
 COLD_HEADS = range(65, 77)
@@ -430,10 +424,10 @@ def placed() -> Program:
     for m, n, k, layout in shapes:
         weight = array(n, k).swapaxes(0, 1) if layout == "b" else array(k, n)
         name = f"cold product {m} {n} {k} {layout or 'plain'}"
-        ops.append(Op("matmul", (Ref((m, k), read), weight), Ref((m, n), written), layer=name))
+        ops.append(NumpyCall("matmul", (Ref((m, k), read), weight), Ref((m, n), written), layer=name))
     for m, n, k in first:
         name = f"cold product {m} {n} {k} first"
-        ops.append(Op("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written), layer=name))
+        ops.append(NumpyCall("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written), layer=name))
     for step in COLD_HEADS:
         batch, m, n, k, layout = _attention(step)
         op = heads(batch, m, n, k, "float32", layout)
@@ -441,16 +435,16 @@ def placed() -> Program:
     return program_of(ops, [op.output for op in ops], name="placed")
 
 
-def _stale() -> Iterator[Op]:
+def _stale() -> Iterator[NumpyCall]:
     """After each large product: tiny calls one after the other, some of them first, and arrays it left alone."""
     few = array(8)
 
-    def tiny(name: str, layer: str) -> Op:
+    def tiny(name: str, layer: str) -> NumpyCall:
         function, _, scalar = name.partition(" ")
         if name in STALE_MANNERS["reduced"]:
-            return Op(name, (few.reshape(2, 4),), array(2), {"axis": -1}, layer=layer)
+            return NumpyCall(name, (few.reshape(2, 4),), array(2), {"axis": -1}, layer=layer)
         inputs = (few, 2.0) if scalar else (few, few) if function in BINARY else (few,)
-        return Op(function, inputs, array(8), layer=layer)
+        return NumpyCall(function, inputs, array(8), layer=layer)
 
     for number, shape in enumerate(LARGE_PRODUCTS):
         large = replace(product(*shape, "float32"), layer=f"{BETWEEN}product {number}")
@@ -479,7 +473,7 @@ class Workbench:
                 arena = self.arenas[dtype, written] = aligned(size // share // PAGE * PAGE).view(dtype)
                 fill(arena, rows)
 
-    def bind(self, op: Op) -> Thunk:
+    def bind(self, op: NumpyCall) -> Thunk:
         """The real call."""
         used = dict.fromkeys(self.arenas, 0)
         writes = False
@@ -491,7 +485,7 @@ class Workbench:
             used[place] += padded(elements * item) + STAGGER
             return self.arenas[place][start : start + elements]
 
-        memory = Memory(allocate)
+        memory = ArrayMemory(allocate)
         for ref in (*op.operands, op.output):
             writes = ref.buffer is op.output.buffer
             memory.make(ref.buffer)

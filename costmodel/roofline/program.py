@@ -8,13 +8,13 @@ from functools import cache, cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.memory import ITEM_BYTES, LINE, STAGGER, Buffer, Memory, Ref, Shape, aligned, fill, padded
+from costmodel.roofline.memory import ITEM_BYTES, LINE, STAGGER, ArrayMemory, Buffer, Ref, Shape, aligned, fill, padded
 
 if TYPE_CHECKING:
     import numpy
 
 
-Phase = Literal["forward", "backward", "optimizer"]
+PassName = Literal["forward", "backward", "optimizer"]
 
 ARITHMETIC = frozenset(
     {"add", "subtract", "multiply", "divide", "negative", "reciprocal", "square", "absolute", "copysign", "sign"}
@@ -30,7 +30,7 @@ Thunk = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Op:
+class NumpyCall:
     """One call: `name` of the NumPy function, its `inputs` (arrays and numbers), and the array that it writes.
 
     Its output is in place if it shares an input's memory. Names are NumPy's own, ``add.reduce`` and ``add.at`` for the
@@ -43,16 +43,16 @@ class Op:
     output: Ref
     params: dict[str, Any] = field(default_factory=dict)
     layer: str = ""
-    phase: Phase = "forward"
+    phase: PassName = "forward"
 
     @property
     def operands(self) -> list[Ref]:
         """The arrays that it reads, without duplicates."""
-        found: list[Ref] = []
+        distinct: list[Ref] = []
         for x in self.inputs:
-            if isinstance(x, Ref) and not any(_same(x, y) for y in found):
-                found.append(x)
-        return found
+            if isinstance(x, Ref) and not any(_same(x, y) for y in distinct):
+                distinct.append(x)
+        return distinct
 
     @property
     def accesses(self) -> list[Ref]:
@@ -130,7 +130,7 @@ class Op:
             return 0
         raise KeyError(f"no rule for counting {self.name}")
 
-    def bind(self, memory: Memory) -> Thunk:
+    def bind(self, memory: ArrayMemory) -> Thunk:
         """(function, arguments, options) of the real call, on the arrays of `memory`."""
         out = memory.array(self.output)
         if self.name == "random":
@@ -145,7 +145,7 @@ class Op:
             return _function(self.name), (out, (..., index) if self.params.get("axis") == -1 else index, values), {}
         return _function(self.name), arrays, {**self.params, "out": out}
 
-    def run(self, memory: Memory) -> None:
+    def run(self, memory: ArrayMemory) -> None:
         """Make the real call."""
         function, arguments, options = self.bind(memory)
         function(*arguments, **options)
@@ -179,17 +179,20 @@ class Span(NamedTuple):
     bytes: int
 
 
-class Layout(NamedTuple):
+class ArenaLayout(NamedTuple):
     """Where each buffer begins in an arena, in the order in which memory is taken, and how large the arena is."""
 
     starts: dict[Buffer, int]
     arena_bytes: int
 
 
-def lay_out(persistent: Iterable[Buffer], made: Iterable[Buffer | None], frees: Iterable[Iterable[Buffer]]) -> Layout:
+def lay_out(
+    persistent: Iterable[Buffer], allocations: Iterable[Buffer | None], frees: Iterable[Iterable[Buffer]]
+) -> ArenaLayout:
     """First fit: buffers allocated before the program, then each call's, in the most recently freed hole that fits.
 
-    made, frees: the buffer that each call allocates, and those freed after it. A hole may be up to twice as large.
+    allocations, frees: the buffer that each call allocates, and those freed after it. A hole may be up to twice as
+    large.
     """
     starts: dict[Buffer, int] = {}
     holes: list[tuple[int, int]] = []
@@ -208,11 +211,11 @@ def lay_out(persistent: Iterable[Buffer], made: Iterable[Buffer | None], frees: 
 
     for buffer in persistent:
         put(buffer)
-    for buffer, dropped in zip(made, frees, strict=True):
+    for buffer, dropped in zip(allocations, frees, strict=True):
         if buffer is not None:
             put(buffer)
         holes.extend((starts[freed], padded(freed.bytes)) for freed in dropped)
-    return Layout(starts, padded(end))
+    return ArenaLayout(starts, padded(end))
 
 
 def distinct_bytes(spans: Iterable[Span]) -> int:
@@ -224,17 +227,17 @@ def distinct_bytes(spans: Iterable[Span]) -> int:
 class Program:
     """Calls in order. A temporary is allocated by the call that first writes it and freed after its last use.
 
-    inputs, weights: allocated before. outputs, kept: never freed, the latter being read by a backward pass.
+    inputs, weights: allocated before. outputs, saved: never freed, the latter being read by a backward pass.
     """
 
-    ops: tuple[Op, ...]
+    ops: tuple[NumpyCall, ...]
     inputs: tuple[Ref, ...] = ()
     weights: tuple[Ref, ...] = ()
     outputs: tuple[Ref, ...] = ()
     saved: tuple[Ref, ...] = ()
     name: str = ""
 
-    def __iter__(self) -> Iterator[Op]:
+    def __iter__(self) -> Iterator[NumpyCall]:
         return iter(self.ops)
 
     def __len__(self) -> int:
@@ -258,21 +261,21 @@ class Program:
     @cached_property
     def persistent(self) -> tuple[Buffer, ...]:
         """Buffers allocated before it runs: inputs, weights, constants, and what an earlier program left."""
-        made = {*self.made}
+        temporaries = {*self.allocations}
         refs = (*self.inputs, *self.weights, *(x for op in self.ops for x in (*op.operands, op.output)))
-        return tuple(dict.fromkeys(ref.buffer for ref in refs if ref.buffer not in made))
+        return tuple(dict.fromkeys(ref.buffer for ref in refs if ref.buffer not in temporaries))
 
     @cached_property
-    def made(self) -> tuple[Buffer | None, ...]:
+    def allocations(self) -> tuple[Buffer | None, ...]:
         """The temporary that each call allocates; None where it writes to existing memory."""
         known = {ref.buffer for ref in (*self.inputs, *self.weights)}
-        found: list[Buffer | None] = []
+        allocations: list[Buffer | None] = []
         for op in self.ops:
             known.update(ref.buffer for ref in op.operands)
             new = op.output.buffer.role == "temporary" and op.output.buffer not in known
             known.add(op.output.buffer)
-            found.append(op.output.buffer if new else None)
-        return tuple(found)
+            allocations.append(op.output.buffer if new else None)
+        return tuple(allocations)
 
     @cached_property
     def frees(self) -> tuple[tuple[Buffer, ...], ...]:
@@ -288,22 +291,22 @@ class Program:
             dropped[number].append(buffer)
         return tuple(map(tuple, dropped))
 
-    def run(self, memory: Memory, after: Callable[[int], None] | None = None) -> None:
+    def run(self, memory: ArrayMemory, after: Callable[[int], None] | None = None) -> None:
         """Run every call; `memory` holds inputs and weights. `after` is told the number of each call that is done."""
         for buffer in self.persistent:
             memory.make(buffer)
-        for number, (op, made, dropped) in enumerate(zip(self.ops, self.made, self.frees, strict=True)):
-            if made is not None:
-                memory.make(made)
+        for number, (op, new, dropped) in enumerate(zip(self.ops, self.allocations, self.frees, strict=True)):
+            if new is not None:
+                memory.make(new)
             op.run(memory)
             memory.free(dropped)
             if after is not None:
                 after(number)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> ArenaLayout:
         """Where each buffer is, when all of it shares one arena; laid out once."""
-        return lay_out(self.persistent, self.made, self.frees)
+        return lay_out(self.persistent, self.allocations, self.frees)
 
     @cached_property
     def touched(self) -> tuple[tuple[Span, ...], ...]:
@@ -315,7 +318,7 @@ class Program:
         """Footprint of one run [bytes]; of a table only the rows that are looked up."""
         return distinct_bytes(span for spans in self.touched for span in spans)
 
-    def _span(self, ref: Ref, op: Op) -> Span:
+    def _span(self, ref: Ref, op: NumpyCall) -> Span:
         item = ITEM_BYTES[ref.dtype]
         start = self.layout.starts[ref.buffer] + ref.offset * item
         extent = item * (1 + sum((n - 1) * abs(step) for n, step in zip(ref.shape, ref.steps, strict=True)))
@@ -338,16 +341,16 @@ class Program:
             buffer, start = next(places)
             return arena[start : start + buffer.bytes].view(dtype)
 
-        memory = Memory(allocate)
+        memory = ArrayMemory(allocate)
         below = bounds(self)
         for buffer in self.persistent:
             memory.make(buffer)
             if buffer.value is None:
                 fill(memory.arrays[buffer], below.get(buffer, 2), 0.0 if buffer.role == "weight" else 0.5)
         thunks = []
-        for op, made, dropped in zip(self.ops, self.made, self.frees, strict=True):
-            if made is not None:
-                memory.make(made)
+        for op, new, dropped in zip(self.ops, self.allocations, self.frees, strict=True):
+            if new is not None:
+                memory.make(new)
             thunks.append(op.bind(memory))
             memory.free(dropped)
         return thunks
@@ -360,30 +363,34 @@ def lines_of(ref: Ref) -> int:
 
 
 def program_of(
-    ops: Sequence[Op], outputs: Iterable[Ref], kept: Iterable[Ref] = (), name: str = "", inputs: Iterable[Ref] = ()
+    ops: Sequence[NumpyCall],
+    outputs: Iterable[Ref],
+    saved: Iterable[Ref] = (),
+    name: str = "",
+    inputs: Iterable[Ref] = (),
 ) -> Program:
     """A program of `ops`; what it reads before it writes it is an input, or a weight by its role."""
-    given = list(inputs)
-    known = {ref.buffer for ref in given}
+    operands = list(inputs)
+    known = {ref.buffer for ref in operands}
     for op in ops:
         for ref in op.operands if op.output.buffer.role == "temporary" else (*op.operands, op.output):
             if ref.buffer not in known:
                 known.add(ref.buffer)
-                given.append(ref)
+                operands.append(ref)
         known.add(op.output.buffer)
-    weights = tuple(ref for ref in given if ref.buffer.role in ("weight", "state"))
-    others = tuple(ref for ref in given if ref.buffer.role not in ("weight", "state", "constant"))
-    return Program(tuple(ops), others, weights, tuple(outputs), tuple(kept), name)
+    weights = tuple(ref for ref in operands if ref.buffer.role in ("weight", "state"))
+    others = tuple(ref for ref in operands if ref.buffer.role not in ("weight", "state", "constant"))
+    return Program(tuple(ops), others, weights, tuple(outputs), tuple(saved), name)
 
 
-def bounds(ops: Iterable[Op]) -> dict[Buffer, int]:
+def bounds(ops: Iterable[NumpyCall]) -> dict[Buffer, int]:
     """By buffer of indices: how many rows the smallest table has that it indexes."""
-    found: dict[Buffer, int] = {}
+    rows_of: dict[Buffer, int] = {}
     for op in ops:
         refs = op.accesses[:-1]
         for ref in refs:
             if ref.dtype == "int64":
                 table = refs[0] if op.name == "take" else op.output
                 rows = table.shape[op.params.get("axis", 0)] if table.dtype != "int64" else 2
-                found[ref.buffer] = min(found.get(ref.buffer, rows), rows)
-    return found
+                rows_of[ref.buffer] = min(rows_of.get(ref.buffer, rows), rows)
+    return rows_of

@@ -10,7 +10,7 @@ from math import exp, log
 from statistics import median
 
 from costmodel.roofline.footprint import Code, Reuse, reuse_distances, reuses, touched_by
-from costmodel.roofline.gemm import Fit, exposing, fit, further, regime_of
+from costmodel.roofline.gemm import ProductFit, exposing, fit, further, regime_of
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.probes import (
     AGED,
@@ -27,8 +27,8 @@ from costmodel.roofline.probes import (
     placed,
     probes,
 )
-from costmodel.roofline.program import Op, Program
-from costmodel.roofline.signature import Product, signature_of
+from costmodel.roofline.program import NumpyCall, Program
+from costmodel.roofline.signature import ProductSignature, signature_of
 
 POWER = 6.0
 """Exponent p of how compute and memory time overlap, (compute^p + memory^p)^(1/p): of two calibrations' functions on
@@ -49,7 +49,7 @@ LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
 
 
-class Table:
+class Interpolation:
     """Log-log interpolation between points; constant beyond the ends.
 
     growing: in proportion to the point beyond the last, as the time of a row is to its length.
@@ -89,7 +89,7 @@ class Rates:
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self.seconds = seconds
-        self.ops = {p.name: p.op for thorough in (True, False) for p in probes(thorough) if p.name in seconds}
+        self.ops = {name: op for thorough in (True, False) for name, op in probes(thorough) if name in seconds}
         self.call = cache(self._call)
         self.rate = cache(self._rate)
         self.row = cache(self._row)
@@ -115,11 +115,11 @@ class Rates:
     # Memory
 
     @cached_property
-    def _streams(self) -> dict[str, Table]:
+    def _streams(self) -> dict[str, Interpolation]:
         per_element = {"in place": ("multiply in place", 4), "one": ("copyto", 8), "two": ("add", 12)}
         return {way: self._beyond(name, size) for way, (name, size) in per_element.items()}
 
-    def _beyond(self, name: str, per_element: int) -> Table:
+    def _beyond(self, name: str, per_element: int) -> Interpolation:
         """Time per byte beyond that in cache, by reuse distance [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = {}
@@ -128,7 +128,7 @@ class Rates:
             rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
         floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
         extra = [0.0 if size <= RESIDENT_BYTES else parted(r, floor) / per_element for size, r in rates.items()]
-        return Table(CURVE_BYTES, lowest(extra))
+        return Interpolation(CURVE_BYTES, lowest(extra))
 
     def far(self, distance: float, way: str = "two", *, written: bool = False) -> float:
         """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
@@ -145,7 +145,7 @@ class Rates:
         return between + (whole - between) * share * (1 + written)
 
     @cached_property
-    def _read(self) -> Table:
+    def _read(self) -> Interpolation:
         """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]."""
         rates = {}
         for size in CURVE_BYTES:
@@ -154,10 +154,10 @@ class Rates:
             rates[size] = max(self.seconds[probe] - self._call("matmul", "float32"), 0.0) / matrix
         *_, floor = (rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
         extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in rates.items()]
-        return Table(CURVE_BYTES, lowest(extra))
+        return Interpolation(CURVE_BYTES, lowest(extra))
 
     @cached_property
-    def _windows(self) -> Table:
+    def _windows(self) -> Interpolation:
         """Time per byte of the lines that strided windows touch, beyond that in cache, by reuse distance [s/B]."""
         names = [f"windows {size} float32" for size in WINDOW_BYTES]
         call, extra = self._call("copyto", "float32"), []
@@ -166,18 +166,18 @@ class Rates:
             op = self.ops[name]
             beyond = parted(self.seconds[name] - call, near * op.output.size)
             extra.append((beyond - op.output.bytes * self.far(size, "one", written=True)) / (2 * op.operands[0].bytes))
-        return Table(WINDOW_BYTES, [*accumulate(extra, max, initial=0.0)][1:])
+        return Interpolation(WINDOW_BYTES, [*accumulate(extra, max, initial=0.0)][1:])
 
     def windowed(self, distance: float) -> float:
         """Time per byte of lines, beyond that in cache, of which a stride leaves parts out [s/B]."""
         return max(self._windows(distance), self.far(distance, "one"))
 
     @cached_property
-    def placed(self) -> dict[str, tuple[Op, list[float]]]:
+    def placed(self) -> dict[str, tuple[NumpyCall, list[float]]]:
         """Calls that were measured in place, by name, and the reuse distances of their operands and code [bytes]."""
         return self._placed(self.traffic)
 
-    def _placed(self, traffic: float) -> dict[str, tuple[Op, list[float]]]:
+    def _placed(self, traffic: float) -> dict[str, tuple[NumpyCall, list[float]]]:
         """The same if others bring so much into the caches meanwhile [bytes/s]."""
         distances = reuse_distances(self._reuses, [self.seconds[op.layer] for op in self._program], traffic)
         return {op.layer: (op, far) for op, far in zip(self._program, distances, strict=True)}
@@ -223,14 +223,14 @@ class Rates:
         """What came into the caches since the code of such a call was last run."""
         return Code(*self.placed[f"{way} {name} {number}"][1][-3:])
 
-    def _table(self, came: Callable[[int], float], longer: Callable[[int], float]) -> Table:
+    def _table(self, came: Callable[[int], float], longer: Callable[[int], float]) -> Interpolation:
         """What is cold by what came into the caches, both after each large product: it never falls, and is nothing
         where all is near."""
         found = sorted([(float(NEAR_BYTES), 0.0), *((came(n), longer(n)) for n in range(len(LARGE_PRODUCTS)))])
-        return Table([far for far, _ in found], rising([max(more, 0.0) for _, more in found]))
+        return Interpolation([far for far, _ in found], rising([max(more, 0.0) for _, more in found]))
 
     @cached_property
-    def _own(self) -> Table:
+    def _own(self) -> Interpolation:
         """For a function's own code: the median, since one alone is measured too rarely to be told apart."""
         led = [names[0] for names in STALE_MANNERS.values()]
         known = [name for name in STALE if name not in led]
@@ -240,7 +240,7 @@ class Rates:
         )
 
     @cached_property
-    def _common(self) -> Table:
+    def _common(self) -> Interpolation:
         """For the code of any call: what the first after a product takes longer than when others came before it."""
         return self._table(
             lambda number: median(self._since(name, number, "first").any for name in FIRST),
@@ -253,11 +253,11 @@ class Rates:
         return self._longer(led, "stale", number)
 
     @cached_property
-    def _manners(self) -> dict[str, Table]:
+    def _manners(self) -> dict[str, Interpolation]:
         """For the code of a manner: what its first call takes longer than a function's own code accounts for."""
         return {manner: self._of_manner(names[0]) for manner, names in STALE_MANNERS.items()}
 
-    def _of_manner(self, name: str) -> Table:
+    def _of_manner(self, name: str) -> Interpolation:
         return self._table(
             lambda number: self._since(name, number).manner,
             lambda number: self._longer(name, "stale", number) - self._own(self._since(name, number).own),
@@ -300,7 +300,7 @@ class Rates:
 
     # Rows
 
-    def _row(self, pattern: str, dtype: str) -> Table:
+    def _row(self, pattern: str, dtype: str) -> Interpolation:
         """Seconds that each inner loop of a length costs: for a copy or a repeated row or column all of it, for others
         what it adds."""
         lengths, values = [], []
@@ -313,9 +313,9 @@ class Rates:
                 call = self._call("copyto" if pattern.startswith("copy") else "repeated", dtype)
                 lengths.append(length)
                 values.append(max(self.seconds[name] - call - plain, 0.0) / (size // length))
-        return Table(lengths, values, growing=whole)
+        return Interpolation(lengths, values, growing=whole)
 
-    def _reduced(self, name: str, way: str, dtype: str, even: bool) -> Table:
+    def _reduced(self, name: str, way: str, dtype: str, even: bool) -> Interpolation:
         """Time per row of a reduction, by its length [s]; even: for lengths that are multiples of 16."""
         name = name if f"{name} {way} {REDUCED_LENGTHS[0]} {dtype}" in self.seconds else "add.reduce"
         known = [n for n in REDUCED_LENGTHS if f"{name} {way} {n} {dtype}" in self.seconds]
@@ -325,13 +325,13 @@ class Rates:
             probe = f"{name} {way} {n} {dtype}"
             rows = max(self.ops[probe].operands[0].size // n, 1)
             values.append(max(self.seconds[probe] - self._call(name, dtype), 0.0) / rows)
-        return Table(lengths, values, growing=True)
+        return Interpolation(lengths, values, growing=True)
 
-    def _gathered(self, name: str, dtype: str) -> Table:
+    def _gathered(self, name: str, dtype: str) -> Interpolation:
         """Time per row of a gather, by its width [s]."""
         name = name if f"{name} 4 1 {dtype}" in self.seconds else "add.at"
         took = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
-        return Table(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in took], growing=True)
+        return Interpolation(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in took], growing=True)
 
     def gathered_call(self, name: str, dtype: str) -> float:
         """Overhead of a gather [s]."""
@@ -353,19 +353,19 @@ class Rates:
 
     # Products
 
-    def _product(self, name: str) -> Product:
+    def _product(self, name: str) -> ProductSignature:
         found = signature_of(self.ops[name])
-        assert isinstance(found, Product)
+        assert isinstance(found, ProductSignature)
         return found
 
-    def _fit(self, regime: str, dtype: str) -> Fit:
+    def _fit(self, regime: str, dtype: str) -> ProductFit:
         """The fitted time of products of a regime."""
         names = [name for name in self.seconds if name.startswith(("product ", "products "))]
         found = {name: self._product(name) for name in names if name.endswith(f" {dtype}")}
         found = {name: p for name, p in found.items() if regime_of(p) == regime}
         call = self._call("matmul", dtype)
 
-        def one(name: str, p: Product) -> float:
+        def one(name: str, p: ProductSignature) -> float:
             return max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
 
         far = [self.operand_times(p) for p in found.values()]
@@ -376,14 +376,14 @@ class Rates:
         more, took, near = [], [], []
         for name, (op, distances) in self.placed.items():
             p = signature_of(op)
-            if name.startswith("cold ") and isinstance(p, Product) and regime_of(p) == regime:
+            if name.startswith("cold ") and isinstance(p, ProductSignature) and regime_of(p) == regime:
                 home = self.operand_times(p)
                 more.append(further(home, self.operand_times(p, distances[: len(op.accesses)])))
                 took.append(one(name, p))
                 near.append(fitted.seconds(p, home)[0])
         return exposing(fitted, more, took, near)
 
-    def product(self, p: Product, distances: Sequence[float], held: Sequence[int]) -> tuple[float, float]:
+    def product(self, p: ProductSignature, distances: Sequence[float], held: Sequence[int]) -> tuple[float, float]:
         """Time of one product of a batch, its operands at reuse distances, and how much of it is memory [s].
 
         held: what each operand takes up [bytes]; what all products of a batch share comes from afar only once.
@@ -393,7 +393,7 @@ class Rates:
         away = [near + share * (far - near) for near, far, share in zip(home, away, shares, strict=True)]
         return self.fit(regime_of(p), p.dtype).placed(p, home, away)
 
-    def operand_times(self, p: Product, distances: Sequence[float] = ()) -> list[float]:
+    def operand_times(self, p: ProductSignature, distances: Sequence[float] = ()) -> list[float]:
         """Time to load each operand of one product of a batch, beyond that from cache [s].
 
         Without distances they are those of the product run over and over.
@@ -403,7 +403,7 @@ class Rates:
         return [size * self._read(distance) for size, distance in zip(sizes, distances, strict=True)]
 
 
-def _sizes(p: Product) -> list[int]:
+def _sizes(p: ProductSignature) -> list[int]:
     """Of both operands of one product of a batch, and of its result [bytes]."""
     item = ITEM_BYTES[p.dtype]
     return [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]

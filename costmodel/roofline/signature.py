@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import prod
 
 from costmodel.roofline.memory import ITEM_BYTES, Ref, Shape
-from costmodel.roofline.program import Op
+from costmodel.roofline.program import NumpyCall
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Strand:
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopSignature:
     """An elementwise call, or a reduction: `rows` inner loops of `inner` elements each.
 
     strands: the arrays read, then the one written. scalars: how many inputs are numbers. reduced: what the inner loop
@@ -44,7 +44,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductSignature:
     """`batch` matrix products of (m, k) and (k, n); an operand is `transposed` if its columns are contiguous.
 
     plain: whether BLAS can read both operands as they lie.
@@ -70,7 +70,7 @@ ELEMENTWISE = ("random", "searchsorted")
 
 
 @dataclass(frozen=True)
-class Gather:
+class GatherSignature:
     """`rows` rows of `width` elements, moved by an index (take), or added there (at)."""
 
     name: str
@@ -79,7 +79,7 @@ class Gather:
     width: int
 
 
-Signature = Loop | Product | Gather
+Signature = LoopSignature | ProductSignature | GatherSignature
 
 
 def _priced(dtype: str) -> str:
@@ -87,7 +87,7 @@ def _priced(dtype: str) -> str:
     return {"float64": "float64", "int64": "float64"}.get(dtype, "float32")
 
 
-def signature_of(op: Op) -> Signature:
+def signature_of(op: NumpyCall) -> Signature:
     """The signature of a call; calls with equal ones take equally long on operands at equal distances."""
     if op.name == "matmul":
         return _product(op)
@@ -96,7 +96,7 @@ def signature_of(op: Op) -> Signature:
     return _loop(op)
 
 
-def _loop(op: Op) -> Loop:
+def _loop(op: NumpyCall) -> LoopSignature:
     refs, axes = op.accesses, _coalesced(*op.loop)
     inner, steps = axes[-1]
     strands = tuple(
@@ -105,7 +105,7 @@ def _loop(op: Op) -> Loop:
     )
     in_place = any(x.buffer is op.output.buffer for x in refs[:-1])
     squared = op.name == "multiply" and len(refs) == 3 and len(op.operands) == 1 and not in_place
-    return Loop(
+    return LoopSignature(
         name="square" if squared else op.name,  # it reads one array
         dtype=_priced(next((x.dtype for x in refs if x.dtype in ("float32", "float64")), op.output.dtype)),
         inner=inner,
@@ -131,12 +131,12 @@ def _coalesced(shape: Shape, steps: list[Shape]) -> list[tuple[int, Shape]]:
     return joined or [(1, tuple(1 for _ in steps))]
 
 
-def _product(op: Op) -> Product:
+def _product(op: NumpyCall) -> ProductSignature:
     a, b = (x for x in op.inputs if isinstance(x, Ref))
     m, k = (1, a.size) if len(a.shape) == 1 else a.shape[-2:]
     n = 1 if len(b.shape) == 1 else b.shape[-1]
     layouts = [_layout(x) for x in (a, b)]
-    return Product(
+    return ProductSignature(
         batch=op.output.size // (m * n),
         m=m,
         n=n,
@@ -158,11 +158,11 @@ def _layout(x: Ref) -> str:
     return "columns" if (down == 1 or rows == 1) and (across >= rows or columns == 1) else "strided"
 
 
-def _gather(op: Op) -> Gather:
+def _gather(op: NumpyCall) -> GatherSignature:
     dtype = _priced(op.operands[0].dtype if op.name == "searchsorted" else op.output.dtype)
     if op.name in ELEMENTWISE:
-        return Gather(op.name, dtype, op.output.size, 1)
+        return GatherSignature(op.name, dtype, op.output.size, 1)
     if op.name == "take":
         index = op.operands[1]
-        return Gather("take", dtype, index.size, max(op.output.size // max(index.size, 1), 1))
-    return Gather(op.name, dtype, op.terms, 1)
+        return GatherSignature("take", dtype, index.size, max(op.output.size // max(index.size, 1), 1))
+    return GatherSignature(op.name, dtype, op.terms, 1)

@@ -70,7 +70,7 @@ def layers_of(cases: Iterable[Case] = CASES) -> dict[str, Program]:
 
 def keep_apart(programs: Iterable[Program]) -> None:
     """Assert that no matrix product or row loop to be predicted is one that a calibration measures."""
-    probed = {signature_of(p.op): p.name for thorough in (False, True) for p in probes(thorough)}
+    probed = {signature_of(op): name for thorough in (False, True) for name, op in probes(thorough)}
     probed |= {signature_of(op): op.layer for op in placed()}
     for program in programs:
         for op in program:
@@ -139,7 +139,7 @@ class FunctionTime:
         return self.predicted / self.measured - 1
 
 
-class LayerTime(NamedTuple):
+class LayerTrial(NamedTuple):
     """A layer, measured twice, and what binds it; bound is None where the budget did not last."""
 
     program: Program
@@ -165,13 +165,13 @@ class Validation(Answer):
     """Predictions and measurements side by side, with the calibration between them. seconds: that all of it took."""
 
     calibration: Calibration
-    layers: tuple[LayerTime, ...]
+    layers: tuple[LayerTrial, ...]
     whole: tuple[ProgramTime, ...]
     functions: tuple[FunctionTime, ...]
     seconds: float
 
     @property
-    def judged(self) -> list[LayerTime]:
+    def judged(self) -> list[LayerTrial]:
         """Layers that are resolved."""
         return [layer for layer in self.layers if layer.resolved]
 
@@ -313,7 +313,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     runs = [a.joined(b) for a, b in zip(early, run(0.75), strict=True)]
     both = before.joined(calibrated(0.9))
     layers = (
-        LayerTime(
+        LayerTrial(
             program,
             a,
             b,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from costmodel.layers import load_all
 from costmodel.layers.base import Layer
 from costmodel.roofline.kernels import ArrayTape, kernel_of
-from costmodel.roofline.memory import Memory
-from costmodel.roofline.program import Op
+from costmodel.roofline.memory import ArrayMemory
+from costmodel.roofline.program import NumpyCall
 from costmodel.roofline.recorder import LayerArrays, site_of
 from tests.kernels.counting import Array, Tally
 
@@ -74,7 +74,7 @@ class Pass:
         return Array(np.random.default_rng(0).random(shape), self.tally)
 
 
-def run(ops: list[Op], memory: Memory, tally: Tally) -> None:
+def run(ops: list[NumpyCall], memory: ArrayMemory, tally: Tally) -> None:
     """Make the calls of a program with arrays that count; each counts what it says of itself."""
     for op in ops:
         before = tally.contractions + op.contractions, tally.pointwise + op.pointwise
@@ -112,7 +112,7 @@ class Kernel:
 
     def forward(self, p: Pass) -> Array:
         """The output, with counted arithmetic: by the kernel that ships, unless this is defined anew."""
-        tape, memory = ArrayTape("float64"), Memory()
+        tape, memory = ArrayTape("float64"), ArrayMemory()
         site = site_of(p.call, LayerArrays(tape).ref)
         for refs, arrays in ((site.inputs, p.inputs), (site.weights, p.weights), (site.buffers, p.buffers)):
             named = arrays if isinstance(arrays, dict) else dict(enumerate(arrays))

@@ -12,8 +12,8 @@ from costmodel.roofline import classification, host, inplace, timing, validation
 from costmodel.roofline.calibration import EMPTY, Calibration
 from costmodel.roofline.host import Host, Sentinel
 from costmodel.roofline.probes import Workbench, placed, probes
-from costmodel.roofline.program import Op, Program, Thunk
-from costmodel.roofline.signature import Product, signature_of
+from costmodel.roofline.program import NumpyCall, Program, Thunk
+from costmodel.roofline.signature import ProductSignature, signature_of
 
 CALL = 1e-6
 ELEMENT = 1e-9
@@ -23,10 +23,10 @@ STEP = 1e-7
 MACHINE = Host("Abacus", 1, (("L1", 32_768), ("L2", 2**20)), "2.0", "openblas", "0.3", "Bead")
 
 
-def took(op: Op) -> float:
+def took(op: NumpyCall) -> float:
     """A microsecond a call, a nanosecond an element, ten picoseconds a FLOP, wherever the operands are [s]."""
     signature = signature_of(op)
-    if isinstance(signature, Product):
+    if isinstance(signature, ProductSignature):
         return CALL + signature.flops * FLOP
     looped = max([op.output.size, *(x.size for x in op.operands if op.name.endswith(".reduce"))])
     return CALL + looped * ELEMENT
@@ -34,7 +34,7 @@ def took(op: Op) -> float:
 
 @cache
 def _seconds() -> dict[str, float]:
-    seconds = {probe.name: took(probe.op) for probe in probes()}
+    seconds = {name: took(op) for name, op in probes()}
     return seconds | {op.layer: took(op) for op in placed()} | {EMPTY: STEP}
 
 
@@ -70,7 +70,7 @@ class Clockwork:
     seconds: that a call takes; slower: by what all takes longer now.
     """
 
-    def __init__(self, put: Callable[[Any, str, Any], None], seconds: Callable[[Op], float] = took) -> None:
+    def __init__(self, put: Callable[[Any, str, Any], None], seconds: Callable[[NumpyCall], float] = took) -> None:
         self.now, self.slower = 0.0, 1.0
         self.seconds = seconds
         for module in (storage, classification, host, inplace, timing, validation):
@@ -89,7 +89,7 @@ class Clockwork:
     def perf_counter(self) -> float:
         return self.now * 1e-9
 
-    def bound(self, op: Op) -> Thunk:
+    def bound(self, op: NumpyCall) -> Thunk:
         return self.take, (1e9 * self.seconds(op),), {}
 
     def take(self, nanoseconds: float) -> None:

@@ -20,12 +20,12 @@ from costmodel.roofline.classification import (
     tile,
     verdict,
 )
-from costmodel.roofline.hosttime import HostTime, Terms
+from costmodel.roofline.hosttime import HostTime, TimeTerms
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import probes
-from costmodel.roofline.program import Op, program_of
-from costmodel.roofline.signature import Loop, Product, signature_of
+from costmodel.roofline.program import NumpyCall, program_of
+from costmodel.roofline.signature import LoopSignature, ProductSignature, signature_of
 from costmodel.roofline.validation import CASES, keep_apart, layers_of
 from tests.roofline.synthetic import MACHINE, calibration
 
@@ -55,8 +55,8 @@ def test_the_resource_that_takes_most_of_the_time_in_cache_binds() -> None:
     assert [Verdict(bound).coarse for bound in BOUNDS] == ["compute", "compute", "memory", "memory", "overhead"]
 
 
-def timed(*terms: tuple[Op, Terms]) -> HostTime:
-    return HostTime(sum((each for _, each in terms), Terms()), 0.1, 6, terms)
+def timed(*terms: tuple[NumpyCall, TimeTerms]) -> HostTime:
+    return HostTime(sum((each for _, each in terms), TimeTerms()), 0.1, 6, terms)
 
 
 def test_a_prediction_s_terms_say_what_binds_it() -> None:
@@ -67,12 +67,12 @@ def test_a_prediction_s_terms_say_what_binds_it() -> None:
     t.matmul(x, t.array((10, 1000), "weight"))
     exp, add, product = t.ops
     by = calibration(seconds={**calibration().seconds, **moving_fast()})
-    assert predicted(timed((exp, Terms(compute=1, memory=9, reach=1e9))), by) == Verdict("DRAM")
-    assert predicted(timed((exp, Terms(compute=1, memory=9, reach=1e5))), by) == Verdict("cache", "L2")
-    assert predicted(timed((exp, Terms(compute=1e-5))), by) == Verdict("function", "exp")
-    assert predicted(timed((add, Terms(compute=1e-6))), by) == Verdict("cache", "L2")
-    assert predicted(timed((product, Terms(compute=1e-5)), (exp, Terms(compute=1e-6))), by) == Verdict("matmul")
-    assert predicted(timed((exp, Terms(compute=1, rows=1, overhead=8))), by) == Verdict("overhead")
+    assert predicted(timed((exp, TimeTerms(compute=1, memory=9, reach=1e9))), by) == Verdict("DRAM")
+    assert predicted(timed((exp, TimeTerms(compute=1, memory=9, reach=1e5))), by) == Verdict("cache", "L2")
+    assert predicted(timed((exp, TimeTerms(compute=1e-5))), by) == Verdict("function", "exp")
+    assert predicted(timed((add, TimeTerms(compute=1e-6))), by) == Verdict("cache", "L2")
+    assert predicted(timed((product, TimeTerms(compute=1e-5)), (exp, TimeTerms(compute=1e-6))), by) == Verdict("matmul")
+    assert predicted(timed((exp, TimeTerms(compute=1, rows=1, overhead=8))), by) == Verdict("overhead")
 
 
 def moving_fast() -> dict[str, float]:
@@ -110,7 +110,7 @@ def test_agreement_beyond_chance() -> None:
     assert Agreement(()).share == 1.0
 
 
-def calls() -> list[Op]:
+def calls() -> list[NumpyCall]:
     found: dict = {}
     cases = [("gpt2-small", {"seq": 256}), ("resnet18", {"image": 96}), ("mlp-mnist", {"batch": 700})]
     for program in layers_of(cases).values():
@@ -120,7 +120,7 @@ def calls() -> list[Op]:
 
 
 @pytest.mark.parametrize("op", calls(), ids=repr)
-def test_smallest_shapes_and_tiles_are_the_same_call_and_run(op: Op) -> None:
+def test_smallest_shapes_and_tiles_are_the_same_call_and_run(op: NumpyCall) -> None:
     part, times = tile(op)
     for changed in (smallest(op), part):
         assert changed.name == op.name
@@ -141,13 +141,13 @@ def test_a_tile_keeps_the_layout() -> None:
     t.add(x, t.array((400, 1), "weight"))
     found, times = tile(t.ops[0])
     signature = signature_of(found)
-    assert isinstance(signature, Loop)
+    assert isinstance(signature, LoopSignature)
     assert (signature.inner, [s.step for s in signature.strands]) == (1000, [1, 0, 1])
     assert times == pytest.approx(400 / signature.rows, rel=0.02)
     t.matmul(t.array((900, 800), "input"), t.array((700, 800), "weight").swapaxes(0, 1))
     found, times = tile(t.ops[1])
     signature = signature_of(found)
-    assert isinstance(signature, Product)
+    assert isinstance(signature, ProductSignature)
     assert signature.b_transposed
     assert max(found.operands[1].steps) == 800
     assert times == pytest.approx(900 * 800 * 700 / (signature.m * signature.n * signature.k))
@@ -165,7 +165,7 @@ def test_no_layer_that_is_predicted_is_a_probe() -> None:
     assert len(layers) > 100
     assert {name.split()[0] for name in layers} == {model for model, _ in CASES}
     t = ArrayTape()
-    probe = next(p for p in probes() if p.name.startswith("product "))
-    t.ops.append(probe.op)
+    probe = next(op for name, op in probes() if name.startswith("product "))
+    t.ops.append(probe)
     with pytest.raises(AssertionError, match="is the probe 'product "):
-        keep_apart([program_of(t.ops, [probe.op.output])])
+        keep_apart([program_of(t.ops, [probe.output])])

@@ -13,7 +13,7 @@ from costmodel.roofline import validation
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.classification import Verdict
 from costmodel.roofline.timing import Timing
-from costmodel.roofline.validation import FunctionTime, LayerTime, ProgramTime, Validation, layers_of
+from costmodel.roofline.validation import FunctionTime, LayerTrial, ProgramTime, Validation, layers_of
 from tests.command import here, refused
 from tests.roofline.synthetic import MACHINE, calibration
 
@@ -72,7 +72,7 @@ def validated() -> Validation:
     programs = [*layers_of([("mlp-lenet-300-100", {"batch": 32})]).values()]
     compute, memory, last = Verdict("matmul"), Verdict("cache", "L2", close=True), len(programs) - 1
     layers = (
-        LayerTime(
+        LayerTrial(
             program,
             Timing((1e-4 * (i + 1),)),
             Timing(((1.1 if i < last else 9) * 1e-4 * (i + 1),), resolved=i < last),

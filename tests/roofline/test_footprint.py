@@ -19,7 +19,7 @@ from costmodel.roofline.execution import filled
 from costmodel.roofline.footprint import live_bytes, peak_bytes, persistent_bytes
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.activations import POINTWISE
-from costmodel.roofline.memory import Memory
+from costmodel.roofline.memory import ArrayMemory
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import layer_programs, network_of
 from tests.kernels import KERNELS
@@ -89,7 +89,7 @@ def test_live_bytes_of_every_kernel_are_numpy_s(name: str, data: st.DataObject) 
     call = on_paper(KERNELS[name].case(data.draw), training=True)
     (forward, backward), found = layer_programs(call), []
     expected = live_bytes(forward) + (live_bytes(backward) if backward else [])
-    memory = Memory()
+    memory = ArrayMemory()
     assert memory.random  # has 16 bytes of its own
     with tracing():
         for ref in (*forward.inputs, *forward.weights):
@@ -134,7 +134,7 @@ def peaked(prediction: cm.Prediction) -> Program:
     for buffer in program.persistent:
         memory.make(buffer)
     peaks, alive = [], [persistent_bytes(program), *live_bytes(program)]
-    for op, made, dropped, before in zip(program.ops, program.made, program.frees, alive, strict=False):
+    for op, made, dropped, before in zip(program.ops, program.allocations, program.frees, alive, strict=False):
         if made is not None:
             memory.make(made)
         function, arguments, options = op.bind(memory)

@@ -15,7 +15,7 @@ from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import AGED, CURVE_BYTES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, placed, probes
 from costmodel.roofline.program import Program, program_of
-from costmodel.roofline.rates import Table, joined, parted
+from costmodel.roofline.rates import Interpolation, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
 
@@ -119,10 +119,10 @@ def test_the_interval_holds_the_prediction_and_widens_with_doubt(abacus: Calibra
 
 
 def test_tables_interpolate_in_logarithms_and_stay_at_their_ends() -> None:
-    table = Table((1, 100), (2, 200))
+    table = Interpolation((1, 100), (2, 200))
     assert table(10) == pytest.approx(20)
     assert [table(point) for point in (0.1, 1, 100, 1e6, inf)] == pytest.approx([2, 2, 200, 200, 200])
-    assert Table((1, 10, 100), (2, 20, 200)).left_out() == pytest.approx([0.0], abs=1e-12)
+    assert Interpolation((1, 10, 100), (2, 20, 200)).left_out() == pytest.approx([0.0], abs=1e-12)
 
 
 def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
@@ -217,7 +217,7 @@ def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
 def test_weights_from_memory_cost_what_products_in_place_say() -> None:
     """Weights that were last touched a pass ago, or that no cache holds, take 0.1 ns a byte beside the arithmetic."""
     slow = dict(slow_memory().seconds)
-    products = {probe.name: probe.op for probe in probes() if probe.name.startswith("product ")}
+    products = {name: op for name, op in probes() if name.startswith("product ")}
     far = {name: op.operands[1].bytes for name, op in products.items() if op.operands[1].bytes > 2 * RESIDENT_BYTES}
     far |= {op.layer: op.operands[1].bytes for op in placed() if op.name == "matmul"}
     known = {name: slow[name] + 1e-10 * size for name, size in far.items()}

@@ -25,7 +25,7 @@ from costmodel.layers.function import Pointwise
 from costmodel.layers.loss import Loss
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.attention import keys_of
-from costmodel.roofline.memory import Memory
+from costmodel.roofline.memory import ArrayMemory
 from costmodel.roofline.recorder import layer_programs
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array
@@ -169,8 +169,8 @@ def test_fused_attention_with_dropout_is_differentiated_rightly(times: int, t: i
     inputs, directions = ([random.normal(size=ref.shape) for ref in forward.inputs] for _ in range(2))
     g = random.normal(size=shape)
 
-    def grown(step: float) -> tuple[Memory, float]:
-        memory = Memory(seed=seed)
+    def grown(step: float) -> tuple[ArrayMemory, float]:
+        memory = ArrayMemory(seed=seed)
         for ref, x, direction in zip(forward.inputs, inputs, directions, strict=True):
             memory.hold(ref, x + step * direction)
         forward.run(memory)

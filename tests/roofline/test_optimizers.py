@@ -13,7 +13,7 @@ import costmodel as cm
 from costmodel.roofline.execution import execute
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.kernels.optimizers import STARTS, STEPS, Update, codebook, states_of
-from costmodel.roofline.memory import Memory
+from costmodel.roofline.memory import ArrayMemory
 from costmodel.roofline.program import program_of
 from costmodel.training.optimizers import OPTIMIZERS
 from tests.oracle.settings import differential
@@ -46,7 +46,7 @@ def stepped(
     name: str, weight: np.ndarray, gradients: list[np.ndarray], start: float | None = None, first: int = 1
 ) -> dict[str, np.ndarray]:
     """The weight after a step for each gradient, from the `first` on, and its states; these may begin as `start`."""
-    memory = Memory()
+    memory = ArrayMemory()
     held: dict[str, np.ndarray] = {"weight": weight}
     for number, gradient in enumerate(gradients, start=first):
         tape = ArrayTape("float64")

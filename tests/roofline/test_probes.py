@@ -11,11 +11,11 @@ from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, Workbench, p
 @pytest.mark.slow
 def test_every_probe_runs_on_the_bench() -> None:
     bench = Workbench(80 * 2**20, GATHERED_ROWS)
-    small = [p for p in probes() if p.op.traffic_bytes < 400_000 and p.op.contractions < 1e6]
+    small = [op for _, op in probes() if op.traffic_bytes < 400_000 and op.contractions < 1e6]
     assert len(small) > 200
     with np.errstate(all="ignore"):
-        for probe in small:
-            function, arguments, options = bench.bind(probe.op)
+        for op in small:
+            function, arguments, options = bench.bind(op)
             function(*arguments, **options)
 
 
@@ -23,6 +23,6 @@ def test_every_probe_runs_on_the_bench() -> None:
 def test_probes_have_names_of_their_own_and_fit_the_bench() -> None:
     bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
     for thorough in (False, True):
-        found = list(probes(thorough))
-        assert len({probe.name for probe in found}) == len(found)
-        assert all(bench.bind(probe.op) for probe in found)
+        named = list(probes(thorough))
+        assert len(dict(named)) == len(named)
+        assert all(bench.bind(op) for _, op in named)

@@ -14,7 +14,7 @@ import costmodel as cm
 from costmodel.roofline import timing
 from costmodel.roofline.host import Sentinel
 from costmodel.roofline.inplace import measure_in_place
-from costmodel.roofline.program import Layout, lay_out
+from costmodel.roofline.program import ArenaLayout, lay_out
 from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls
 from tests.roofline.synthetic import Neighbour
@@ -70,9 +70,9 @@ def test_a_sample_is_long_enough_and_an_item_not_too_long(clock: Clock) -> None:
 
 @pytest.mark.parametrize("reuse_bytes", [0, 65_536])
 def test_programs_are_run_and_their_memory_is_laid_out_once(reuse_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    layouts: list[Layout] = []
+    layouts: list[ArenaLayout] = []
 
-    def counting(*arguments: Any) -> Layout:
+    def counting(*arguments: Any) -> ArenaLayout:
         layouts.append(lay_out(*arguments))
         return layouts[-1]
 

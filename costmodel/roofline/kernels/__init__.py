@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.errors import CostModelError
 from costmodel.graph.tensor import broadcast, dense_strides
 from costmodel.roofline.memory import ITEM_BYTES, Buffer, BufferRole, Ref, Shape
-from costmodel.roofline.program import Op, Phase
+from costmodel.roofline.program import NumpyCall, PassName
 
 COMPARISONS = frozenset(
     ["greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not"]
@@ -31,10 +31,10 @@ class ArrayTape:
 
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = dtype
-        self.ops: list[Op] = []
+        self.ops: list[NumpyCall] = []
         self.tables: dict[str, Ref] = {}
         self.layer = ""
-        self.phase: Phase = "forward"
+        self.phase: PassName = "forward"
 
     def array(self, shape: Sequence[int], role: BufferRole, name: str = "", dtype: str | None = None) -> Ref:
         """An array allocated before the program runs."""
@@ -70,7 +70,7 @@ class ArrayTape:
 
     def record(self, name: str, inputs: Sequence[Ref | float], out: Ref, **params: Any) -> Ref:
         """Any call; returns `out`."""
-        self.ops.append(Op(name, tuple(inputs), out, params, self.layer, self.phase))
+        self.ops.append(NumpyCall(name, tuple(inputs), out, params, self.layer, self.phase))
         return out
 
     def chain(self, out: Ref, *steps: str | tuple[Any, Any]) -> Ref:
