@@ -13,7 +13,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.analysis.break_even import BreakEven
-from costmodel.analysis.checkpoint import Choice
+from costmodel.analysis.checkpoint import CheckpointChoice
 from costmodel.analysis.compare import Comparison
 from costmodel.analysis.match import Match
 from costmodel.analysis.recommend import Recommendations
@@ -27,7 +27,7 @@ from costmodel.cost.timeline import Timeline
 from costmodel.training.settings import SETTING_NAMES
 
 RESULTS = (
-    *(BreakEven, Choice, Comparison, Explanation, Fit, Flops, Match, Memory, Recommendations, Row),
+    *(BreakEven, CheckpointChoice, Comparison, Explanation, Fit, Flops, Match, Memory, Recommendations, Row),
     *(Sensitivities, Solution, Timeline),
 )
 """What public functions answer with."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.predict import Prediction, predict
+from costmodel.analysis.search import with_settings
+from costmodel.analysis.sweep.axes import label_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_flops
-from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.errors import SettingError, shown
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
 
@@ -34,11 +36,11 @@ class Candidate:
 
 
 @dataclass(frozen=True, repr=False)
-class Choice(Answer):
+class CheckpointChoice(Answer):
     """Candidates, the cheapest first and of equal ones the smallest; true if one of them fits.
 
     budget: what there is [bytes]. reserve: what is left of it for what is not modelled [bytes]. candidates: every value
-    that was tried, the one that recomputes least first.
+    that the model can take, the one that recomputes least first.
 
     Example:
         >>> import costmodel as cm
@@ -77,7 +79,7 @@ class Choice(Answer):
         """All candidates, and the cheapest that fits."""
         rows = [
             (
-                show_checkpoint(candidate.checkpoint),
+                label_of(candidate.checkpoint),
                 show_bytes(candidate.peak),
                 show_flops(candidate.recomputed_flops),
                 "chosen" if candidate is self.chosen else "yes" if self.margin(candidate) >= 0 else "no",
@@ -89,7 +91,7 @@ class Choice(Answer):
 
     def _verdict(self) -> str:
         best = self.chosen or self.smallest
-        name, margin = show_checkpoint(best.checkpoint), show_bytes(abs(self.margin(best)))
+        name, margin = label_of(best.checkpoint), show_bytes(abs(self.margin(best)))
         reserve = f", reserve {show_bytes(self.reserve)}" if self.reserve else ""
         budget = f"budget {show_bytes(self.budget.bytes)} ({self.budget.reading}){reserve}"
         if self:
@@ -119,7 +121,7 @@ class Choice(Answer):
 @takes_settings(without="checkpoint")
 def cheapest_checkpoint(
     model: Architecture | str, memory: str | int, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
-) -> Choice:
+) -> CheckpointChoice:
     """The value of `checkpoint` that recomputes least among those with which a training step fits `memory`.
 
     Args:
@@ -140,7 +142,7 @@ def cheapest_checkpoint(
     return choose(predict(model, **settings), memory, reserve)
 
 
-def choose(prediction: Prediction, memory: Any, reserve: Any = 0) -> Choice:
+def choose(prediction: Prediction, memory: Any, reserve: Any = 0) -> CheckpointChoice:
     """`cheapest_checkpoint` for the question of a prediction, which must leave `checkpoint` open."""
     settings = prediction.settings
     if settings.checkpoint != "none":
@@ -148,39 +150,18 @@ def choose(prediction: Prediction, memory: Any, reserve: Any = 0) -> Choice:
     if not settings.training:
         raise SettingError(f"mode={settings.mode!r} recomputes nothing: choose a checkpoint in mode 'train'")
     budget, spared = read_budget(memory), read_reserve(reserve)
-    found = sorted(_candidates(prediction), key=lambda candidate: (candidate.recomputed_flops, candidate.peak))
-    return Choice(budget, spared, tuple(found))
+    candidates = sorted(_candidates(prediction), key=lambda candidate: (candidate.recomputed_flops, candidate.peak))
+    return CheckpointChoice(budget, spared, tuple(candidates))
 
 
-def _candidates(plain: Prediction) -> Iterator[Candidate]:
+def _candidates(first: Prediction) -> Iterator[Candidate]:
     """Every way that the model has, none first."""
-    yield _candidate(plain)
-    for names in PARTS:
-        if found := _tried(plain, names):
-            yield _candidate(found)
-    by_block = _tried(plain, "block")
-    if by_block is None:
-        return
-    yield _candidate(by_block)
-    root = isqrt(by_block.tape.recomputation.depth - 1) + 1
-    sizes = [*range(2, min(root - 1, MOST_GROUPS) + 1), *(["sqrt"] if root > 1 else [])]
-    for size in sizes:
-        if found := _tried(plain, size):
-            yield _candidate(found)
-
-
-def _tried(plain: Prediction, checkpoint: Checkpoint) -> Prediction | None:
-    """The same question with `checkpoint`; None if the model has no such parts."""
-    try:
-        return Prediction(plain.model, replace(plain.settings, checkpoint=checkpoint))
-    except CostModelError:
-        return None
-
-
-def _candidate(prediction: Prediction) -> Candidate:
-    return Candidate(prediction.settings.checkpoint, prediction.memory.peak, prediction.flops.recomputed)
-
-
-def show_checkpoint(checkpoint: Checkpoint) -> str:
-    """The value as the command line takes it."""
-    return ",".join(checkpoint) if isinstance(checkpoint, tuple) else str(checkpoint)
+    by_block = with_settings(first, checkpoint="block")
+    blocks = 0 if by_block is None else by_block.tape.recomputation.depth
+    root = isqrt(blocks - 1) + 1 if blocks else 0
+    groups = [*range(2, min(root - 1, MOST_GROUPS) + 1), *(["sqrt"] if root > 1 else [])]
+    traced = {"none": first, "block": by_block}
+    for checkpoint in ("none", *PARTS, "block", *groups):
+        p = traced[checkpoint] if checkpoint in traced else with_settings(first, checkpoint=checkpoint)
+        if p is not None:
+            yield Candidate(checkpoint, p.memory.peak, p.flops.recomputed)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from itertools import product
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.closed_forms import varied
 from costmodel.analysis.match import Match, nearest
 from costmodel.analysis.predict import Prediction, predict
+from costmodel.analysis.sweep.axes import label_of, own_fields, varied_names
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
 from costmodel.cost.quantities import QUANTITIES, plain
@@ -41,7 +41,7 @@ NAMED = 4
 class Comparison(Answer):
     """Predictions side by side, by label; the first is what the others are compared with.
 
-    matches: how those that were sized to the first were sized, by label. quantities: those that are shown. labels:
+    matches: how those that were sized to the first were sized, by label. quantities: of the table. labels:
     names of the columns. predictions: one for each.
 
     Example:
@@ -118,11 +118,11 @@ class Comparison(Answer):
         from costmodel.display.bars import PASSES, bars, flops_panel, memory_panel, params_panel
         from costmodel.display.figures import DARK, LIGHT, save
 
-        found = self.predictions
+        columns = self.predictions
         panels = [
-            params_panel([p.params for p in found]),
-            flops_panel([{part: getattr(p.flops, part) for part in PASSES} for p in found], "a step"),
-            memory_panel([p.timeline.peak_step.alive._asdict() for p in found], "memory at the peak"),
+            params_panel([p.params for p in columns]),
+            flops_panel([{part: getattr(p.flops, part) for part in PASSES} for p in columns], "a step"),
+            memory_panel([p.timeline.peak_step.alive._asdict() for p in columns], "memory at the peak"),
         ]
         figure = bars(self.labels, panels, self._title(), DARK if dark else LIGHT, ratios=True)
         if path is not None:
@@ -141,9 +141,9 @@ class Comparison(Answer):
     def tables(self) -> list[Table]:
         """Values with ratios, and differences."""
         first, *others = self.labels
-        shown = [q for q in self.quantities if self.quantities != QUANTITIES or self._says_more(q)]
-        values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in shown]
-        changes: list[Cells] = [(q, *(self._change(x, q) for x in others)) for q in shown]
+        quantities = [q for q in self.quantities if self.quantities != QUANTITIES or self._says_more(q)]
+        values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in quantities]
+        changes: list[Cells] = [(q, *(self._change(x, q) for x in others)) for q in quantities]
         changes = [cells for cells in changes if any(cell != "=" for cell in cells[1:])]
         tables = [Table(("", *self.labels), values)]
         if changes:
@@ -177,7 +177,7 @@ class Comparison(Answer):
         return lines
 
     def sheet(self) -> Sheet:
-        """What is compared, values with ratios, and differences."""
+        """The questions, values with ratios, and differences."""
         return Sheet(self._heads(), self.tables())
 
 
@@ -198,7 +198,7 @@ def compare(
     Args:
         *questions: models as `predict` takes them, or predictions, which keep their own settings.
         at_equal: a quantity, such as "params" or "flops.total": all but the first are sized to come nearest.
-        by: what is turned for that: "width" or "layers".
+        by: the size that is varied for that: "width" or "layers".
         quantities: those to show, such as ["params", "memory.peak"] (default: all).
         **settings: all that `predict` takes, and fields of the models.
 
@@ -216,28 +216,28 @@ def compare(
     """
     if not questions:
         raise SettingError("compare takes at least one model: give one, with a list of values of a setting, or several")
-    asked = [q if isinstance(q, Prediction) else load(q) for q in questions]
-    models = [q for q in asked if isinstance(q, Architecture)]
+    loaded = [q if isinstance(q, Prediction) else load(q) for q in questions]
+    models = [q for q in loaded if isinstance(q, Architecture)]
     if settings and not models:
         raise SettingError(f"{next(iter(settings))} is for models: predictions have their own settings")
-    found = [p for q in asked for p in ([q] if isinstance(q, Prediction) else _predicted(q, models, settings))]
-    if not 2 <= len(found) <= MOST:
-        raise SettingError(f"compare takes 2 to {MOST} models or settings, not {len(found)}")
+    columns = [p for q in loaded for p in ([q] if isinstance(q, Prediction) else _predictions(q, models, settings))]
+    if not 2 <= len(columns) <= MOST:
+        raise SettingError(f"compare takes 2 to {MOST} models or settings, not {len(columns)}")
     matches: dict[int, Match] = {}
     if at_equal is not None:
-        target = int(found[0].value(at_equal))
-        matches = {n: nearest(p, at_equal, target, by) for n, p in enumerate(found) if n}
-        found = [matches[n].prediction if n in matches else p for n, p in enumerate(found)]
-    names = _labels(found)
-    asked_for = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
-    if not isinstance(asked_for, Iterable):
+        target = int(columns[0].value(at_equal))
+        matches = {n: nearest(p, at_equal, target, by) for n, p in enumerate(columns) if n}
+        columns = [matches[n].prediction if n in matches else p for n, p in enumerate(columns)]
+    labels = _labels(columns)
+    names = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
+    if not isinstance(names, Iterable):
         raise SettingError(f"quantities={shown(quantities)} is no list of quantities: give such as ['memory.peak']")
-    wanted = tuple(asked_for)
-    if not wanted:
+    names = tuple(names)
+    if not names:
         raise SettingError("quantities is empty: give at least one, such as memory.peak")
-    for quantity in wanted:
-        found[0].value(quantity)
-    return Comparison(names, tuple(found), {names[n]: match for n, match in matches.items()}, wanted)
+    for quantity in names:
+        columns[0].value(quantity)
+    return Comparison(labels, tuple(columns), {labels[n]: match for n, match in matches.items()}, names)
 
 
 def _times(ratio: float | None) -> str:
@@ -246,16 +246,16 @@ def _times(ratio: float | None) -> str:
     return f"×{ratio:,.0f}" if ratio >= 1000 else f"×{ratio:.3g}"
 
 
-def _predicted(model: Architecture, models: Sequence[Architecture], settings: Mapping[str, Any]) -> list[Prediction]:
+def _predictions(model: Architecture, models: Sequence[Architecture], settings: Mapping[str, Any]) -> list[Prediction]:
     """One for each combination of the values that lists hold."""
-    fields = dict.fromkeys(name for m in models for name in _open(m))
+    fields = dict.fromkeys(name for m in models for name in varied_names(m))
     for name in settings:
         if name not in SETTING_NAMES and name not in fields:
             known = [*(name for name in SETTING_NAMES if any(name in applicable(m) for m in models)), *fields]
             raise unknown_field("setting or field of the models", name, map(type, models), known)
-    given = {name: value for name, value in settings.items() if not _of_others(name, model, models)}
+    own = {name: value for name, value in settings.items() if not _of_others(name, model, models)}
     choices = []
-    for name, value in given.items():
+    for name, value in own.items():
         if isinstance(value, list | range) and not value:
             raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
         choices.append(value if isinstance(value, list | range) else [value])
@@ -264,27 +264,18 @@ def _predicted(model: Architecture, models: Sequence[Architecture], settings: Ma
         count *= len(values[: MOST + 1])
     if count > MOST:
         raise SettingError(f"compare takes 2 to {MOST} models or settings, and these are more: use fewer, or a sweep")
-    return [_one(model, dict(zip(given, values, strict=True))) for values in product(*choices)]
+    return [_prediction(model, dict(zip(own, values, strict=True))) for values in product(*choices)]
 
 
-def _one(model: Architecture, asked: dict[str, Any]) -> Prediction:
-    fields = {name: value for name, value in asked.items() if name in _open(model)}
-    return predict(varied(model, fields), **{name: value for name, value in asked.items() if name not in fields})
-
-
-def _fields(model: Architecture) -> list[str]:
-    """Fields of a model that can be given other values."""
-    return [name for name in model.field_names() if name not in ("name", "notes")]
-
-
-def _open(model: Architecture) -> list[str]:
-    """Fields, and sizes that can be turned of a model that has no field for them."""
-    return [*_fields(model), *model.DERIVED]
+def _prediction(model: Architecture, values: dict[str, Any]) -> Prediction:
+    """The prediction with these values of fields of the model and of settings."""
+    fields = {name: value for name, value in values.items() if name in varied_names(model)}
+    return predict(varied(model, fields), **{name: value for name, value in values.items() if name not in fields})
 
 
 def _of_others(setting: str, model: Architecture, models: Sequence[Architecture]) -> bool:
-    """Whether a setting is one that this model does not have and another does: to be turned only if none has it."""
-    owners = [other for other in models if setting in applicable(other) or setting in _fields(other)]
+    """Whether a setting is one that this model does not have and another does: to be varied only if none has it."""
+    owners = [other for other in models if setting in applicable(other) or setting in own_fields(other)]
     owners = owners or [other for other in models if setting in other.DERIVED]
     return bool(owners) and all(owner is not model for owner in owners)
 
@@ -298,7 +289,7 @@ def _labels(predictions: Sequence[Prediction]) -> tuple[str, ...]:
         differing = [f.name for f in fields(Settings) if len({repr(getattr(q.settings, f.name)) for q in peers}) > 1]
         own = " ".join(
             [
-                *(_shown_setting(name, getattr(p.settings, name)) for name in differing),
+                *(_setting_text(name, getattr(p.settings, name)) for name in differing),
                 *(f"{name} {value}" for name, value in _differing_fields(p, peers)),
             ]
         )
@@ -313,14 +304,12 @@ def _differing_fields(p: Prediction, peers: Sequence[Prediction]) -> list[tuple[
     """Fields in which models of one name are not alike, and have few words for it."""
     if any(type(q.model) is not type(p.model) for q in peers):
         return []
-    leaves = [name for name in _fields(p.model) if name not in p.model.parts()]
+    leaves = [name for name in own_fields(p.model) if name not in p.model.parts()]
     names = [name for name in leaves if len({repr(q.model.value(name)) for q in peers}) > 1]
     values = {name: p.model.value(name) for name in names}
     return [(name, value) for name, value in values.items() if len(str(value)) <= 24]
 
 
-def _shown_setting(name: str, value: Any) -> str:
-    if name in ("optimizer", "precision") and not isinstance(value, str):
-        value = value.name
-    text = show_checkpoint(value) if name == "checkpoint" else str(value)
+def _setting_text(name: str, value: Any) -> str:
+    text = label_of(value) if name in ("optimizer", "precision", "checkpoint") else str(value)
     return text if name in ("optimizer", "precision", "mode") else f"{name} {text}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from costmodel.symbolic.evaluation import Array
 
 BLOCK = 128
-"""So many rows are held against others at once."""
+"""Rows that are compared with others at once."""
 
 
 def pareto(
@@ -42,7 +42,7 @@ def pareto(
         dark: whether to draw on black instead of white.
 
     Returns:
-        A row for each cell: its place on each axis and these quantities. Cells that are alike are all kept.
+        A row for each cell: its place on each axis and these quantities. Cells that are alike are all in it.
 
     Raises:
         CostModelError: fewer than two quantities, one that the sweep does not have, a tolerance that is no share from
@@ -64,8 +64,8 @@ def pareto(
             raise unknown("quantity", shown(name), ALL)
     if len(set(names)) < 2:
         raise SettingError("pareto takes two quantities or more: give it such as 'memory.peak', 'flops.total'")
-    found, axes = _read(Path(sweep), names) if isinstance(sweep, str | Path) else _cells(sweep, names)
-    frame: Any = found
+    frame: Any
+    frame, axes = _read(Path(sweep), names) if isinstance(sweep, str | Path) else _cells(sweep, names)
     for name in names:
         if frame[name].dtype.kind not in "iuf":
             raise SettingError(f"{name} has names, of which none is more than another: use a quantity or a size")
@@ -73,7 +73,7 @@ def pareto(
     frame = frame.sort_values(names, ascending=[name not in most for name in names], kind="stable")
     front: pandas.DataFrame = frame[_unbeaten(_ranks(frame, names, most))].reset_index(drop=True)
     if tolerance:
-        front = front[_apart(front, names, most, tolerance)].reset_index(drop=True)
+        front = front[_distinct(front, names, most, tolerance)].reset_index(drop=True)
     if plot is not None:
         if front.empty:
             raise SettingError(f"no cell of the sweep has an answer: there is nothing to draw to {shown(str(plot))}")
@@ -88,24 +88,24 @@ def _title(sweep: Any) -> str:
     """The model and how it is run, without what varies; where a table or file is given, what it is."""
     if not hasattr(sweep, "attrs") or not hasattr(sweep, "dims"):
         return f"{Path(sweep).name}" if isinstance(sweep, str | Path) else ""
-    from costmodel.analysis.sweep.plot import Asked
+    from costmodel.analysis.sweep.plot import SweepQuestion
 
-    return Asked(sweep).title
+    return SweepQuestion(sweep).title
 
 
-def _apart(front: pandas.DataFrame, names: Sequence[str], most: Sequence[str], tolerance: float) -> Array:
+def _distinct(front: pandas.DataFrame, names: Sequence[str], most: Sequence[str], tolerance: float) -> Array:
     """Of the cells of a front, which are left where differences of at most a share count as none."""
     import numpy as np
 
     columns = [front[name].to_numpy(float) for name in names]
     better = [-column if name in most else column for name, column in zip(names, columns, strict=True)]
-    kept = np.ones(len(front), bool)
+    distinct = np.ones(len(front), bool)
     for row in range(len(front)):
         slack = [tolerance * abs(column[row]) for column in columns]
         no_worse = np.logical_and.reduce([c <= c[row] + s for c, s in zip(better, slack, strict=True)])
         ahead = np.logical_or.reduce([c < c[row] - s for c, s in zip(better, slack, strict=True)])
-        kept[row] = not (no_worse & ahead & kept).any()
-    return kept
+        distinct[row] = not (no_worse & ahead & distinct).any()
+    return distinct
 
 
 def _check_known(names: Sequence[str], columns: Sequence[str]) -> None:
@@ -156,9 +156,9 @@ def _unbeaten(columns: Array) -> Array:
 
     new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
     others = columns[1:, new]
-    kept = np.zeros(others.shape[1], bool)
-    kept[_front(others, np.arange(kept.size))] = True
-    return kept[np.cumsum(new) - 1]
+    unbeaten = np.zeros(others.shape[1], bool)
+    unbeaten[_front(others, np.arange(unbeaten.size))] = True
+    return unbeaten[np.cumsum(new) - 1]
 
 
 def _front(others: Array, rows: Array) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -12,10 +11,10 @@ from itertools import chain, product
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.predict import Prediction, predict
-from costmodel.analysis.search import Curve, last_true
+from costmodel.analysis.search import Curve, last_true, with_settings
 from costmodel.analysis.solve import solve_for
+from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.trace import check_applies
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, wrapped
@@ -42,7 +41,7 @@ class Recommendation:
     """One way to run a step: its prediction, and how much of the step is work on its samples.
 
     settings: what to give `predict` for it. flops_per_byte: FLOPs that the device could do while it moves a byte.
-    changes: what it trains otherwise than was asked, with other numbers; "" if nothing.
+    changes: the settings with other numbers than in the question, in words; "" if nothing.
     """
 
     settings: dict[str, Any]
@@ -95,8 +94,8 @@ class Recommendation:
         m = self.prediction.memory
         if not self.prediction.settings.training:
             return m.weights
-        standing = m.weights + m.masters + m.optimizer
-        return self.accumulate * (2 * m.weights + 2 * m.gradients) + m.gradients + 2 * standing
+        updated = m.weights + m.masters + m.optimizer
+        return self.accumulate * (2 * m.weights + 2 * m.gradients) + m.gradients + 2 * updated
 
     @cached_property
     def _spent(self) -> float:
@@ -120,14 +119,14 @@ class Recommendation:
 
     def beaten_by(self, other: Recommendation) -> bool:
         """Whether another that recomputes something else, and differs in nothing more, does it for as much or less."""
-        if self._apart != other._apart:
+        if self._numerics != other._numerics:
             return False
         mine, its = (Fraction(e.prediction.flops.recomputed, e.samples) for e in (self, other))
         better = (other.batch, -its, -other.peak) > (self.batch, -mine, -self.peak)
         return other.batch >= self.batch and its <= mine and better
 
     @cached_property
-    def _apart(self) -> Settings:
+    def _numerics(self) -> Settings:
         """The settings, but for what is recomputed and the samples that this has room for."""
         return replace(self.prediction.settings, batch=1, accumulate=1, checkpoint="none")
 
@@ -136,24 +135,25 @@ class Recommendation:
         over = "weights, gradients and states" if self.prediction.settings.training else "weights"
         again = f"{self.recomputed:.1%} recomputed" if self.recomputed else "nothing recomputed"
         facts = f"{self.useful:.1%} of the step is work on its samples, {again}, {self.moving:.1%} moves {over}"
-        said = [f"changes numerics: {self.changes}"] if self.changes else []
+        remarks = [f"changes numerics: {self.changes}"] if self.changes else []
         if self.samples_per_second is not None:
-            said.append(f"{show_few(self.samples_per_second)} samples/s, bound by {self.prediction.time.bound}")
-        said += [] if self is first else list(self._beside(first))
-        return f"{facts}; {', '.join(said)}" if said else facts
+            remarks.append(f"{show_few(self.samples_per_second)} samples/s, bound by {self.prediction.time.bound}")
+        remarks += [] if self is first else list(self._differences(first))
+        return f"{facts}; {', '.join(remarks)}" if remarks else facts
 
-    def _beside(self, first: Recommendation) -> Iterator[str]:
+    def _differences(self, first: Recommendation) -> Iterator[str]:
         """What tells it from the first."""
         if self.batch != first.batch:
             yield f"batch {self.batch:,}, where the first has {first.batch:,}"
-        extra = self._held - first._held
+        extra = self._persistent - first._persistent
         if extra > 0:
             yield f"weights, gradients and states take {show_bytes(extra)} more"
         if self.recomputed and not first.recomputed:
             yield "the first recomputes nothing"
 
     @property
-    def _held(self) -> int:
+    def _persistent(self) -> int:
+        """Bytes of weights, gradients and states."""
         m = self.prediction.memory
         return int(m.weights + m.masters + m.gradients + m.optimizer)
 
@@ -161,7 +161,7 @@ class Recommendation:
         """Plain data [bytes, FLOPs, shares]."""
         flops = self.prediction.flops
         return {
-            "settings": {name: _shown(value) for name, value in self.settings.items()},
+            "settings": {name: _plain(value) for name, value in self.settings.items()},
             "samples": self.samples,
             "peak": self.peak,
             "flops": flops.total,
@@ -175,10 +175,10 @@ class Recommendation:
         }
 
 
-def _shown(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """A setting as plain data."""
     if isinstance(value, tuple | list):
-        return [_shown(v) for v in value]
+        return [_plain(v) for v in value]
     if isinstance(value, Lora):
         return {"rank": value.rank, "targets": list(value.targets), "dropout": value.dropout}
     return value if value is None or isinstance(value, str | int | dict) else getattr(value, "name", str(value))
@@ -296,8 +296,9 @@ class Recommendations(Answer):
 
     def _notes(self) -> list[str]:
         if not self:
-            asked = self.smallest.prediction.settings
-            return [f"the smallest: {', '.join(f'{k} {_cell(getattr(asked, k))}' for k in self.chosen)}", *self.tips]
+            settings = self.smallest.prediction.settings
+            values = (f"{name} {_cell(getattr(settings, name))}" for name in self.chosen)
+            return [f"the smallest: {', '.join(values)}", *self.tips]
         reasons = [f"{n}: {entry.reason(self.best)}" for n, entry in enumerate(self.entries[:MOST_SHOWN], 1)]
         more = [f"{len(self) - MOST_SHOWN} more fit"] if len(self) > MOST_SHOWN else []
         rate = f"{self.best.flops_per_byte:g} FLOPs"
@@ -314,7 +315,7 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, Lora):
         return f"rank {value.rank}"
-    return show_checkpoint(value if isinstance(value, str | tuple) else str(getattr(value, "name", value)))
+    return label_of(value)
 
 
 FLOPS_PER_BYTE = 100
@@ -560,17 +561,14 @@ def _tips(least: Recommendation, room: int, spared: int) -> Iterator[str]:
         yield f"its weights alone take {show_bytes(weights)}"
     smaller: list[tuple[int, str]] = []
     for name, value in TIPS:
-        with suppress(CostModelError):
-            asked = replace(p.settings, **{name: value})
-            check_applies(p.model, asked)
-            other = Prediction(p.model, asked).timeline.peak
-            if other < WORTH * least.peak:
-                smaller.append((other, f"with {name} {value} it would need {show_bytes(other + spared)}"))
+        other = with_settings(p, **{name: value})
+        if other is not None and (peak := other.timeline.peak) < WORTH * least.peak:
+            smaller.append((peak, f"with {name} {value} it would need {show_bytes(peak + spared)}"))
     fitting = [f"{text}, and fit" for peak, text in sorted(smaller) if peak <= room - spared]
-    if p.settings.batch > 1 and (found := solve_for(p, "memory.peak", room, "batch", spared)):
-        fitting.append(f"with batch {int(found):,} or less it fits")
+    if p.settings.batch > 1 and (largest := solve_for(p, "memory.peak", room, "batch", spared)):
+        fitting.append(f"with batch {int(largest):,} or less it fits")
     tokens = "past" if p.settings.mode == "decode" else "seq"
-    if p.model.HAS_ATTENTION and p.batch_shape.seq and (found := solve_for(p, "memory.peak", room, tokens, spared)):
-        fitting.append(f"with {tokens} {int(found):,} or less it fits")
+    if p.model.HAS_ATTENTION and p.batch_shape.seq and (longest := solve_for(p, "memory.peak", room, tokens, spared)):
+        fitting.append(f"with {tokens} {int(longest):,} or less it fits")
     yield from fitting
     yield from (text for peak, text in sorted(smaller) if peak > room - spared)

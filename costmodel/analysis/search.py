@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.base import Allowed, Architecture
 from costmodel.architectures.cnn import CNN
+from costmodel.architectures.trace import check_applies
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import unknown_field
 from costmodel.errors import CostModelError, SettingError, shown
@@ -73,6 +74,16 @@ def with_size(question: Prediction, name: str, value: int) -> Prediction:
     if name in (*SETTING_SIZES, "seq", "target_seq", "image", "past"):
         return Prediction(model, replace(settings, **{name: value}))
     return Prediction(model.vary(name, value), settings)
+
+
+def with_settings(question: Prediction, **settings: Any) -> Prediction | None:
+    """The same question with other settings; None where there is none, as where the model has no such parts."""
+    try:
+        changed = replace(question.settings, **settings)
+        check_applies(question.model, changed)
+        return Prediction(question.model, changed)
+    except CostModelError:
+        return None
 
 
 def open_question(model: Architecture | str, size: Any, settings: Mapping[str, Any]) -> Prediction:

@@ -44,14 +44,23 @@ class Axis:
         return bool(self.letters)
 
 
+def own_fields(model: Architecture) -> list[str]:
+    """Fields of a model that can be given other values."""
+    return [name for name in model.field_names() if name not in ("name", "notes")]
+
+
+def varied_names(model: Architecture) -> list[str]:
+    """Fields, and sizes that can be varied of a model that has no field for them."""
+    return [*own_fields(model), *model.DERIVED]
+
+
 def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis], dict[str, Any], dict[str, Any]]:
     """What varies, the settings that do not, and the fields of the model that are others than its own.
 
     A field that has no word "none" is without a value there. Raises SettingError or UnknownNameError for an axis that
     cannot be.
     """
-    of_spec = [name for name in model.field_names() if name not in ("name", "notes")]
-    fields = [*of_spec, *model.DERIVED]
+    of_spec, fields = own_fields(model), varied_names(model)
     axes: list[Axis] = []
     settings: dict[str, Any] = {}
     changed: dict[str, Any] = {}

@@ -91,7 +91,7 @@ class Sweep(xarray.Dataset):
 
 
 def _absent(dtype: np.dtype[Any]) -> Any:
-    """What stands in a Zarr store where a chunk is missing: nothing that a sweep could have found."""
+    """What stands in a Zarr store where a chunk is missing: a value that no cell of a sweep has."""
     return {"i": -1, "f": float("nan")}.get(dtype.kind, "missing from the store")
 
 
@@ -106,7 +106,7 @@ def dataset(grid: Grid, arrays: Mapping[str, Any]) -> Sweep:
 
 
 def lazy_dataset(grid: Grid, chunks: Any) -> Sweep:
-    """The result as Dask arrays, worked out when they are asked for. Raises SettingError."""
+    """The result as Dask arrays, worked out when they are computed. Raises SettingError."""
     spans = spans_of(grid, chunks)
     arrays: dict[str, Any] = {}
     for dtype in (np.int64, np.float64):
@@ -163,14 +163,14 @@ def _question(grid: Grid) -> str:
         for axis in grid.axes
         if isinstance(axis.labels[0], str)
     }
-    asked = {
+    question = {
         "model": describe(grid.model),
         "settings": grid.settings,
         "changed": grid.changed,
         "values": values,
     }
     try:
-        return json.dumps(asked, default=plain)
+        return json.dumps(question, default=plain)
     except (AttributeError, TypeError, ValueError, RecursionError):  # of values that are refused in every cell
         return ""
 

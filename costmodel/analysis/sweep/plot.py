@@ -35,14 +35,14 @@ def picture(sweep: xarray.Dataset, quantity: str | None, memory: Any, reserve: A
         raise unknown("quantity of this sweep", chosen, names)
     rooms = _rooms(memory, reserve, names)
     cut = _cut(sweep)
-    asked = Asked(cut)
+    question = SweepQuestion(cut)
     if len(cut.dims) == 2:
-        return _over_two(cut, chosen, rooms, asked.title, theme)
+        return _over_two(cut, chosen, rooms, question.title, theme)
     (axis,) = map(str, cut.dims)
-    if chosen == "memory.peak" and (found := asked.peaks(axis)):
-        return stacked(axis, found, rooms, asked.title, theme)
-    held = rooms if chosen == "memory.peak" else Rooms()
-    return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, held, asked.title, theme)
+    if chosen == "memory.peak" and (peaks := question.peaks(axis)):
+        return stacked(axis, peaks, rooms, question.title, theme)
+    own = rooms if chosen == "memory.peak" else Rooms()
+    return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, own, question.title, theme)
 
 
 def _rooms(memory: Any, reserve: Any, names: list[str]) -> Rooms:
@@ -77,8 +77,8 @@ def _over_two(cut: xarray.Dataset, quantity: str, rooms: Rooms, title: str, them
     across, up = cut[x].values.tolist(), cut[y].values.tolist()
     if few(up) and numbers(across) and len(across) > FEW and across == sorted(across):
         values = cut[quantity].transpose(y, x).values.astype(float)
-        held = rooms if quantity == "memory.peak" else Rooms()
-        return several(x, across, dict(zip(up, values, strict=True)), quantity, y, held, title, theme)
+        own = rooms if quantity == "memory.peak" else Rooms()
+        return several(x, across, dict(zip(up, values, strict=True)), quantity, y, own, title, theme)
     return heatmap(_heat(cut, quantity, (y, x), rooms), title, theme)
 
 
@@ -103,25 +103,25 @@ def _heat(cut: xarray.Dataset, quantity: str, names: tuple[str, str], rooms: Roo
     values = cut[quantity].transpose(y, x).values.astype(float)
     peaks = cut["memory.peak"].transpose(y, x).values.astype(float) if "memory.peak" in cut else None
     labels = cut[y].values.tolist(), cut[x].values.tolist()
-    held = rooms.budgets if rooms.asked or quantity == "memory.peak" else ()
-    return Heat(quantity, names, labels, values, peaks, held, rooms.asked)
+    edges = rooms.budgets if rooms.asked or quantity == "memory.peak" else ()
+    return Heat(quantity, names, labels, values, peaks, edges, rooms.asked)
 
 
-class Asked:
-    """The question of a sweep, as far as it says it."""
+class SweepQuestion:
+    """The question of a sweep, as far as its attributes tell. fixed: labels of the axes of which it has one value."""
 
     def __init__(self, cut: xarray.Dataset) -> None:
         self.cut = cut
-        self.held = {str(name): cut[name].item() for name in cut.coords if name not in cut.dims}
+        self.fixed = {str(name): cut[name].item() for name in cut.coords if name not in cut.dims}
 
     @cached_property
-    def _asked(self) -> dict[str, Any] | None:
-        """Model, settings, fields that were changed, and what labels stand for; None if the sweep does not say."""
+    def _attributes(self) -> dict[str, Any] | None:
+        """Model, settings, fields that were changed, and what labels stand for; None if there are none."""
         from costmodel.importers.files import build
 
         try:
-            asked = json.loads(self.cut.attrs["question"])
-            return {**asked, "model": build(asked["model"], "sweep")}
+            attributes = json.loads(self.cut.attrs["question"])
+            return {**attributes, "model": build(attributes["model"], "sweep")}
         except (KeyError, TypeError, ValueError, CostModelError):
             return None
 
@@ -129,32 +129,33 @@ class Asked:
         """The prediction at labels of axes. Raises CostModelError."""
         from costmodel.analysis.closed_forms import varied
 
-        asked = self._asked
-        assert asked is not None
-        point = {name: asked["values"].get(name, {}).get(str(at), at) for name, at in {**self.held, **point}.items()}
-        fields = asked["changed"] | {name: at for name, at in point.items() if name not in SETTING_NAMES}
-        own = asked["settings"] | {name: at for name, at in point.items() if name not in fields}
-        return predict(varied(asked["model"], fields), **own)
+        question = self._attributes
+        assert question is not None
+        labels = {**self.fixed, **point}
+        values = {name: question["values"].get(name, {}).get(str(label), label) for name, label in labels.items()}
+        fields = question["changed"] | {name: value for name, value in values.items() if name not in SETTING_NAMES}
+        settings = question["settings"] | {name: value for name, value in values.items() if name not in fields}
+        return predict(varied(question["model"], fields), **settings)
 
     @property
     def title(self) -> str:
         """The model and how it is run, without what varies."""
         axes = [str(dim) for dim in self.cut.dims]
-        fields = "".join(f", {name} {value}" for name, value in self.held.items() if name not in SETTING_NAMES)
+        fields = "".join(f", {name} {value}" for name, value in self.fixed.items() if name not in SETTING_NAMES)
         for place in (0, -1):
             try:
-                if self._asked is not None:
+                if self._attributes is not None:
                     first = self.at({axis: self.cut[axis].values.tolist()[place] for axis in axes})
                     return heading(first.model, first.settings, axes) + fields
             except CostModelError:
                 continue
-        known = {"batch": 1, "precision": "fp32", **json.loads(self.cut.attrs.get("settings", "{}")), **self.held}
-        said = ", ".join(f"{name} {value}" for name, value in known.items() if name not in axes)
-        return f"{self.cut.attrs.get('model', '')}: {said}"
+        known = {"batch": 1, "precision": "fp32", **json.loads(self.cut.attrs.get("settings", "{}")), **self.fixed}
+        settings = ", ".join(f"{name} {value}" for name, value in known.items() if name not in axes)
+        return f"{self.cut.attrs.get('model', '')}: {settings}"
 
     def peaks(self, axis: str) -> dict[Any, PeakMemory]:
-        """Bytes at the peak by category along the one axis, by label; nothing where the sweep says no question."""
-        if self._asked is None:
+        """Bytes at the peak by category along the one axis, by label; nothing where the sweep tells no question."""
+        if self._attributes is None:
             return {}
         values = self.cut[axis].values.tolist()
         last = len(values) - 1

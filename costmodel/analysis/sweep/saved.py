@@ -84,12 +84,12 @@ def check_expansion(decoded: int, stored: int) -> None:
 def check_regular(path: Path) -> int:
     """The size of a regular file [bytes]. Raises Damaged for what is none, which reading might never return from."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError) as error:
         raise Damaged(f"{shown(path.name)}: {getattr(error, 'strerror', None) or error}") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise Damaged(f"{shown(path.name)} is no regular file")
-    return found.st_size
+    return status.st_size
 
 
 class _ParquetFiles(Saved):
@@ -141,12 +141,12 @@ def _parquet_bytes(metadata: Any, names: Sequence[str]) -> int:
 
 def _complete(table: pyarrow.Table) -> pyarrow.Table:
     """Rows without a null, which a whole number would otherwise be rounded for; and without what is no number."""
-    kept = np.ones(table.num_rows, bool)
+    complete = np.ones(table.num_rows, bool)
     for column in table.columns:
-        kept &= np.asarray(column.is_valid())
+        complete &= np.asarray(column.is_valid())
         if pyarrow.types.is_floating(column.type):
-            kept &= np.isfinite(column.to_numpy())
-    return table if kept.all() else table.filter(pyarrow.array(kept))
+            complete &= np.isfinite(column.to_numpy())
+    return table if complete.all() else table.filter(pyarrow.array(complete))
 
 
 _DTYPES = {"int64": np.dtype("<i8"), "float64": np.dtype("<f8"), "bool": np.dtype("?")}
@@ -177,12 +177,12 @@ def metadata_of(folder: Path) -> dict[str, Any]:
     if check_regular(path) > MOST_METADATA:
         raise Damaged(f"{shown(folder.name)} describes itself in more than {MOST_METADATA:,} bytes")
     try:
-        found = json.loads(path.read_bytes())
+        metadata = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"{shown(folder.name)}: {_why(error)}") from None
-    if not isinstance(found, dict) or found.get("zarr_format") != 3 or isinstance(found["zarr_format"], bool):
+    if not isinstance(metadata, dict) or metadata.get("zarr_format") != 3 or isinstance(metadata["zarr_format"], bool):
         raise Damaged(f"{shown(folder.name)} is not of Zarr format 3")
-    return found
+    return metadata
 
 
 class _ZarrStore(Saved):
@@ -227,22 +227,22 @@ class _ZarrStore(Saved):
 
         labels = []
         for dim in dims:
-            values, there = _values(self.arrays[dim])
-            if not there.all():
+            values, present = _values(self.arrays[dim])
+            if not present.all():
                 raise Damaged(f"axis {shown(dim)} lacks labels")
             labels.append(values)
-        found = {name: _values(self.arrays[name]) for name in wanted}
+        quantities = {name: _values(self.arrays[name]) for name in wanted}
         complete = np.ones(shape, bool)
-        for values, there in found.values():
-            complete &= there & np.isfinite(values) if values.dtype.kind == "f" else there
+        for values, present in quantities.values():
+            complete &= present & np.isfinite(values) if values.dtype.kind == "f" else present
         places = np.nonzero(complete)
         columns = {dim: values[place] for dim, values, place in zip(dims, labels, places, strict=True)}
-        return pandas.DataFrame({**columns, **{name: values[complete] for name, (values, _) in found.items()}})
+        return pandas.DataFrame({**columns, **{name: values[complete] for name, (values, _) in quantities.items()}})
 
 
 def _array(folder: Path) -> _Stored:
     """An array that is laid out as a sweep's are. Raises Damaged."""
-    found = metadata_of(folder)
+    metadata = metadata_of(folder)
     name = shown(folder.name)
 
     def sizes(value: Any, least: int) -> tuple[int, ...]:
@@ -250,18 +250,18 @@ def _array(folder: Path) -> _Stored:
             raise Damaged(f"{name} has no shape or chunks: {shown(value)}")
         return tuple(value)
 
-    shape = sizes(found.get("shape"), 0)
-    grid, keys = found.get("chunk_grid"), found.get("chunk_key_encoding")
+    shape = sizes(metadata.get("shape"), 0)
+    grid, keys = metadata.get("chunk_grid"), metadata.get("chunk_key_encoding")
     if not isinstance(grid, dict) or grid.get("name") != "regular" or not isinstance(grid.get("configuration"), dict):
         raise Damaged(f"the chunks of {name} are of no regular grid")
     chunk = sizes(grid["configuration"].get("chunk_shape"), 1)
-    kind, codecs = found.get("data_type"), found.get("codecs")
-    if kind not in (*_DTYPES, "string") or found.get("node_type") != "array" or not found.keys() <= _ARRAY_KEYS:
+    kind, codecs = metadata.get("data_type"), metadata.get("codecs")
+    if kind not in (*_DTYPES, "string") or metadata.get("node_type") != "array" or not metadata.keys() <= _ARRAY_KEYS:
         raise Damaged(f"{name} is of type {shown(kind)}, which no sweep is written in")
-    if keys != {"name": "default", "configuration": {"separator": "/"}} or found.get("storage_transformers"):
+    if keys != {"name": "default", "configuration": {"separator": "/"}} or metadata.get("storage_transformers"):
         raise Damaged(f"{name} is stored in a way that no sweep is")
     _check_codecs(codecs, "vlen-utf8" if kind == "string" else "bytes", name)
-    dims = found.get("dimension_names") or []
+    dims = metadata.get("dimension_names") or []
     if not isinstance(dims, list) or not all(isinstance(dim, str) and _NAME.fullmatch(dim) for dim in dims):
         raise Damaged(f"the axes of {name} have no names: {shown(dims)}")
     if not len(shape) == len(chunk) == len(dims) <= MOST_COLUMNS or len(set(dims)) < len(dims):
@@ -286,31 +286,31 @@ def _check_codecs(codecs: Any, first: str, name: str) -> None:
 def _chunks(array: _Stored) -> dict[tuple[int, ...], Path]:
     """The chunks that are there, by place. Raises Damaged for what lies among them and is none."""
     counts = [-(-size // span) for size, span in zip(array.shape, array.chunk, strict=True)]
-    found = {(): array.folder / "c"} if (array.folder / "c").exists() else {}
+    chunks = {(): array.folder / "c"} if (array.folder / "c").exists() else {}
     for count in counts:
         deeper: dict[tuple[int, ...], Path] = {}
-        for place, folder in found.items():
+        for place, folder in chunks.items():
             if folder.is_dir():
                 names = {each.name for each in folder.iterdir() if not each.name.endswith(".partial")}
                 numbers = sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
                 if len(numbers) < len(names) or (numbers and numbers[-1] >= count):
                     raise Damaged(f"{shown(array.folder.name)} has chunks where its grid has none")
                 deeper.update({(*place, number): folder / str(number) for number in numbers})
-        found = deeper
-    return found
+        chunks = deeper
+    return chunks
 
 
 def _values(array: _Stored) -> tuple[Array, Array]:
     """The values of an array, and where it has any. Raises Damaged, and what decompression raises."""
     kind = _DTYPES.get(array.kind, np.dtype("O"))
-    values, there = np.zeros(array.shape, kind), np.zeros(array.shape, bool)
+    values, present = np.zeros(array.shape, kind), np.zeros(array.shape, bool)
     for place, path in _chunks(array).items():
         window = tuple(slice(n * span, (n + 1) * span) for n, span in zip(place, array.chunk, strict=True))
-        read = _texts(path, array) if array.kind == "string" else _numbers(path, array, kind)
+        chunk = _texts(path, array) if array.kind == "string" else _numbers(path, array, kind)
         inside = tuple(slice(0, size) for size in values[window].shape)
-        values[window] = read[inside]
-        there[window] = True
-    return values, there
+        values[window] = chunk[inside]
+        present[window] = True
+    return values, present
 
 
 def _numbers(path: Path, array: _Stored, kind: np.dtype[Any]) -> Array:
