@@ -32,8 +32,8 @@ from costmodel.performance.breakdown import (
 from costmodel.performance.calibration import Calibration, measured_step
 from costmodel.performance.constants import Constants, Effect, Interval, interval, typical
 from costmodel.performance.fusion import Fusion
+from costmodel.performance.jobs import Carbon, Energy, Job, Money, Power, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
-from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, Step, run_of
 from costmodel.performance.work import StepWork, work_of
 from costmodel.training.settings import OneStack
 from costmodel.training.stacks import Stack
@@ -273,7 +273,7 @@ class Time(Answer):
         epochs: float = 1,
         devices: int = 1,
         loader: float | str | None = None,
-    ) -> Run:
+    ) -> Job:
         """How long a run takes: one step unless so many `steps`, `samples` or `tokens` are given.
 
         Args:
@@ -289,12 +289,19 @@ class Time(Answer):
             SettingError: what is wrong with the question, in one line.
 
         """
-        busy = sum(phase.device_seconds for phase in self.phases) / self.seconds
         images = self.prediction.batch_shape.image is not None
-        step = Step(
-            self.title, self.machine, self.seconds, self.low, self.high, self.samples, self.tokens, busy, images
+        return job_of(
+            self.title,
+            self._own,
+            (self.low, self.high),
+            steps=steps,
+            samples=samples,
+            tokens=tokens,
+            epochs=epochs,
+            devices=devices,
+            loader=loader,
+            unit="images" if images else "samples" if self.tokens is None else "sequences",
         )
-        return run_of(step, steps=steps, samples=samples, tokens=tokens, epochs=epochs, devices=devices, loader=loader)
 
     def energy(self, *, power: Power | float | str = "tdp", pue: float, **run: Any) -> Energy:
         """Energy of one step, or of a run as `run` takes it.

@@ -1,14 +1,15 @@
-"""Whole runs: how long so many samples take, whether loading them is the limit, and the energy, carbon and money."""
+"""Jobs of many steps: how long so many samples take, whether loading them is the limit, energy, carbon and money."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_amount, read_text, show_amount, show_few
 from costmodel.errors import SettingError, shown
+from costmodel.performance.accounting import StepTime, charge, joules
 
 if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
@@ -19,37 +20,16 @@ IDLE_SHARE = 0.12
 JOULES_PER_KWH = 3.6e6
 
 
-class Step(NamedTuple):
-    """The time of one step. samples, tokens: of a step on one device. busy: the share of it that the device runs.
+@dataclass(frozen=True, repr=False)
+class Job(Answer):
+    """So many steps on so many devices, each of which takes samples of its own in a step.
 
-    images: whether a sample is an image.
+    title: of the model. step: on one device. seconds, low, high: of the job. epochs: equal parts that it is made of.
+    loader: samples a second that are loaded for all devices; None: loading keeps up.
     """
 
     title: str
-    machine: Machine
-    seconds: float
-    low: float
-    high: float
-    samples: int
-    tokens: int | None
-    busy: float
-    images: bool = False
-
-    @property
-    def samples_per_second(self) -> float:
-        """Of one device."""
-        return self.samples / self.seconds
-
-
-@dataclass(frozen=True, repr=False)
-class Run(Answer):
-    """So many steps on so many devices, each of which takes `samples` of its own in a step.
-
-    seconds, low, high: of the run. epochs: equal parts that it is made of. loader: samples a second that are loaded for
-    all devices, if that was asked.
-    """
-
-    time: Step
+    step: StepTime
     steps: float
     devices: int
     seconds: float
@@ -59,6 +39,16 @@ class Run(Answer):
     loader: float | None = None
 
     @property
+    def machine(self) -> Machine:
+        """Of which there are `devices`."""
+        return self.step.model.machine
+
+    @property
+    def samples_per_second(self) -> float:
+        """That all devices take."""
+        return float(self.devices * self.step.samples_per_second)
+
+    @property
     def epoch_seconds(self) -> float:
         """Of one epoch."""
         return self.seconds / self.epochs
@@ -66,33 +56,34 @@ class Run(Answer):
     @property
     def input_bound(self) -> bool:
         """Whether samples are loaded more slowly than the devices could take them."""
-        return self.loader is not None and self.loader < self.devices * self.time.samples_per_second
+        return self.loader is not None and self.loader < self.samples_per_second
 
     def energy(self, *, power: Power | float | str = "tdp", pue: float) -> Energy:
-        """Energy of the run; see `Time.energy`."""
-        watts, said = watts_of(self.time, power)
+        """Energy of the job; see `Time.energy`."""
+        watts, convention = watts_of(self.step, power)
         _check_pue(pue)
         if self.input_bound and power == "typical":
             raise SettingError("power='typical' is of a device that does not wait for data: use 'tdp' or watts")
-        return Energy(self, watts, said, float(pue))
+        return Energy(self, watts, convention, float(pue))
 
     def carbon(self, *, intensity: float | str, power: Power | float | str = "tdp", pue: float) -> Carbon:
-        """Carbon of the run [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
+        """Carbon of the job [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
         return self.energy(power=power, pue=pue).carbon(intensity)
 
     def money(self, *, price: float | None = None) -> Money:
-        """Price of the run; price: of a device for an hour, the machine's own if it has one."""
-        machine = self.time.machine
-        price = machine.price if price is None else price
+        """Money of the job; price: of a device for an hour, the machine's own if it has one."""
+        price = self.machine.price if price is None else price
         if price is None:
-            raise SettingError(f"{machine.name} has no price: give that of a device for an hour, such as price=2.5")
+            raise SettingError(
+                f"{self.machine.name} has no price: give that of a device for an hour, such as price=2.5"
+            )
         return Money(self, _positive("price", price, "2.5"))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s]."""
         return {
-            "model": self.time.title,
-            "machine": self.time.machine.name,
+            "model": self.title,
+            "machine": self.machine.name,
             "steps": self.steps,
             "devices": self.devices,
             "seconds": self.seconds,
@@ -106,38 +97,48 @@ class Run(Answer):
 
     def sheet(self) -> Sheet:
         """The verdict: how long, and what the limit is."""
-        t = self.time
+        samples = self.step.samples * self.devices
+        tokens = "" if self.step.tokens is None else f", {self.step.tokens * self.devices:,} tokens"
         head = [
-            f"{t.title} on {self.devices:,} × {t.machine.name}: {show_long(self.seconds)} "
+            f"{self.title} on {self.devices:,} × {self.machine.name}: {show_long(self.seconds)} "
             f"({show_long(self.low)} to {show_long(self.high)})",
-            f"{self._steps()} of {t.samples * self.devices:,} sample{'s' * (t.samples * self.devices > 1)}"
-            + ("" if t.tokens is None else f", {t.tokens * self.devices:,} tokens"),
+            f"{show_few(self.steps)} step{'s' * (self.steps != 1)} of {samples:,} sample{'s' * (samples > 1)}{tokens}",
         ]
         if self.epochs != 1:
             head.append(f"{self.epochs:g} epochs of {show_long(self.epoch_seconds)}")
         if self.loader is not None:
-            wanted = self.devices * t.samples_per_second
             limit = "loading data is the limit" if self.input_bound else "loading keeps up"
-            head.append(f"{limit}: {self.loader:,.0f} samples/s loaded, {wanted:,.0f} wanted")
+            head.append(f"{limit}: {self.loader:,.0f} samples/s loaded, {self.samples_per_second:,.0f} wanted")
         notes = ["devices are taken to work side by side without waiting for each other"] if self.devices > 1 else []
         return Sheet(head, [], notes=notes)
 
-    def _steps(self) -> str:
-        return f"{show_few(self.steps)} step{'s' * (self.steps != 1)}"
-
     def __repr__(self) -> str:
-        return f"<Run of {self.steps:g} steps: {show_long(self.seconds)}>"
+        return f"<Job of {self.steps:g} steps: {show_long(self.seconds)}>"
+
+
+class Bill(Answer):
+    """Abstract: an amount that a job takes. Its first field is what it is worked out from, the others are assumed."""
+
+    AMOUNTS: ClassVar[tuple[str, ...]]
+    """Properties: what comes out."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with what was assumed."""
+        basis, *assumed = (field.name for field in fields(self))  # type: ignore[arg-type]  (all kinds are dataclasses)
+        return {**getattr(self, basis).to_dict(), **{name: getattr(self, name) for name in (*assumed, *self.AMOUNTS)}}
 
 
 @dataclass(frozen=True)
-class Energy(Answer):
-    """Energy of a run. watts: of a device; convention: what these are; pue: what a data centre draws beside, as a
+class Energy(Bill):
+    """Energy of a job. watts: of a device; convention: what these are; pue: what a data centre draws beside, as a
     factor."""
 
-    run: Run
+    job: Job
     watts: float
     convention: str
     pue: float
+
+    AMOUNTS = ("joules", "kwh")
 
     def carbon(self, intensity: float | str) -> Carbon:
         """Carbon of it [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
@@ -146,89 +147,75 @@ class Energy(Answer):
     @property
     def joules(self) -> float:
         """Of all devices, with what the data centre adds."""
-        return self.watts * self.run.seconds * self.run.devices * self.pue
+        return joules(self.watts, self.job.seconds, self.job.devices, self.pue)
 
     @property
     def kwh(self) -> float:
         """The same in kilowatt-hours."""
         return self.joules / JOULES_PER_KWH
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, with what was assumed."""
-        return {
-            **self.run.to_dict(),
-            "watts": self.watts,
-            "convention": self.convention,
-            "pue": self.pue,
-            "joules": self.joules,
-            "kwh": self.kwh,
-        }
-
     def sheet(self) -> Sheet:
         """The energy, and what it is made of."""
-        run = self.run
+        job = self.job
         rows = [
-            ("time", show_long(run.seconds)),
-            ("devices", f"{run.devices:,}"),
+            ("time", show_long(job.seconds)),
+            ("devices", f"{job.devices:,}"),
             ("power of one", f"{self.watts:,.4g} W ({self.convention})"),
             ("PUE", f"{self.pue:g}"),
         ]
-        if run.epochs != 1:
-            rows.append(("energy of an epoch", show_energy(self.joules / run.epochs)))
-        said = f"{show_energy(self.joules)}: power × time × PUE"
-        return Sheet([said], [Table(("of", "is"), rows, frozenset({0, 1}))])
+        if job.epochs != 1:
+            rows.append(("energy of an epoch", show_energy(self.joules / job.epochs)))
+        head = f"{show_energy(self.joules)}: power × time × PUE"
+        return Sheet([head], [Table(("of", "is"), rows, frozenset({0, 1}))])
 
 
 @dataclass(frozen=True)
-class Carbon(Answer):
+class Carbon(Bill):
     """Carbon of an amount of energy. intensity: grams of CO2 equivalents a kWh where it is drawn."""
 
     energy: Energy
     intensity: float
+
+    AMOUNTS = ("grams",)
 
     @property
     def grams(self) -> float:
         """CO2 equivalents [g]."""
         return self.energy.kwh * self.intensity
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, with what was assumed."""
-        return {**self.energy.to_dict(), "intensity": self.intensity, "grams": self.grams}
-
     def sheet(self) -> Sheet:
         """The carbon, and what it is made of."""
-        (said,), tables, *_ = self.energy.sheet()
-        epochs = self.energy.run.epochs
+        (line,), tables, *_ = self.energy.sheet()
+        epochs = self.energy.job.epochs
         each = "" if epochs == 1 else f", {_weight(self.grams / epochs)} an epoch"
-        head = [f"{_weight(self.grams)} CO2e at {self.intensity:g} g/kWh (location-based){each}", str(said)]
-        return Sheet(head, tables)
+        return Sheet([f"{_weight(self.grams)} CO2e at {self.intensity:g} g/kWh (location-based){each}", line], tables)
 
 
 @dataclass(frozen=True)
-class Money(Answer):
-    """Money of a run. price: of a device for an hour, in whatever currency it was given."""
+class Money(Bill):
+    """Money of a job. price: of a device for an hour, in whatever currency it was given."""
 
-    run: Run
+    job: Job
     price: float
+
+    AMOUNTS = ("amount",)
 
     @property
     def amount(self) -> float:
         """Hours of all devices times the price."""
-        return self.run.seconds / 3600 * self.run.devices * self.price
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, with what was assumed."""
-        return {**self.run.to_dict(), "price": self.price, "amount": self.amount}
+        return charge(self.price, self.job.seconds, self.job.devices)
 
     def sheet(self) -> Sheet:
         """The money, and what it is made of."""
-        hours, epochs = self.run.seconds / 3600 * self.run.devices, self.run.epochs
+        hours, epochs = charge(1, self.job.seconds, self.job.devices), self.job.epochs
         each = "" if epochs == 1 else f"; {_price(self.amount / epochs)} an epoch"
         return Sheet([f"{_price(self.amount)}: {hours:,.4g} device hours at {self.price:g} an hour{each}"], [])
 
 
-def run_of(
-    t: Step,
+def job_of(
+    title: str,
+    step: StepTime,
+    interval: tuple[float, float],
     *,
     steps: float | None = None,
     samples: float | None = None,
@@ -236,38 +223,43 @@ def run_of(
     epochs: float = 1,
     devices: int = 1,
     loader: float | str | None = None,
-) -> Run:
-    """A run of so many steps, or of what so many samples or tokens take. Raises SettingError."""
-    given = {name: n for name, n in (("steps", steps), ("samples", samples), ("tokens", tokens)) if n is not None}
-    if len(given) > 1:
-        raise SettingError(f"{' and '.join(given)} each say how long a run is: give one of them")
-    if not given and epochs != 1:
+    unit: str,
+) -> Job:
+    """A job of so many steps, or of what so many samples or tokens take.
+
+    interval: of the seconds of one step. unit: what a sample is, such as "images"; others: see `Time.run`. Raises
+    SettingError.
+    """
+    lengths = {name: n for name, n in (("steps", steps), ("samples", samples), ("tokens", tokens)) if n is not None}
+    if len(lengths) > 1:
+        raise SettingError(f"{' and '.join(lengths)} each say how long a run is: give one of them")
+    if not lengths and epochs != 1:
         raise SettingError(
             f"epochs={shown(epochs)} of nothing: give the samples, tokens or steps of one, such as 1.28e6"
         )
-    ((what, number),) = given.items() if given else (("steps", 1),)
-    number = _positive(what, number, "1.28e6") * _positive("epochs", epochs, "90")
+    ((what, length),) = lengths.items() if lengths else (("steps", 1),)
+    length = _positive(what, length, "1.28e6") * _positive("epochs", epochs, "90")
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
-    if what == "tokens" and t.tokens is None:
-        raise SettingError(f"{t.title} has no tokens: give samples")
-    each = {"steps": 1, "samples": t.samples * devices, "tokens": (t.tokens or 1) * devices}[what]
-    count = number / each
-    rate = None if loader is None else _rate(loader, t)
-    loading = 0.0 if rate is None else count * t.samples * devices / rate
-    seconds, low, high = (max(count * each, loading) for each in (t.seconds, t.low, t.high))
-    return Run(t, count, devices, seconds, low, high, float(epochs), rate)
+    if what == "tokens" and step.tokens is None:
+        raise SettingError(f"{title} has no tokens: give samples")
+    each = {"steps": 1, "samples": step.samples * devices, "tokens": (step.tokens or 1) * devices}[what]
+    count = length / each
+    rate = None if loader is None else _rate(loader, title, step, unit)
+    loading = 0.0 if rate is None else count * step.samples * devices / rate
+    seconds, low, high = (max(count * one, loading) for one in (float(step.seconds), *interval))
+    return Job(title, step, count, devices, seconds, low, high, float(epochs), rate)
 
 
-def watts_of(t: Step, power: Power | float | str) -> tuple[float, str]:
+def watts_of(step: StepTime, power: Power | float | str) -> tuple[float, str]:
     """Power of a device [W] by a convention, or as given, and what that is. Raises SettingError."""
-    machine = t.machine
+    machine = step.model.machine
     if power == "tdp":
         return _tdp(machine), "the board's limit, an upper convention"
     if power == "typical":
         tdp = _tdp(machine)
         idle = IDLE_SHARE * tdp if machine.idle is None else machine.idle
-        busy = t.busy
+        busy = float(step.busy)
         known = "" if machine.idle is not None else f", {IDLE_SHARE:.0%} of the limit"
         return idle + (tdp - idle) * busy, f"idle {idle:.3g} W{known}, and the limit for the {busy:.0%} that it is busy"
     if isinstance(power, str) and power.isalpha():
@@ -292,17 +284,16 @@ def _positive(what: str, value: Any, example: str) -> float:
     return float(value)
 
 
-def _rate(loader: float | str, t: Step) -> float:
+def _rate(loader: float | str, title: str, step: StepTime, unit: str) -> float:
     """Samples a second, from a number or text such as "2000 images/s", in what a sample of the model is or has."""
     if not isinstance(loader, str):
         return _positive("loader", loader, "2000")
-    sample = "images" if t.images else "samples" if t.tokens is None else "sequences"
-    amount, spelt = read_text(loader, "loader", "samples/s", f"2000 {sample}/s")
-    unit = f"{spelt.partition('/')[0].removesuffix('s')}s"
-    if (unit == "images" and not t.images) or (unit in ("sequences", "tokens") and t.tokens is None):
-        raise SettingError(f"loader={shown(loader)}: a sample of {t.title} has no {unit}: use '2000 {sample}/s'")
-    rate = _positive("loader", float(amount), "2000")
-    return rate / ((t.tokens or 1) / t.samples) if unit == "tokens" else rate
+    amount, spelt = read_text(loader, "loader", "samples/s", f"2000 {unit}/s")
+    counted = f"{spelt.partition('/')[0].removesuffix('s')}s"
+    if counted not in {"samples", unit} and (step.tokens is None or counted == "images"):
+        raise SettingError(f"loader={shown(loader)}: a sample of {title} has no {counted}: use '2000 {unit}/s'")
+    samples = _positive("loader", float(amount), "2000")
+    return samples / ((step.tokens or 1) / step.samples) if counted == "tokens" else samples
 
 
 def _intensity(intensity: float | str) -> float:
