@@ -93,29 +93,31 @@ def halves(monomial: Monomial, inner: frozenset[Atom]) -> tuple[Monomial, Monomi
     return tuple(p for p in monomial if p[0] in inner), tuple(p for p in monomial if p[0] not in inner)
 
 
-def ahead(lines: Any, factors: Sequence[Any], sign: int) -> list[int]:
-    """Rows of (row, factor, place) that may be the most somewhere (sign -1: the least), where one factor varies.
+def ahead(lines: Any, factors: Sequence[Any], sign: int) -> Any:
+    """Numbers of the rows of (row, factor, place) that may be the most somewhere (sign −1: the least).
 
-    At each place a row is then straight in the factor, and the most of all between where it passes those that rise more
-    slowly and where those pass it that rise faster.
+    At each place a row is straight in the one factor that varies, and the most of all rows is their upper envelope:
+    a row is below it all along if it is below it wherever it turns, and at both ends.
     """
     varying = [number for number, factor in enumerate(factors) if factor is not None]
     factor = factors[varying[0]] if varying else None
     if len(factors) != 2 or len(varying) != 1 or factor is None or np.abs(lines).max() >= EXACT:
-        return list(range(len(lines)))
+        return np.arange(len(lines))
     slopes, levels = (sign * lines[:, number].astype(float) for number in (varying[0], 1 - varying[0]))
-    first, last = float(factor.min()), float(factor.max())
-    found = []
-    for row in range(len(lines)):
-        rise, gap = slopes[row] - slopes, levels - levels[row]
+    at, last = np.full(slopes.shape[1], float(factor.min())), float(factor.max())
+    sizes = np.abs(slopes) * last + np.abs(levels)  # what differences at the envelope may be rounded by
+    touching = np.zeros(len(lines), bool)
+    while True:
+        values = slopes * at + levels
+        highest = values >= values.max(axis=0) - SLACK * sizes
+        touching |= highest.any(axis=1)
+        if (at == last).all():
+            return np.flatnonzero(touching)
+        steepest = np.where(highest, slopes, -np.inf).argmax(axis=0)[None]
+        rise = slopes - np.take_along_axis(slopes, steepest, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            meets = gap / rise
-        since = np.maximum(np.where(rise > 0, meets, first).max(axis=0), first)
-        until = np.minimum(np.where(rise < 0, meets, last).min(axis=0), last)
-        below = ((rise == 0) & (gap > 0)).any(axis=0)
-        if (~below & (since <= until + SLACK * np.abs(until))).any():
-            found.append(row)
-    return found
+            turns = at + (np.take_along_axis(values, steepest, axis=0) - values) / rise
+        at = np.clip(np.where(rise > 0, turns, last).min(axis=0), np.nextafter(at, last), last)
 
 
 INT64 = 2**63
@@ -184,7 +186,7 @@ Plan = Product | Sum | Extreme
 
 
 MANY = 24
-FEW = 6
+FEW = 2
 """Of more candidates than this, those are sought first that are the extreme at some cell."""
 SPLIT = 2**14
 """Where more candidates than this may be the extreme, windows of more cells are cut in two, and fewer are left."""
@@ -251,8 +253,9 @@ class Evaluator:
         if len(of.terms) < 2:
             monomial, coefficient = next(iter(of.terms.items()), ((), 0))
             return Product(coefficient, monomial, axes)
-        inner, outer = self._split(of, max(axes, default=-1))
-        groups = min(inner, outer, key=len)
+        # Outer axes seldom vary within a window. Rounded sums keep the order that they have had.
+        along = sorted(axes, reverse=True)[: 2 if dtype is np.int64 else 1] or [-1]
+        groups = min((groups for axis in along for groups in self._split(of, axis)), key=len)
         if len(groups) == len(of.terms) or (len(groups) == 1 and () in groups):
             pairs = [(None, self._plan(Polynomial({m: c}), dtype)) for m, c in of.terms.items()]
         else:

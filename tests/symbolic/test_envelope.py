@@ -22,10 +22,10 @@ def test_the_extreme_of_those_kept_is_the_extreme_of_all(
     level, slope = (lines[:, 1], lines[:, 0]) if turned else (lines[:, 0], lines[:, 1])
     values = sign * (level[:, None, :] + factor[None, :, None] * slope[:, None, :])
     assert (values[kept].max(axis=0) == values.max(axis=0)).all()
-    assert ahead(lines, [None, factor, factor], sign) == list(range(rows))
+    assert ahead(lines, [None, factor, factor], sign).tolist() == list(range(rows))
 
 
 def test_what_never_leads_is_left_out() -> None:
     level, slope = np.array([[0, 0], [5, 5], [2, 2]]), np.array([[3, 3], [1, 1], [1, 1]])
-    assert ahead(np.stack([level, slope], axis=1), [None, np.array([1, 9])], 1) == [0, 1]
-    assert ahead(np.stack([level, slope], axis=1), [None, np.array([4, 9])], 1) == [0]
+    assert ahead(np.stack([level, slope], axis=1), [None, np.array([1, 9])], 1).tolist() == [0, 1]
+    assert ahead(np.stack([level, slope], axis=1), [None, np.array([4, 9])], 1).tolist() == [0]

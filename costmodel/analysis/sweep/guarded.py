@@ -171,7 +171,7 @@ def _pieces(window: Window) -> Iterator[Window]:
 
 def _by_size(regimes: list[Regime]) -> list[Regime]:
     """The one of most cells first."""
-    return sorted(regimes, key=lambda regime: -1.0 if regime.mask is None else -regime.mask.mean())
+    return sorted(regimes, key=lambda r: -1.0 if r.mask is None else -np.count_nonzero(r.mask) / r.mask.size)
 
 
 def _cut(mask: Array | None, window: Window) -> Array | None:
