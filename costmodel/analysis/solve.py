@@ -117,18 +117,18 @@ class Solution(Answer):
 
         """
         from costmodel.cost.question import heading
-        from costmodel.display.figures import DARK, LIGHT, save
-        from costmodel.display.lines import Rooms, stacked
+        from costmodel.display.figures import DARK, LIGHT, Budgets, save
+        from costmodel.display.lines import stacked
 
         if self.quantity != "memory.peak":
             raise CostModelError(f"only memory.peak is drawn along {self.varied.name}, not {self.quantity}")
         less = f", less {show_bytes(self.reserve)}" if self.reserve else ""
-        room = Budget(self.target.bytes - self.reserve, f"{show_bytes(self.target.bytes)}{less}")
+        left = Budget(self.target.bytes - self.reserve, f"{show_bytes(self.target.bytes)}{less}")
         verdict = f"{self.varied.name} {self.answer:,} fits" if self.answer else f"no {self.varied.name} fits"
         of = self.prediction
         title = f"{heading(of.model, of.settings, (self.varied.name,))}: {verdict}"
         theme = DARK if dark else LIGHT
-        figure = stacked(self.varied.name, self._along(), Rooms([room], asked=True), title, theme, self.answer)
+        figure = stacked(self.varied.name, self._along(), Budgets([left], explicit=True), title, theme, self.answer)
         if path is not None:
             save(figure, path)
         return figure

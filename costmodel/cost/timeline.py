@@ -304,16 +304,15 @@ class Timeline(Answer):
         """
         from costmodel.cost.question import heading
         from costmodel.display.areas import Peak, areas
-        from costmodel.display.figures import DARK, LIGHT, budgets, save
+        from costmodel.display.figures import DARK, LIGHT, Budgets, save
 
-        peak, rooms = self.peak_step, budgets(memory)
-        told = [f"Peak: {show_bytes(self.peak)}", f"{peak.phase} of {_shortened(place(peak))}"]
+        peak = self.peak_step
+        notes = [f"Peak: {show_bytes(self.peak)}", f"{peak.phase} of {_shortened(place(peak))}"]
         if self.largest is not None:
-            told += [f"largest: {self.largest.line}, {show_bytes(self.largest.bytes)}", _shortened(self.largest.name)]
+            notes += [f"largest: {self.largest.line}, {show_bytes(self.largest.bytes)}", _shortened(self.largest.name)]
         title = "" if self.asked is None else heading(self.asked.model, self.asked.settings)
         theme = DARK if dark else LIGHT
-        given = memory is not None
-        figure = areas(self._drawn(), Peak(peak.alive._asdict(), told), rooms, title, theme, asked=given)
+        figure = areas(self._drawn(), Peak(peak.alive._asdict(), notes), Budgets.of(memory), title, theme)
         if path is not None:
             save(figure, path)
         return figure

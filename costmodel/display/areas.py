@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.display.figures import COLOURS, DARK, LIGHT, Theme, budget_lines, canvas, label, literal
-from costmodel.display.units import Budget, binary_unit, show_bytes
+from costmodel.display.figures import COLOURS, DARK, LIGHT, Budgets, Theme, canvas, label, literal
+from costmodel.display.units import binary_unit, show_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,24 +31,20 @@ class Peak(NamedTuple):
     """Bytes alive by category at the highest step, and in words where that is and what is the largest there."""
 
     alive: Mapping[str, int]
-    told: Sequence[str]
+    notes: Sequence[str]
 
 
-def areas(
-    steps: Steps, peak: Peak, rooms: Sequence[Budget], title: str, theme: Theme = LIGHT, *, asked: bool = False
-) -> Figure:
-    """Bytes alive by category over the steps, stacked, and the peak.
-
-    rooms: budgets to draw; asked: all of them, not only those below the peak or just above it.
-    """
+def areas(steps: Steps, peak: Peak, budgets: Budgets, title: str, theme: Theme = LIGHT) -> Figure:
+    """Bytes alive by category over the steps, stacked, and the peak; of common budgets those up to just above it."""
     most = sum(peak.alive.values())
     figure, axes = canvas((11, 5.4), theme, title, 36)
-    tallest = max([most, *(room.bytes for room in rooms if asked or room.bytes <= ABOVE * most)])
+    budgets = budgets.up_to(ABOVE * most)
+    tallest = int(budgets.highest(most))
     unit, name = binary_unit(tallest)
     _areas(axes, steps, peak, theme, unit)
     _phases(axes, steps, theme)
     _peak(axes, steps, most, unit, theme)
-    budget_lines(axes, rooms, unit, theme, most=None if asked else ABOVE * most)
+    budgets.draw(axes, unit, theme)
     axes.set_xlim(0, len(steps.phases) * steps.width)
     axes.set_ylim(0, 1.1 * tallest / unit)
     label(axes, "x", theme, steps.meaning)
@@ -76,7 +72,7 @@ def _areas(axes: Axes, steps: Steps, peak: Peak, theme: Theme, unit: int) -> Non
     legend = axes.legend(
         areas[::-1],
         sizes[::-1],
-        title="\n".join(map(literal, peak.told)),
+        title="\n".join(map(literal, peak.notes)),
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0,
@@ -94,8 +90,8 @@ def _phases(axes: Axes, steps: Steps, theme: Theme) -> None:
     """
     whole = len(steps.phases)
     start = 0
-    shown = ["backward" if phase == "recompute" else phase for phase in steps.phases]
-    for number, (phase, run) in enumerate(groupby(shown)):
+    phases = ["backward" if phase == "recompute" else phase for phase in steps.phases]
+    for number, (phase, run) in enumerate(groupby(phases)):
         end = start + len(list(run))
         recomputes = [phase == "recompute" for phase in steps.phases[start:end]]
         _stretch(axes, start * steps.width, end * steps.width, _GREYS[theme is DARK][number % 2])

@@ -63,8 +63,8 @@ def bars(names: Sequence[str], panels: Sequence[Panel], title: str, theme: Theme
     if not ratios and len(names) > MOST_ROWS:
         names, telling = summed(names, telling)
     figure = empty((4.2 + 3.6 * len(telling), 2.1 + 0.42 * len(names)), theme)
-    said = title + (f"\nthe same in all: {', '.join(alike)}" if alike else "")
-    figure.suptitle(literal(said), color=theme.ink, size=10.5, x=0.01, ha="left")
+    heading = title + (f"\nthe same in all: {', '.join(alike)}" if alike else "")
+    figure.suptitle(literal(heading), color=theme.ink, size=10.5, x=0.01, ha="left")
     all_axes = figure.subplots(1, len(telling), sharey=True, subplot_kw={"facecolor": theme.paper}, squeeze=False)[0]
     for axes, panel in zip(all_axes, telling, strict=True):
         _row(axes, panel, theme, ratios)
@@ -79,13 +79,13 @@ def summed(names: Sequence[str], panels: Sequence[Panel]) -> tuple[list[str], li
     def largest(row: int) -> float:
         return max(panel.totals[row] / (max(panel.totals) or 1) for panel in panels)
 
-    kept = sorted(sorted(range(len(names)), key=largest, reverse=True)[: MOST_ROWS - 1])
-    rest = [row for row in range(len(names)) if row not in kept]
-    found = []
+    first = sorted(sorted(range(len(names)), key=largest, reverse=True)[: MOST_ROWS - 1])
+    rest = [row for row in range(len(names)) if row not in first]
+    shorter = []
     for panel in panels:
         other = {name: sum(panel.rows[row].get(name, 0) for row in rest) for name in panel.colours}
-        found.append(panel._replace(rows=[*(panel.rows[row] for row in kept), other]))
-    return [*(names[row] for row in kept), f"other ({len(rest)})"], found
+        shorter.append(panel._replace(rows=[*(panel.rows[row] for row in first), other]))
+    return [*(names[row] for row in first), f"other ({len(rest)})"], shorter
 
 
 def _shortened(name: str) -> str:
@@ -104,8 +104,8 @@ def _row(axes: Axes, panel: Panel, theme: Theme, ratios: bool) -> None:
                 axes.barh(number, width, left=start, height=0.68, color=colour, hatch=hatch, edgecolor=theme.paper,
                           linewidth=0.4)  # fmt: skip
                 start += width
-        said = _beside(totals, number) if ratios else _share(totals[number], sum(totals))
-        text = f"{panel.show(totals[number])}{said}" if totals[number] or ratios else "–"
+        note = _beside(totals, number) if ratios else _share(totals[number], sum(totals))
+        text = f"{panel.show(totals[number])}{note}" if totals[number] or ratios else "–"
         axes.text(start + 0.02, number, text, va="center", color=theme.ink, size=8.5)
     used = [name for name in panel.colours if any(parts.get(name) for parts in panel.rows)]
     if len(used) > 1:

@@ -211,31 +211,39 @@ COMMON = (16, 24, 40, 80)
 """GiB of devices that many have: budgets that are drawn where none is asked for."""
 
 
-def budgets(memory: Any, reserve: int = 0) -> list[Budget]:
-    """Budgets to draw, less a reserve [bytes]: those given, one or several; the common ones for None.
+class Budgets(NamedTuple):
+    """Budgets to draw. explicit: they were asked for; else they are common ones, drawn where they matter."""
 
-    Raises SettingError.
-    """
-    several = [f"{size} GiB" for size in COMMON] if memory is None else memory
-    found = [read_budget(one) for one in (several if isinstance(several, list | tuple) else [several])]
-    less = f" less {show_bytes(reserve)}" if reserve else ""
-    return [Budget(one.bytes - reserve, f"{show_bytes(one.bytes)}{less}") for one in found]
+    amounts: Sequence[Budget] = ()
+    explicit: bool = False
 
+    @classmethod
+    def of(cls, memory: Any, reserve: int = 0) -> Budgets:
+        """Amounts of memory, one or several, less a reserve [bytes]; the common ones for None. Raises SettingError."""
+        texts = [f"{size} GiB" for size in COMMON] if memory is None else memory
+        amounts = [read_budget(text) for text in (texts if isinstance(texts, list | tuple) else [texts])]
+        less = f" less {show_bytes(reserve)}" if reserve else ""
+        left = [Budget(amount.bytes - reserve, f"{show_bytes(amount.bytes)}{less}") for amount in amounts]
+        return cls(left, memory is not None)
 
-def budget_lines(axes: Axes, rooms: Sequence[Budget], unit: float, theme: Theme, *, most: float | None = None) -> None:
-    """A line across at each budget, named above its left end; common ones are thin, and drawn only up to `most`.
+    def up_to(self, most: float) -> Budgets:
+        """Those that are drawn where what they are held against is so high."""
+        return self if self.explicit else Budgets([budget for budget in self.amounts if budget.bytes <= most])
 
-    most: None if the budgets were asked for.
-    """
-    box = {"facecolor": theme.paper, "alpha": 0.8, "linewidth": 0, "pad": 1.5}
-    for room in rooms:
-        if most is not None and room.bytes > most:
-            continue
-        height, asked = room.bytes / unit, most is None
-        axes.axhline(height, color=theme.ink, linewidth=1.4 if asked else 0.8, linestyle="-" if asked else (0, (1, 2)))
-        text = f"budget {room.reading}" if asked else room.reading
-        axes.annotate(text, (0.01, height), (0, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-                      va="bottom", color=theme.ink, bbox=box, size=None if asked else 8.5)  # fmt: skip
+    def highest(self, tallest: float) -> float:
+        """The highest of them and of what is so tall."""
+        return max([tallest, *(budget.bytes for budget in self.amounts)])
+
+    def draw(self, axes: Axes, unit: float, theme: Theme) -> None:
+        """A line across at each, named above its left end; common ones are thin."""
+        box = {"facecolor": theme.paper, "alpha": 0.8, "linewidth": 0, "pad": 1.5}
+        width, style, size = (1.4, "-", None) if self.explicit else (0.8, (0, (1, 2)), 8.5)
+        for budget in self.amounts:
+            height = budget.bytes / unit
+            axes.axhline(height, color=theme.ink, linewidth=width, linestyle=style)
+            text = f"budget {budget.reading}" if self.explicit else budget.reading
+            axes.annotate(text, (0.01, height), (0, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+                          va="bottom", color=theme.ink, bbox=box, size=size)  # fmt: skip
 
 
 class Box(NamedTuple):
@@ -275,7 +283,7 @@ def around(x: float, y: float, radius: float) -> Box:
     return Box(x - radius, y - radius, x + radius, y + radius)
 
 
-def placed(
+def free_places(
     dots: Sequence[Box], sizes: Sequence[tuple[float, float]], taken: Iterable[Box], bounds: Box
 ) -> list[Box | None]:
     """A place for the name of each dot, nearest first; None where there is no room.
@@ -284,7 +292,7 @@ def placed(
     must not be covered.
     """
     occupied = [*dots, *taken]
-    found: list[Box | None] = []
+    places: list[Box | None] = []
     for dot, size in zip(dots, sizes, strict=False):
         free = next(
             (
@@ -294,10 +302,10 @@ def placed(
             ),
             None,
         )
-        found.append(free)
+        places.append(free)
         if free is not None:
             occupied.append(free)
-    return found
+    return places
 
 
 Place = tuple[float, float]
@@ -322,7 +330,7 @@ def write_beside(
     dots = [around(*pixels(place), radius) for _, place in names]
     others = [around(*pixels(place), radius / 2.5) for place in taken]
     bounds = Box(axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1)
-    for text, box in zip(texts, placed(dots, sizes, others, bounds), strict=True):
+    for text, box in zip(texts, free_places(dots, sizes, others, bounds), strict=True):
         if box is None:
             text.remove()
         else:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from costmodel.display.figures import Theme, canvas, label, scale_of, ticks_of
-from costmodel.display.units import Budget, shower
+from costmodel.display.figures import Budgets, Theme, canvas, label, scale_of, ticks_of
+from costmodel.display.units import shower
 from costmodel.symbolic.evaluation import Array
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ DASHES = ("-", (0, (5, 1.5)), (0, (2, 1.5)), (0, (5, 1.5, 1, 1.5)))
 class Heat(NamedTuple):
     """What is drawn: values by (y, x), not a number where there is none; peaks [bytes] likewise, for budgets.
 
-    rooms: budgets. asked: whether they were asked for: what does not fit a single one is veiled.
+    budgets: what does not fit a single one that was asked for is veiled.
     """
 
     quantity: str
@@ -38,15 +38,14 @@ class Heat(NamedTuple):
     labels: tuple[list[Any], list[Any]]
     values: Array
     peaks: Array | None = None
-    rooms: Sequence[Budget] = ()
-    asked: bool = False
+    budgets: Budgets = Budgets()
 
     @property
     def veiled(self) -> Array | None:
         """Which cells have an answer and do not fit the one budget that was asked for; None if none or several were."""
-        if self.peaks is None or not self.asked or len(self.rooms) != 1:
+        if self.peaks is None or not self.budgets.explicit or len(self.budgets.amounts) != 1:
             return None
-        return np.isfinite(self.values) & (self.peaks > self.rooms[0].bytes)
+        return np.isfinite(self.values) & (self.peaks > self.budgets.amounts[0].bytes)
 
 
 def heatmap(heat: Heat, title: str, theme: Theme) -> Figure:
@@ -77,8 +76,8 @@ def bar_ticks(low: float, high: float) -> list[float]:
     if 0 < 4 * low < high:
         powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
         for digits in ((1,), (1, 2, 5), (1, 2, 3, 5, 7)):
-            found = [digit * 10.0**power for power in powers for digit in digits]
-            within = [value for value in found if low <= value <= high]
+            ticks = [digit * 10.0**power for power in powers for digit in digits]
+            within = [value for value in ticks if low <= value <= high]
             if len(within) >= FEWEST_TICKS:
                 return within
     step = 10.0 ** np.floor(np.log10((high - low) / FEWEST_TICKS))
@@ -136,11 +135,12 @@ def _budgets(axes: Axes, heat: Heat, theme: Theme) -> list[Any]:
     taken: list[Any] = []
     if heat.peaks is not None:
         thin = max(heat.values.shape) > MANY
-        for number, room in enumerate(heat.rooms):
-            edges = _edges(there & (heat.peaks <= room.bytes), there)
+        budgets = heat.budgets.amounts
+        for number, budget in enumerate(budgets):
+            edges = _edges(there & (heat.peaks <= budget.bytes), there)
             if not edges:
                 continue
-            dashes = DASHES[number % len(DASHES)] if len(heat.rooms) > 1 else "-"
+            dashes = DASHES[number % len(DASHES)] if len(budgets) > 1 else "-"
             # A white line in a black one is seen on every colour; its black part is whole, or dashes would not be.
             for colour, width, style in (
                 ("#000000", 2.4 if thin else 3.6, "-"),
@@ -149,17 +149,19 @@ def _budgets(axes: Axes, heat: Heat, theme: Theme) -> list[Any]:
                 axes.add_collection(
                     LineCollection(edges, colors=colour, linewidths=width, linestyles=[style], zorder=3)
                 )
-            said = f"edge of what fits {room.reading}" if len(heat.rooms) == 1 else f"fits {room.reading}"
-            notes.append(Line2D([], [], color=theme.ink, linewidth=2, linestyle=dashes, label=said))
-            if len(heat.rooms) > 1:
-                _named(axes, heat, edges, room.reading, theme, taken)
+            text = f"edge of what fits {budget.reading}" if len(budgets) == 1 else f"fits {budget.reading}"
+            notes.append(Line2D([], [], color=theme.ink, linewidth=2, linestyle=dashes, label=text))
+            if len(budgets) > 1:
+                _named(axes, heat, edges, budget.reading, theme, taken)
     if heat.veiled is not None:
         veil = np.zeros((*heat.values.shape, 4))
         veil[..., :3] = [int(theme.paper[n : n + 2], 16) / 255 for n in (1, 3, 5)]
         veil[..., 3] = VEIL * heat.veiled
         rows, columns = heat.values.shape
         axes.imshow(veil, extent=(-0.5, columns - 0.5, -0.5, rows - 0.5), origin="lower", aspect="auto", zorder=2)
-        veiled = Patch(facecolor=theme.paper, edgecolor=theme.faint, label=f"veiled: beyond {heat.rooms[0].reading}")
+        veiled = Patch(
+            facecolor=theme.paper, edgecolor=theme.faint, label=f"veiled: beyond {heat.budgets.amounts[0].reading}"
+        )
         notes += [veiled] * bool(heat.veiled.any())
     if not there.all():
         notes.append(Patch(facecolor=theme.paper, edgecolor=theme.faint, hatch="////", label="no answer"))

@@ -7,7 +7,7 @@ from html import escape
 from math import log10
 from typing import TYPE_CHECKING, Any
 
-from costmodel.display.figures import Box, around, placed
+from costmodel.display.figures import Box, around, free_places
 from costmodel.display.rooflines import COLOURS, Ceiling, Chart, Dot
 from costmodel.display.units import show_change, show_seconds
 from costmodel.errors import CostModelError
@@ -111,7 +111,7 @@ def _size(share: float) -> float:
 def _by_bound(dots: Sequence[Dot]) -> dict[str, list[Dot]]:
     """A trace for each class, so that the legend can hide it."""
     groups = {bound: [dot for dot in dots if dot.bound == bound] for bound in COLOURS}
-    return {bound: chosen for bound, chosen in groups.items() if chosen}
+    return {bound: group for bound, group in groups.items() if group}
 
 
 def _details(dots: Sequence[Dot]) -> list[str]:
@@ -125,21 +125,21 @@ def _plain(text: str) -> str:
 
 def _dots(figure: Any, dots: Sequence[Dot], x: str, y: str, hollow: bool = False) -> None:
     """Markers; x, y: the fields that place them."""
-    for bound, chosen in _by_bound(dots).items():
+    for bound, group in _by_bound(dots).items():
         figure.add_trace(
             require().Scatter(
-                x=[getattr(dot, x) for dot in chosen],
-                y=[getattr(dot, y) for dot in chosen],
+                x=[getattr(dot, x) for dot in group],
+                y=[getattr(dot, y) for dot in group],
                 mode="markers",
                 name=f"{bound}-bound",
                 legendgroup=bound,
                 showlegend=not hollow,
-                hovertext=_details(chosen),
+                hovertext=_details(group),
                 hoverinfo="text",
                 marker={
                     "color": COLOURS[bound],
                     "symbol": SYMBOLS[bound] + ("-open" if hollow else ""),
-                    "size": [_size(dot.share) for dot in chosen],
+                    "size": [_size(dot.share) for dot in group],
                     "line": {"width": 1.5, "color": COLOURS[bound]},
                     "opacity": 0.9,
                 },
@@ -208,7 +208,7 @@ def _names(figure: Any, dots: Sequence[Dot], points: list[Point], across: Ends, 
     at = [_pixels(point, across, up) for point in points]
     boxes = [around(x, y, _size(dot.share) / 2) for (x, y), dot in zip(at, dots, strict=True)]
     sizes = [(6.4 * len(dot.label) + 6, 14.0) for dot in dots[:MOST_LABELS]]
-    for dot, point, here, box in zip(dots, points, at, placed(boxes, sizes, taken, INSIDE), strict=False):
+    for dot, point, here, box in zip(dots, points, at, free_places(boxes, sizes, taken, INSIDE), strict=False):
         if box is None:
             continue
         figure.add_annotation(
@@ -244,12 +244,12 @@ def _bars(chart: Chart) -> Any:
     dots = chart.dots[:MOST_BARS]
     figure = _figure("Time of each layer, all its runs; outlined: predicted", 140 + 24 * len(dots))
 
-    def bars(chosen: Sequence[Dot], total: str, hovered: list[str], **style: Any) -> None:
-        x, y = [getattr(dot, total) for dot in chosen], [_plain(dot.label) for dot in chosen]
+    def bars(group: Sequence[Dot], total: str, hovered: list[str], **style: Any) -> None:
+        x, y = [getattr(dot, total) for dot in group], [_plain(dot.label) for dot in group]
         figure.add_trace(require().Bar(x=x, y=y, orientation="h", hovertext=hovered, hoverinfo="text", **style))
 
-    for bound, chosen in _by_bound(dots).items():
-        bars(chosen, "measured_total", _details(chosen), name=f"{bound}-bound", marker_color=COLOURS[bound])
+    for bound, group in _by_bound(dots).items():
+        bars(group, "measured_total", _details(group), name=f"{bound}-bound", marker_color=COLOURS[bound])
     predicted = [f"predicted {show_seconds(dot.predicted_seconds)} a run ({show_change(dot.error, 1)})" for dot in dots]
     outlined = {"color": CLEAR, "line": {"color": FAINT, "width": 1.5}}
     bars(dots, "predicted_total", predicted, name="predicted", marker=outlined)

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.display.figures import (
-    COLOURS,
-    Theme,
-    budget_lines,
-    canvas,
-    label,
-    scale_of,
-    ticks_of,
-    wide,
-    written,
-)
-from costmodel.display.units import Budget, shower
+from costmodel.display.figures import COLOURS, Budgets, Theme, canvas, label, scale_of, ticks_of, wide, written
+from costmodel.display.units import shower
 from costmodel.symbolic.evaluation import Array
 
 if TYPE_CHECKING:
@@ -31,37 +21,26 @@ FEW = 3
 """As many values or fewer are drawn as bars, as texts are."""
 
 
-class Rooms(NamedTuple):
-    """Budgets to draw. asked: all of them; else those below what is drawn, in thin lines."""
-
-    budgets: Sequence[Budget] = ()
-    asked: bool = False
-
-    def highest(self, tallest: float) -> float:
-        """How high a picture is of what is so tall, with the budgets that were asked for."""
-        return max([tallest, *(float(room.bytes) for room in self.budgets if self.asked)])
-
-
 def stacked(
     axis: str,
-    found: Mapping[Any, tuple[Mapping[str, int], Any]],
-    rooms: Rooms,
+    peaks: Mapping[Any, tuple[Mapping[str, int], Any]],
+    budgets: Budgets,
     title: str,
     theme: Theme,
     answer: Any = None,
 ) -> Figure:
     """Bytes at the peak by category for each value of an axis, stacked: areas along numbers, else bars.
 
-    found: for each value the bytes, and where the peak is: between two places areas end and begin, as nothing there is
+    peaks: for each value the bytes, and where the peak is: between two places areas end and begin, as nothing there is
     a mix of both. answer: a value to mark.
     """
     figure, axes = canvas(SIZE, theme, title)
-    alive, places = zip(*found.values(), strict=True)
-    tallest = rooms.highest(max(sum(sizes.values()) for sizes in alive))
+    alive, places = zip(*peaks.values(), strict=True)
+    budgets, tallest = _budgets(budgets, max(sum(sizes.values()) for sizes in alive))
     unit, name = scale_of("memory.peak", tallest)
     lines = [line for line in COLOURS if any(sizes[line] for sizes in alive)]
     heights = np.array([[sizes[line] / unit for sizes in alive] for line in lines], float)
-    values, colours = list(found), [COLOURS[line] for line in lines]
+    values, colours = list(peaks), [COLOURS[line] for line in lines]
     if _numbers(values):
         drawn: Sequence[Any] = _stretches(axes, values, heights, places, colours)
         axes.plot(values, heights.sum(0), color=theme.ink, linewidth=0.8, marker="." if len(values) <= 24 else "")
@@ -77,13 +56,19 @@ def stacked(
     axes.legend(drawn[::-1], lines[::-1], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False,
                 labelcolor=theme.ink)  # fmt: skip
     _frame(axes, axis, values, theme)
-    budget_lines(axes, rooms.budgets, unit, theme, most=None if rooms.asked else tallest)
+    budgets.draw(axes, unit, theme)
     if answer is not None:
         axes.axvline(answer, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
-        axes.plot([answer], [sum(found[answer][0].values()) / unit], "o", color=theme.ink)
+        axes.plot([answer], [sum(peaks[answer][0].values()) / unit], "o", color=theme.ink)
     axes.set_ylim(0, 1.08 * tallest / unit)
     label(axes, "y", theme, name)
     return figure
+
+
+def _budgets(budgets: Budgets, tallest: float) -> tuple[Budgets, float]:
+    """Those that are drawn with what is so tall, and how high the picture is."""
+    budgets = budgets.up_to(tallest)
+    return budgets, budgets.highest(tallest)
 
 
 def _stretches(
@@ -112,27 +97,27 @@ def _middles(values: list[Any]) -> list[float]:
 def several(
     axis: str,
     values: list[Any],
-    found: Mapping[Any, Array],
+    heights_by_value: Mapping[Any, Array],
     quantity: str,
     by: str,
-    rooms: Rooms,
+    budgets: Budgets,
     title: str,
     theme: Theme,
 ) -> Figure:
     """One quantity along an axis, a line for each value of another, `by`, named at its end and in the legend."""
     figure, axes = canvas(SIZE, theme, title)
-    there = [heights[np.isfinite(heights)] for heights in found.values()]
-    most = rooms.highest(max([1.0, *(float(heights.max()) for heights in there if heights.size)]))
+    there = [heights[np.isfinite(heights)] for heights in heights_by_value.values()]
+    budgets, most = _budgets(budgets, max([1.0, *(float(heights.max()) for heights in there if heights.size)]))
     unit, name = scale_of(quantity, most)
-    for number, (value, heights) in enumerate(found.items()):
+    for number, (value, heights) in enumerate(heights_by_value.items()):
         size, colour = 4 if len(values) <= 64 else 0, COLOURS[_TOLD[number]]
         axes.plot(values, heights / unit, color=colour, linestyle=STYLES[number], marker=MARKERS[number],
                   markersize=size, linewidth=1.8, label=written(value))  # fmt: skip
-    if missing := sum(int((~np.isfinite(heights)).sum()) for heights in found.values()):
-        axes.text(0.99, 0.02, f"no answer in {missing:,} of {len(found) * len(values):,}", ha="right",
+    if missing := sum(int((~np.isfinite(heights)).sum()) for heights in heights_by_value.values()):
+        axes.text(0.99, 0.02, f"no answer in {missing:,} of {len(heights_by_value) * len(values):,}", ha="right",
                   color=theme.faint, transform=axes.transAxes)  # fmt: skip
     _frame(axes, axis, values, theme)
-    budget_lines(axes, rooms.budgets, unit, theme, most=None if rooms.asked else most)
+    budgets.draw(axes, unit, theme)
     axes.set_ylim(0, 1.08 * most / unit)
     label(axes, "y", theme, name)
     legend = axes.legend(title=scale_of(by, 1)[1], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False,
@@ -149,11 +134,13 @@ _TOLD = ("weights", "gradients", "activations", "inputs", "optimizer", "casts")
 """Colours of lines that colour-blind readers tell apart; dashes and markers differ too, for grey."""
 
 
-def line(axis: str, values: list[Any], heights: Array, quantity: str, rooms: Rooms, title: str, theme: Theme) -> Figure:
+def line(
+    axis: str, values: list[Any], heights: Array, quantity: str, budgets: Budgets, title: str, theme: Theme
+) -> Figure:
     """One quantity along an axis."""
     figure, axes = canvas(SIZE, theme, title)
     there = np.isfinite(heights)
-    most = rooms.highest(float(heights[there].max()) if there.any() else 1.0)
+    budgets, most = _budgets(budgets, float(heights[there].max()) if there.any() else 1.0)
     unit, name = scale_of(quantity, most)
     if _numbers(values):
         axes.plot(
@@ -165,7 +152,7 @@ def line(axis: str, values: list[Any], heights: Array, quantity: str, rooms: Roo
         axes.text(0.99, 0.02, f"no answer in {int((~there).sum()):,} of {len(values):,}", ha="right", color=theme.faint,
                   transform=axes.transAxes)  # fmt: skip
     _frame(axes, axis, values, theme)
-    budget_lines(axes, rooms.budgets, unit, theme, most=None if rooms.asked else most)
+    budgets.draw(axes, unit, theme)
     axes.set_ylim(0, 1.08 * most / unit)
     label(axes, "y", theme, name)
     return figure

@@ -11,7 +11,7 @@ from math import log10
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.display.figures import DARK, LIGHT, Box, Theme, around, canvas, literal, placed
+from costmodel.display.figures import DARK, LIGHT, Box, Theme, around, canvas, free_places, literal
 from costmodel.display.units import show_change, show_rate, show_seconds, show_tick
 
 if TYPE_CHECKING:
@@ -203,15 +203,15 @@ def _roofline(chart: Chart, theme: Theme) -> Figure:
 
 def _covered(axes: Axes, dots: list[Dot]) -> list[Box]:
     """The places of dots, and of the lines that join predictions to measurements."""
-    found = []
+    boxes = []
     for dot in dots:
         (x, predicted), (_, measured) = axes.transData.transform(
             [(dot.intensity, dot.predicted_rate), (dot.intensity, dot.measured_rate)]
         )
         low, high = sorted((predicted, measured))
-        found += [around(x, y, _radius(axes, dot)) for y in (predicted, measured)]
-        found.append(Box(x - 2, low, x + 2, high))
-    return found
+        boxes += [around(x, y, _radius(axes, dot)) for y in (predicted, measured)]
+        boxes.append(Box(x - 2, low, x + 2, high))
+    return boxes
 
 
 def _flat(axes: Axes, ceiling: Ceiling, chart: Chart) -> Box:
@@ -275,7 +275,7 @@ def _label(axes: Axes, dots: Sequence[Dot], points: list[tuple[float, float]], t
     ]
     sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
     bounds = _box(axes.get_window_extent())
-    for text, point, box, dot in zip(texts, at, placed(boxes, sizes, taken, bounds), boxes, strict=False):
+    for text, point, box, dot in zip(texts, at, free_places(boxes, sizes, taken, bounds), boxes, strict=False):
         if box is None:
             text.remove()
             continue
@@ -321,18 +321,18 @@ def _scatter(chart: Chart, theme: Theme) -> Figure:
 
 def _bars(chart: Chart, theme: Theme) -> Figure:
     """Time of each dot with all its runs: measured filled, predicted as an outline."""
-    shown, others = chart.dots[:MOST_BARS], chart.dots[MOST_BARS:]
+    dots, others = chart.dots[:MOST_BARS], chart.dots[MOST_BARS:]
     title = f"{chart.title}\nall runs of each layer; outlined: predicted"
-    figure, axes = canvas((11, 1.6 + 0.27 * len(shown)), theme, title)
-    for row, dot in enumerate(shown):
+    figure, axes = canvas((11, 1.6 + 0.27 * len(dots)), theme, title)
+    for row, dot in enumerate(dots):
         axes.barh(row, dot.measured_total, 0.72, color=COLOURS[dot.bound], zorder=2)
         axes.barh(row, dot.predicted_total, 0.72, facecolor="none", edgecolor=theme.ink, linewidth=1, zorder=3)
         axes.annotate(
             f"{dot.share:.1%}  ({show_change(dot.error)})", (max(dot.measured_total, dot.predicted_total), row), (5, 0),
             textcoords="offset points", va="center", color=theme.ink, size=8,
         )  # fmt: skip
-    axes.set_yticks(range(len(shown)), [literal(dot.label) for dot in shown], size=8)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_yticks(range(len(dots)), [literal(dot.label) for dot in dots], size=8)
+    axes.set_ylim(len(dots) - 0.4, -0.6)
     axes.set_xlim(0, 1.08 * axes.get_xlim()[1])
     axes.xaxis.set_major_formatter(lambda value, _: show_tick(show_seconds(value)) if value else "0")
     axes.set_xlabel("time; at the bars: share of the whole, and how far the prediction is off", color=theme.ink)

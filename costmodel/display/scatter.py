@@ -36,7 +36,7 @@ MOST_AVOIDED = 500
 def picture(
     frame: pandas.DataFrame,
     front: pandas.DataFrame,
-    held: Sequence[str],
+    columns: Sequence[str],
     names: Sequence[str],
     most: Sequence[str],
     title: str = "",
@@ -44,11 +44,11 @@ def picture(
 ) -> Figure:
     """All cells, in grey, and the front over the first two of the quantities, each with its place on the axes.
 
-    held: columns that are axes of the sweep. most: quantities of which more is better.
+    columns: those that are axes of the sweep. most: quantities of which more is better.
     """
     across, up = list(dict.fromkeys(names))[:2]
-    said = f"{len(front):,} of {len(frame):,} cells are on the Pareto front"
-    figure, axes = canvas((10, 6), theme, f"{title}\n{said}" if title else said)
+    caption = f"{len(front):,} of {len(frame):,} cells are on the Pareto front"
+    figure, axes = canvas((10, 6), theme, f"{title}\n{caption}" if title else caption)
     dots = frame.sample(MOST_DOTS, random_state=0) if len(frame) > MOST_DOTS else frame
     units = {name: scale_of(name, max(frame[name].tolist(), default=1)) for name in (across, up)}
     dominated = {"marker": ".", "color": theme.faint, "markersize": 7, "alpha": 0.5, "label": "dominated"}
@@ -62,16 +62,16 @@ def picture(
         label(axes, along, theme, units[name][1] + (" (more is better)" if name in most else ""))
     axes.margins(x=0.06, y=0.08)
     places = [front[name].to_numpy(float) / units[name][0] for name in (across, up)]
-    varied = [name for name in held if len(set((frame if len(front) == 1 else front)[name].tolist())) > 1]
+    varied = [name for name in columns if len(set((frame if len(front) == 1 else front)[name].tolist())) > 1]
     axes.legend(frameon=False, labelcolor=theme.ink, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     every = list(zip(*(dots[name].to_numpy(float) / units[name][0] for name in (across, up)), strict=True))
     joined = list(zip(*places, strict=True))
     on_line = between(joined, 8) if len(set(names)) == 2 else []
     texts = [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
-    said = [(text, place) for text, place in zip(texts, joined, strict=True) if text]
-    if len(said) > MOST_NAMED:  # evenly along the front, its ends among them
-        said = [said[(len(said) - 1) * n // (MOST_NAMED - 1)] for n in range(MOST_NAMED)]
-    write_beside(axes, said, [*on_line, *every[:MOST_AVOIDED]], radius=7, ink=theme.ink, size=7.5)
+    labels = [(text, place) for text, place in zip(texts, joined, strict=True) if text]
+    if len(labels) > MOST_NAMED:  # evenly along the front, its ends among them
+        labels = [labels[(len(labels) - 1) * n // (MOST_NAMED - 1)] for n in range(MOST_NAMED)]
+    write_beside(axes, labels, [*on_line, *every[:MOST_AVOIDED]], radius=7, ink=theme.ink, size=7.5)
     return figure
 
 

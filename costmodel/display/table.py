@@ -55,9 +55,9 @@ class Marked(str):
 
     def __new__(cls, words: str, meaning: Meaning) -> Marked:
         """The words, marked."""
-        made = super().__new__(cls, words)
-        made.meaning = meaning
-        return made
+        mark = super().__new__(cls, words)
+        mark.meaning = meaning
+        return mark
 
 
 def styled(words: str, meaning: str | None = None) -> str:
@@ -102,24 +102,24 @@ class Table(NamedTuple):
         lines = [self.header, *self.rows]
         widths = [max(len(cells[column]) for cells in lines) for column in range(len(self.header))]
         columns, left_out = self._fitting(widths, page().columns)
-        shown = [self._line(cells, widths, columns) for cells in lines]
-        shown[0] = styled(shown[0], "strong")
+        texts = [self._line(cells, widths, columns) for cells in lines]
+        texts[0] = styled(texts[0], "strong")
         if self.total:
-            shown[-1] = styled(shown[-1], "strong")
-            shown.insert(-1, "-" * (sum(widths[column] for column in columns) + 2 * (len(columns) - 1)))
+            texts[-1] = styled(texts[-1], "strong")
+            texts.insert(-1, "-" * (sum(widths[column] for column in columns) + 2 * (len(columns) - 1)))
         if left_out:
             names = ", ".join(filter(None, (self.header[column] for column in left_out)))
-            shown.append(styled(wrapped(f"no room for: {names or 'remarks'} (--wide shows all)", "  "), "faint"))
-        return "\n".join(shown)
+            texts.append(styled(wrapped(f"no room for: {names or 'remarks'} (--wide shows all)", "  "), "faint"))
+        return "\n".join(texts)
 
-    def _fitting(self, widths: list[int], room: int | None) -> tuple[list[int], list[int]]:
+    def _fitting(self, widths: list[int], most: int | None) -> tuple[list[int], list[int]]:
         """Columns that are shown and those that are not; `widths` of names are cut where that saves a column."""
         columns = list(range(len(widths)))
-        if room is None:
+        if most is None:
             return columns, []
 
         def over() -> int:
-            return sum(widths[column] for column in columns) + 2 * (len(columns) - 1) - room
+            return sum(widths[column] for column in columns) + 2 * (len(columns) - 1) - most
 
         left_out: list[int] = []
         rest = [column for column in reversed(columns[1:]) if column not in self.spare]
@@ -153,20 +153,20 @@ class Table(NamedTuple):
                 else f"{cell[: width // 2 - 1]}…{cell[len(cell) - (width - width // 2) :]}"
             )
             space = " " * (width - len(cut))
-            shown = styled(Marked(cut, cell.meaning)) if isinstance(cell, Marked) else cut
-            padded.append(shown + space if column in self.words else space + shown)
+            text = styled(Marked(cut, cell.meaning)) if isinstance(cell, Marked) else cut
+            padded.append(text + space if column in self.words else space + text)
         return "  ".join(padded).rstrip()
 
     def _row(self, tag: str, cells: Cells, *, bold: bool) -> str:
         from html import escape
 
         weight = "bold" if bold else "normal"
-        shown = "".join(
+        row = "".join(
             f'<{tag} style="{_CELL};font-weight:{weight};text-align:{"left" if column in self.words else "right"}'
             f'{";" + _CSS[cell.meaning] if isinstance(cell, Marked) else ""}">{escape(cell)}</{tag}>'
             for column, cell in enumerate(cells)
         )
-        return f'<tr style="background:transparent">{shown}</tr>'
+        return f'<tr style="background:transparent">{row}</tr>'
 
 
 _TABLE = "border-collapse:collapse;color:inherit;font-variant-numeric:tabular-nums;margin:0 0 1em"

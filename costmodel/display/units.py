@@ -163,11 +163,11 @@ class Unit(NamedTuple):
     spelling: str
     powers: Mapping[str, int] = _LARGE
 
-    def scale(self, spelt: str) -> Fraction | None:
-        """How much of the unit one is that is spelt so, as "TB/s" or "GiB"; None if it is of another unit."""
+    def scale(self, name: str) -> Fraction | None:
+        """How much of the unit one is that has this name, as "TB/s" or "GiB"; None if it is of another unit."""
         from fractions import Fraction
 
-        form = re.fullmatch(self.spelling, spelt)
+        form = re.fullmatch(self.spelling, name)
         if form is None:
             return None
         prefix, binary = (*form.groups(default=""), "", "")[:2]
@@ -191,7 +191,7 @@ _UNITS = {
 
 
 def read_text(text: Any, what: str, unit: str, example: str = "") -> tuple[Fraction, str]:
-    """An amount from text such as "3.35 TB/s", in the unit, and the form in which its own unit is spelt.
+    """An amount from text such as "3.35 TB/s", in the unit, and the name of its own unit as it is written.
 
     Prefixes are decimal, of bytes binary too; bits are read where bytes are meant ("400 Gbit/s" is 50e9 B/s), but
     "Gb/s", which could be either, is refused. what, example: what errors call the amount, and one that would be right.
@@ -204,35 +204,35 @@ def read_text(text: Any, what: str, unit: str, example: str = "") -> tuple[Fract
     parts = re.fullmatch(amount, text) if isinstance(text, str) and len(text) < LONGEST_AMOUNT else None
     if parts is None:
         raise SettingError(f"{what}={shown(text)} is not {of.measure}: use text such as '{example}'")
-    number, spelt = parts.groups(default="")
-    scale = of.scale(spelt)
-    if scale is None and unit == "B/s" and (bits := _UNITS["bit/s"].scale(spelt)) is not None:
+    number, name = parts.groups(default="")
+    scale = of.scale(name)
+    if scale is None and unit == "B/s" and (bits := _UNITS["bit/s"].scale(name)) is not None:
         scale = bits / 8
     if scale is None:
-        raise SettingError(f"{what}={shown(text)} {_mismatch(number, spelt, unit, example)}")
-    return Fraction(number.replace(",", "")) * scale, spelt
+        raise SettingError(f"{what}={shown(text)} {_mismatch(number, name, unit, example)}")
+    return Fraction(number.replace(",", "")) * scale, name
 
 
-def _mismatch(number: str, spelt: str, unit: str, example: str) -> str:
+def _mismatch(number: str, name: str, unit: str, example: str) -> str:
     """What is wrong with the unit of an amount, and what would be right, as the end of an error."""
     of = _UNITS[unit]
-    if not spelt:
+    if not name:
         number_of = {"B": "'24 GB' or '24 bytes'"}.get(unit, f"or a number of {unit}")
         return f"has no unit: use text such as '{example}', {number_of}"
-    prefix = spelt[:1] if spelt[:1].lower() in "kmgtpe" else ""
-    if unit == "B/s" and re.fullmatch(r"[kmgtp]?b/s", spelt, re.IGNORECASE):
+    prefix = name[:1] if name[:1].lower() in "kmgtpe" else ""
+    if unit == "B/s" and re.fullmatch(r"[kmgtp]?b/s", name, re.IGNORECASE):
         both = f"'{number} {prefix.upper()}B/s' or '{number} {prefix.upper()}bit/s'"
-        return f"is not {of.measure}, '{spelt}' could be bits: use {both}"
+        return f"is not {of.measure}, '{name}' could be bits: use {both}"
     for amount in {"B/s": ("B", "iB"), "FLOP/s": ("FLOP", "OP", "FLOPs")}.get(unit, ()):
-        if spelt[len(prefix) :].lower() == amount.lower():
+        if name[len(prefix) :].lower() == amount.lower():
             binary = "i" if amount == "iB" else ""
             return f"is not {of.measure} but an amount: use '{number} {prefix}{binary}{unit}'"
-    if others := [each.measure for each in _UNITS.values() if len(spelt) > 1 and each.scale(spelt) is not None]:
+    if others := [each.measure for each in _UNITS.values() if len(name) > 1 and each.scale(name) is not None]:
         return f"is {others[0]}, not {of.measure}: use text such as '{example}'"
     from difflib import get_close_matches
 
     forms = [f"{prefix}{unit}" for letter in ("", *of.powers) for prefix in {letter, letter.upper()}]
-    near = get_close_matches(spelt, [form for form in forms if of.scale(form) is not None], n=1, cutoff=0.7)
+    near = get_close_matches(name, [form for form in forms if of.scale(form) is not None], n=1, cutoff=0.7)
     meant = f" (did you mean '{number} {near[0]}'?)" if near else ""
     return f"is not {of.measure}{meant}: use text such as '{example}'"
 
@@ -256,11 +256,11 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
     elif isinstance(memory, float):
         raise SettingError(f"{what}={memory} is not a whole number of bytes: round it, or use text such as '24 GiB'")
     else:
-        amount, spelt = read_text(memory, what, "B")
+        amount, name = read_text(memory, what, "B")
         size = int(amount)
-        prefix, binary = spelt[:1].lower().replace("b", ""), "i" in spelt.lower()
+        prefix, binary = name[:1].lower().replace("b", ""), "i" in name.lower()
         unit = f"{prefix if prefix == 'k' and not binary else prefix.upper()}{'i' * binary}B"
-        reading = f"{memory.strip()[: -len(spelt)].strip()} {unit} = {size:,} bytes"
+        reading = f"{memory.strip()[: -len(name)].strip()} {unit} = {size:,} bytes"
     if not 0 < size < 2**63:
         raise SettingError(f"{what}={shown(memory)} is not a positive amount of memory: use text such as '24 GiB'")
     return Budget(size, reading)

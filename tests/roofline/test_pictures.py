@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.display.figures import Box, around, placed
+from costmodel.display.figures import Box, around, free_places
 from costmodel.display.interactive import figure_of
 from costmodel.errors import CostModelError
 from costmodel.roofline.checking import check, plot
@@ -123,14 +123,14 @@ spots = st.lists(st.tuples(st.floats(0, 300), st.floats(0, 200), st.floats(1, 20
 @given(spots, st.floats(5, 90), st.floats(5, 20))
 def test_placed_names_cover_no_dot_no_name_and_no_edge(spots: list, width: float, height: float) -> None:
     dots = [around(*spot) for spot in spots]
-    boxes = [box for box in placed(dots, [(width, height)] * len(dots), [], BOX) if box is not None]
+    boxes = [box for box in free_places(dots, [(width, height)] * len(dots), [], BOX) if box is not None]
     assert all(box.within(BOX) for box in boxes)
     assert not [1 for box in boxes for dot in dots if box.meets(dot)]
     assert not [1 for i, box in enumerate(boxes) for other in boxes[:i] if box.meets(other)]
 
 
 def test_a_lone_dot_has_its_name_to_the_right() -> None:
-    (box,) = placed([around(100, 100, 4)], [(50, 10)], [], BOX)
+    (box,) = free_places([around(100, 100, 4)], [(50, 10)], [], BOX)
     assert box is not None
     assert 104 <= box.left <= 112
     assert box.bottom == 95

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import PeakMemory, peaks_along
 from costmodel.cost.question import heading
-from costmodel.display.figures import DARK, LIGHT, budgets
+from costmodel.display.figures import DARK, LIGHT, Budgets
 from costmodel.display.heatmaps import Heat, heatmap
-from costmodel.display.lines import FEW, MOST_LINES, Rooms, line, numbers, several, stacked
+from costmodel.display.lines import FEW, MOST_LINES, line, numbers, several, stacked
 from costmodel.display.units import read_reserve
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.training.settings import SETTING_NAMES
@@ -33,27 +33,27 @@ def picture(sweep: xarray.Dataset, quantity: str | None, memory: Any, reserve: A
     chosen = quantity or ("memory.peak" if "memory.peak" in names else names[0])
     if chosen not in names:
         raise unknown("quantity of this sweep", chosen, names)
-    rooms = _rooms(memory, reserve, names)
+    budgets = _budgets(memory, reserve, names)
     cut = _cut(sweep)
     question = SweepQuestion(cut)
     if len(cut.dims) == 2:
-        return _over_two(cut, chosen, rooms, question.title, theme)
+        return _over_two(cut, chosen, budgets, question.title, theme)
     (axis,) = map(str, cut.dims)
     if chosen == "memory.peak" and (peaks := question.peaks(axis)):
-        return stacked(axis, peaks, rooms, question.title, theme)
-    own = rooms if chosen == "memory.peak" else Rooms()
+        return stacked(axis, peaks, budgets, question.title, theme)
+    own = budgets if chosen == "memory.peak" else Budgets()
     return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, own, question.title, theme)
 
 
-def _rooms(memory: Any, reserve: Any, names: list[str]) -> Rooms:
+def _budgets(memory: Any, reserve: Any, names: list[str]) -> Budgets:
     """Budgets less the reserve. Raises SettingError, also if the sweep has no peaks to hold against one asked for."""
     if memory is None:
         if reserve:
             raise SettingError("reserve is taken off memory: give memory too, such as memory='24 GiB'")
-        return Rooms(budgets(None) if "memory.peak" in names else [])
+        return Budgets.of(None) if "memory.peak" in names else Budgets()
     if "memory.peak" not in names:
         raise SettingError("what fits memory is told by memory.peak, which this sweep does not have: sweep it too")
-    return Rooms(budgets(memory, read_reserve(reserve)), asked=True)
+    return Budgets.of(memory, read_reserve(reserve))
 
 
 def _cut(sweep: xarray.Dataset) -> xarray.Dataset:
@@ -71,15 +71,15 @@ def _cut(sweep: xarray.Dataset) -> xarray.Dataset:
     return sweep.isel(places).compute()
 
 
-def _over_two(cut: xarray.Dataset, quantity: str, rooms: Rooms, title: str, theme: Any) -> Figure:
+def _over_two(cut: xarray.Dataset, quantity: str, budgets: Budgets, title: str, theme: Any) -> Figure:
     """Lines for each of a few names or of two numbers, else colours."""
     y, x = sorted(map(str, cut.dims), key=lambda dim: _rank(cut, dim), reverse=True)
     across, up = cut[x].values.tolist(), cut[y].values.tolist()
     if few(up) and numbers(across) and len(across) > FEW and across == sorted(across):
         values = cut[quantity].transpose(y, x).values.astype(float)
-        own = rooms if quantity == "memory.peak" else Rooms()
+        own = budgets if quantity == "memory.peak" else Budgets()
         return several(x, across, dict(zip(up, values, strict=True)), quantity, y, own, title, theme)
-    return heatmap(_heat(cut, quantity, (y, x), rooms), title, theme)
+    return heatmap(_heat(cut, quantity, (y, x), budgets), title, theme)
 
 
 def few(values: Sequence[Any]) -> bool:
@@ -97,14 +97,14 @@ def _rank(cut: xarray.Dataset, dim: str) -> tuple[Any, ...]:
     return not numbers(values), few(values), place, dim
 
 
-def _heat(cut: xarray.Dataset, quantity: str, names: tuple[str, str], rooms: Rooms) -> Heat:
+def _heat(cut: xarray.Dataset, quantity: str, names: tuple[str, str], budgets: Budgets) -> Heat:
     """Values over two axes, up and across, and what fits."""
     y, x = names
     values = cut[quantity].transpose(y, x).values.astype(float)
     peaks = cut["memory.peak"].transpose(y, x).values.astype(float) if "memory.peak" in cut else None
     labels = cut[y].values.tolist(), cut[x].values.tolist()
-    edges = rooms.budgets if rooms.asked or quantity == "memory.peak" else ()
-    return Heat(quantity, names, labels, values, peaks, edges, rooms.asked)
+    edges = budgets if budgets.explicit or quantity == "memory.peak" else Budgets()
+    return Heat(quantity, names, labels, values, peaks, edges)
 
 
 class SweepQuestion:
