@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace, dense_strides
-from costmodel.layers.base import Function, PerElement, Unary, layer
+from costmodel.layers.base import Function, KeepsInputs, PerElement, Unary, layer
 from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
 
@@ -149,7 +149,7 @@ class ParametricRelu(Unary):
 
 
 @layer
-class Gated(Moving):
+class Gated(KeepsInputs, Moving):
     """One half of an axis times the sigmoid of the other."""
 
     source = "a·σ(b) (torch.nn.GLU; Dauphin et al. 2017, eq. 1); keeps the input"
@@ -166,9 +166,6 @@ class Gated(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g·σ and g·a·σ·(1 − σ), from σ made again."""
         yield Gradient(call.x, LayerFlops(0, 9 * call.y.size))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
 
 
 SOFTPLUS = 3

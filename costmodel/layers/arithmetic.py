@@ -23,6 +23,8 @@ from costmodel.graph.tensor import (
 from costmodel.layers.base import (
     NO_WORKSPACE,
     Function,
+    KeepsInputs,
+    KeepsInputsAndOutput,
     KeepsNothing,
     Movement,
     OneKernel,
@@ -154,7 +156,7 @@ class Shift(PerElement):
 
 
 @layer
-class Clamp(Unary):
+class Clamp(KeepsInputs, Unary):
     """y = min(max(x, low), high), without a bound that is None; dx = g where x is within."""
 
     source = "torch.clamp; PyTorch keeps the input to see what was within"
@@ -177,9 +179,6 @@ class Clamp(Unary):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The same comparisons and a choice per element."""
         yield Gradient(call.x, LayerFlops(0, (self._bounds() + 1) * call.x.size))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
 
     def workspace(self, call: Call) -> Workspace:
         """Backward: a mask for each bound, and the zero that is put where x is not within (torch.where)."""
@@ -302,11 +301,10 @@ class StochasticDepth(Noise):
 class Passed(Movement, Unary):
     """Abstract: y = x."""
 
+    shared = True
+
     def output(self, call: Call) -> Tensor:
         return call.x.as_strided(call.x.shape, call.x.strides)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
 
 @layer
@@ -345,9 +343,6 @@ class Cast(Movement, Unary):
         origin = "cast" if x.storage.origin == "weight" else "computed"
         strides = dense_strides(x.shape, x.strides)
         return call.tape.tensor(x.shape, x.storage.role, origin=origin, strides=strides, dtype=self.dtype)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, 0))
 
 
 @layer
@@ -395,7 +390,7 @@ class AddQuotient(Elementwise):
 
 
 @layer
-class Power(Elementwise):
+class Power(KeepsInputsAndOutput, Elementwise):
     """y = a^b."""
 
     source = "torch.pow; da = g·b·a^(b − 1), db = g·y·log a"
@@ -404,11 +399,6 @@ class Power(Elementwise):
         """A power and two products per element, two products; b − 1 and log a are of the operand's own size."""
         for x, other, work in zip(call.inputs, reversed(call.inputs), (3, 2), strict=True):
             yield Gradient(x, LayerFlops(0, (work + (not x.has(call.y.shape))) * call.y.size + other.size))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both, and the result, for the exponent's gradient or not."""
-        yield from call.inputs
-        yield call.y
 
     def workspace(self, call: Call) -> Workspace:
         """All that is on the way to a gradient stays until that is there; the exponent's is made first.
@@ -427,13 +417,10 @@ class Power(Elementwise):
         return steps_or_sums(call, steps)
 
 
-class Choosing(Elementwise):
+class Choosing(KeepsInputs, Elementwise):
     """Abstract: each number is one of the inputs', to which the gradient goes: a comparison, and a choice."""
 
     work = 2, 2
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield from call.inputs
 
 
 @layer

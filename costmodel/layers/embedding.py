@@ -8,7 +8,7 @@ from typing import Literal
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Share, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, KeepsNothing, OneKernel, Unbuffered, layer
+from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.kernels import backward_each, made_beside, made_gradients, stream
 
 
@@ -51,7 +51,7 @@ class Table(Unbuffered):
 
 
 @layer
-class Embedding(Table):
+class Embedding(KeepsInputs, Table):
     """y = W[x]; x: integer indices of any shape, y: (*x, features), W: (entries, features)."""
 
     source = "y = W[x] (torch.nn.Embedding); dW[x] += g (Bengio et al. 2003, §2)"
@@ -69,9 +69,6 @@ class Embedding(Table):
 
     def output(self, call: Call) -> Shape:
         return (*call.x.shape, self.features)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
 
 
 @layer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph.kernel import Kernel, Product
+from costmodel.graph.kernel import Product
 from costmodel.graph.tensor import (
     Buffers,
     Call,
@@ -26,7 +26,7 @@ from costmodel.layers.base import (
     WeightProduct,
     layer,
 )
-from costmodel.layers.kernels import forward_pass, moved, scale_bytes
+from costmodel.layers.kernels import moved, scale_bytes
 from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 
@@ -101,7 +101,7 @@ class Shares(Unary):
     """y = x/(Σ x + ε) over the last axis, for x > 0: a sum, ε, and a division of each element."""
 
     source = "x/(Σ x + ε) (DeepSeek-AI 2024, V3, eq. 13); dx = g/s − Σ(g·x)/s² with s = Σ x + ε"
-    sorts, launches = ("reduction", "reduction"), (3, 4)
+    sorts, launches, passes = ("reduction", "reduction"), (3, 4), 2
 
     def forward(self, call: Call) -> LayerFlops:
         """2n a row."""
@@ -110,9 +110,6 @@ class Shares(Unary):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g·x and its sum, s² and a division by it, g/s, and the difference: 4n + 1 a row."""
         yield Gradient(call.x, LayerFlops(0, 4 * call.x.size + call.x.rows))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction", launches=3, passes=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x

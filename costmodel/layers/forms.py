@@ -17,7 +17,7 @@ from costmodel.graph.tensor import (
     is_contiguous,
     transposed,
 )
-from costmodel.layers.base import Contraction, Shaped, Weightless, layer
+from costmodel.layers.base import Contraction, KeepsInputsAndOutput, Shaped, Weightless, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import maximum, product
@@ -67,53 +67,56 @@ class Bilinear(Moving):
     def output(self, call: Call) -> Shape:
         return (*call.x.shape[:-1], call.inputs[2].shape[0])
 
-    def _pairs(self, call: Call) -> int:
-        """Products a_i b_j."""
-        return call.x.size * call.inputs[1].shape[-1]
-
-    def _work(self, call: Call) -> int:
-        return 2 * self._pairs(call) * call.inputs[2].shape[0]
-
-    def forward(self, call: Call) -> LayerFlops:
-        """All products of two features, then a product with the form."""
-        return LayerFlops(self._work(call), self._pairs(call), counted=0)
-
-    def _rows(self, call: Call) -> tuple[int, int, int, int]:
+    def _sizes(self, call: Call) -> tuple[int, int, int, int]:
         """Rows, and features of both sides and of the result."""
         a, b, w = call.inputs
         return a.rows, a.shape[-1], b.shape[-1], w.shape[0]
 
+    def _product(self, call: Call) -> Product:
+        """All products of two features, a_i b_j, by the form."""
+        rows, i, j, o = self._sizes(call)
+        return Product(1, rows, o, i * j)
+
+    def _pairs(self, call: Call) -> int:
+        """Products of two features."""
+        rows, i, j, _ = self._sizes(call)
+        return rows * i * j
+
+    def forward(self, call: Call) -> LayerFlops:
+        """All products of two features, then a product with the form."""
+        return LayerFlops(self._product(call).flops, self._pairs(call), counted=0)
+
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """All products of two features, and a matrix product."""
-        rows, i, j, o = self._rows(call)
-        made = size_bytes(rows * i * j, call.x.dtype)
-        yield stream(call, "pairs", "pointwise", self._pairs(call), read_of(call.inputs[:2]), made)
-        yield multiply(call, "", Product(1, rows, o, i * j), made + moved(call.inputs[2]), call.y.bytes)
+        pairs = self._pairs(call)
+        pair_bytes = size_bytes(pairs, call.x.dtype)
+        yield stream(call, "pairs", "pointwise", pairs, read_of(call.inputs[:2]), pair_bytes)
+        yield multiply(call, "", self._product(call), pair_bytes + moved(call.inputs[2]), call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One product for both sides and one for each; one for the form."""
-        rows, i, j, o = self._rows(call)
+        rows, i, j, o = self._sizes(call)
         a, b, w = call.inputs
-        made, seen = size_bytes(rows * i * j, call.x.dtype), False
+        pair_bytes, first = size_bytes(self._pairs(call), call.x.dtype), True
         for operand, *_ in call.gradients():
             if operand is w:
-                yield multiply(call, "backward form", Product(1, o, i * j, rows), call.y.bytes + made, w.bytes)
+                yield multiply(call, "backward form", Product(1, o, i * j, rows), call.y.bytes + pair_bytes, w.bytes)
                 continue
-            if not seen:
-                yield multiply(call, "backward both", Product(1, rows, i * j, o), call.y.bytes + moved(w), made)
-            seen = True
+            if first:
+                yield multiply(call, "backward both", Product(1, rows, i * j, o), call.y.bytes + moved(w), pair_bytes)
+            first = False
             sizes, other = (Product(rows, i, 1, j), b) if operand is a else (Product(rows, j, 1, i), a)
-            yield multiply(call, "backward side", sizes, made + moved(other), operand.bytes)
+            yield multiply(call, "backward side", sizes, pair_bytes + moved(other), operand.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g w for both sides, then a product with the other; g times the products of two features for the form."""
         a, b, w = call.inputs
-        both = self._work(call)
+        form = both = self._product(call).flops
         for x in (a, b):
             if x.requires_grad:
                 yield Gradient(x, LayerFlops(both + 2 * self._pairs(call), 0, counted=0))
                 both = 0
-        yield Gradient(w, LayerFlops(self._work(call), 0, counted=0))
+        yield Gradient(w, LayerFlops(form, 0, counted=0))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         for x in call.inputs:
@@ -122,7 +125,7 @@ class Bilinear(Moving):
 
 
 @layer
-class Distances(Moving):
+class Distances(KeepsInputsAndOutput, Moving):
     """Distances of all rows of a to all of b: a: (..., P, M), b: (..., R, M), y: (..., P, R).
 
     squares: Euclidean, else sums of absolute differences. by_product: from norms and one product, a² − 2·a·b + b².
@@ -204,10 +207,6 @@ class Distances(Moving):
         copied = b.requires_grad and not is_contiguous(turned.shape, turned.strides)
         return Workspace(0, 2 * y.size if copied else 0)
 
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield from call.inputs
-        yield call.y
-
 
 @layer
 class AffineGrid(Shaped, Moving):
@@ -227,26 +226,22 @@ class AffineGrid(Shaped, Moving):
         line = (1 if self.aligned else 3) * reduce(maximum, self.shape[1:-1])
         return Workspace(0, grid + maximum(line, call.x.size) - call.x.size)
 
-    def _work(self, call: Call) -> int:
-        return 2 * product(self.shape) * call.x.shape[-1]
+    def _product(self, call: Call) -> Product:
+        """Of each map with the pixels of a plain grid."""
+        maps, axes, _ = call.x.shape
+        return Product(maps, product(self.shape[1:-1]), axes, axes + 1)
 
     def forward(self, call: Call) -> LayerFlops:
         """One product; FlopCounterMode sees that of backward alone."""
-        return LayerFlops(self._work(call), 0, counted=0)
-
-    def _sizes(self, call: Call) -> tuple[int, int, int]:
-        """Maps, pixels and axes."""
-        maps, axes, _ = call.x.shape
-        return maps, product(self.shape[1:-1]), axes
+        return LayerFlops(self._product(call).flops, 0, counted=0)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        maps, pixels, axes = self._sizes(call)
-        yield multiply(call, "", Product(maps, pixels, axes, axes + 1), moved(call.x), call.y.bytes)
+        yield multiply(call, "", self._product(call), moved(call.x), call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        maps, pixels, axes = self._sizes(call)
+        maps, pixels, axes, rows = self._product(call)
         if call.gradients():
-            yield multiply(call, "backward", Product(maps, axes + 1, axes, pixels), call.y.bytes, call.x.bytes)
+            yield multiply(call, "backward", Product(maps, rows, axes, pixels), call.y.bytes, call.x.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(self._work(call), 0))
+        yield Gradient(call.x, LayerFlops(self._product(call).flops, 0))

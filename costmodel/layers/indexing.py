@@ -7,7 +7,7 @@ from typing import Literal
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Role, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import KeepsNothing, OneKernel, Unbuffered, layer
+from costmodel.layers.base import KeepsInputsAndOutput, KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.shape import Moving, joint_role
 from costmodel.symbolic.sizes import maximum
 from costmodel.training.dtypes import size_bytes
@@ -76,10 +76,6 @@ class Unknown(Moving):
     def output(self, call: Call) -> Tensor:
         role: Role = self.role  # type: ignore[assignment]
         return call.tape.tensor(self.shape, role)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        for x in call.inputs:
-            yield Gradient(x, LayerFlops(0, 0))
 
 
 @layer
@@ -158,7 +154,7 @@ class Accumulated(Moving):
 
 
 @layer
-class Combined(Moving):
+class Combined(KeepsInputsAndOutput, Moving):
     """A copy of x in which numbers s are combined at places i: by a sum, a product, a mean, the largest or smallest.
 
     included: x's own number is one of those that are combined.
@@ -185,11 +181,6 @@ class Combined(Moving):
             return
         yield Gradient(x, LayerFlops(0, 2 * x.size))
         yield Gradient(numbers, LayerFlops(0, numbers.size + (0 if x.requires_grad else x.size)))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Everything, whichever way numbers are combined."""
-        yield from call.inputs
-        yield call.y
 
     def workspace(self, call: Call) -> Workspace:
         """Both gradients are made, whichever is needed, and what is on the way to them (``scatter_reduce_backward``).

@@ -17,7 +17,7 @@ from costmodel.graph.tensor import (
     Workspace,
     show_shape,
 )
-from costmodel.layers.base import Layer, OneKernel, Shaped, Unbuffered, Weightless, layer
+from costmodel.layers.base import KeepsInputs, Layer, OneKernel, Shaped, Unbuffered, Weightless, layer
 from costmodel.layers.kernels import backward_pass, is_matrix, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
@@ -100,7 +100,7 @@ class CrossEntropy(Loss, Weightless):
 
 
 @layer
-class MeanSquaredError(Loss, OneKernel, Weightless):
+class MeanSquaredError(KeepsInputs, Loss, OneKernel, Weightless):
     """mean((x − target)²); x and target of one shape."""
 
     source = "mean((x − target)²) (torch.nn.MSELoss); dx = 2 (x − target)/n"
@@ -123,9 +123,6 @@ class MeanSquaredError(Loss, OneKernel, Weightless):
         x = call.x
         yield stream(call, "", "pointwise", 2 * x.size, moved(x) + moved(call.inputs[1]), x.bytes)
         yield stream(call, "mean", "reduction", x.size, x.bytes, call.y.bytes)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield from call.inputs
 
 
 @layer

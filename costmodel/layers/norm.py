@@ -124,17 +124,15 @@ class Tracked(Layer):
 
 
 class BatchStatistics(PerChannel):
-    """Abstract: by the mean and deviation of each channel over the batch."""
+    """Abstract: by the mean and deviation of each channel over the batch, which is read twice."""
+
+    passes = 2
 
     def groups_of(self, call: Call) -> int:
         return call.x.shape[1]
 
     def output(self, call: Call) -> Tensor:
         return call.like(call.x)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the batch twice."""
-        return forward_pass(call, "reduction", passes=2)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel that reads the batch and its gradient twice."""
@@ -211,6 +209,7 @@ class Groupnorm(PerChannel):
     """Over each sample's groups of channels; as many groups as channels is instance norm."""
 
     source = "(x − μ)/√(σ² + ε)·w + b per group (torch.nn.GroupNorm; Wu & He 2018, eq. 1 and 7)"
+    launches, passes = (3, 4), 2  # forward: moments, scales for each channel, and the result
 
     groups: int
     affine: bool = True
@@ -222,10 +221,6 @@ class Groupnorm(PerChannel):
 
     def groups_of(self, call: Call) -> int:
         return call.x.shape[0] * self.groups
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Moments, scales for each channel, and the result: the input is read twice."""
-        return forward_pass(call, "reduction", launches=3, passes=2)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Sums for each channel, scales, the input's gradient, and the weights'."""

@@ -7,7 +7,7 @@ from math import isqrt
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor
-from costmodel.layers.base import KeepsNothing, OneKernel, Shaped, Weightless, layer
+from costmodel.layers.base import KeepsInputs, KeepsNothing, OneKernel, Shaped, Weightless, layer
 from costmodel.layers.kernels import backward_pass, made_beside
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
@@ -15,7 +15,7 @@ from costmodel.symbolic.sizes import minimum
 from costmodel.training.fields import Pair, pair
 
 
-class Pool(Spatial, OneKernel, Weightless):
+class Pool(KeepsInputs, Spatial, OneKernel, Weightless):
     """Abstract: one number per window and channel."""
 
     sorts = "reduction", "pointwise"
@@ -23,9 +23,6 @@ class Pool(Spatial, OneKernel, Weightless):
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel that reads the incoming gradient alone."""
         return backward_pass(call, "pointwise", kept=0)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
 
 
 class Maxima(Pool):
@@ -196,7 +193,7 @@ class AdaptiveMaxPool(Maxima, Adaptive):
 
 
 @layer
-class WindowMean(Shaped, Moving):
+class WindowMean(KeepsInputs, Shaped, Moving):
     """The mean of each window; `terms`: numbers in all windows together, those of a rim too."""
 
     source = "torch.nn.AvgPool3d, AdaptiveAvgPool3d; keeps x"
@@ -210,9 +207,6 @@ class WindowMean(Shaped, Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A division for each window, then an addition at each of its places."""
         yield Gradient(call.x, LayerFlops(0, call.y.size + self.terms))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
 
 
 def covered(size: int, windows: int) -> int:

@@ -65,47 +65,50 @@ class Recurrent(Unbuffered):
         """Rows of all steps."""
         return call.x.shape[0] * call.x.shape[1]
 
-    def _product(self, features: int) -> int:
-        """FLOPs of the gates of one row from so many features."""
-        return 2 * self.gates * self.hidden * features
+    def _forward_products(self, call: Call) -> list[tuple[Product, int]]:
+        """Of all steps' inputs, and of the state before each step: sizes, and how many there are."""
+        (steps, batch, features), gates = call.x.shape, self.gates * self.hidden
+        return [(Product(1, steps * batch, gates, features), 1), (Product(1, batch, gates, self.handed), steps)]
+
+    def _returning_products(self, call: Call) -> list[tuple[Product, int]]:
+        """From the gradients of each step's gates to those of the state before it."""
+        steps, batch, _ = call.x.shape
+        return [(Product(1, batch, self.handed, self.gates * self.hidden), steps - 1)]
+
+    def _own_work(self, call: Call) -> list[tuple[Tensor, Product | None, int]]:
+        """What each operand's gradient takes alone: the product that makes it, and pointwise FLOPs."""
+        (steps, batch, features), gates, weights = call.x.shape, self.gates * self.hidden, call.weights
+        rows = steps * batch
+        return [
+            (call.x, Product(1, rows, features, gates), 0),
+            (call.inputs[1], Product(1, batch, self.handed, gates), self._first(call)),
+            (weights["weight_ih"], Product(1, gates, features, rows), 0),
+            (weights["weight_hh"], Product(1, gates, self.handed, rows), 0),
+            *((weights[name], None, rows * gates) for name in ("bias_ih", "bias_hh") if self.bias),
+        ]
 
     def forward(self, call: Call) -> LayerFlops:
-        """Two products for each step."""
         elements = self._rows(call) * self.hidden
         added = self.gates * (2 * self.bias)
-        pointwise = elements * (self._step_ops()[0] + added)
-        return LayerFlops(self._rows(call) * (self._product(call.x.shape[2]) + self._product(self.handed)), pointwise)
+        return LayerFlops(_flops(self._forward_products(call)), elements * (self._step_ops()[0] + added))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Back through all steps with the first gradient that is needed, and what each operand takes by itself."""
-        shared = self._through(call)
-        for operand, own in self._own(call):
+        contractions, pointwise = _flops(self._returning_products(call)), self._returning_work(call)
+        for operand, product, own in self._own_work(call):
             if operand.requires_grad:
-                yield Gradient(operand, LayerFlops(*(a + b for a, b in zip(own, shared, strict=True))))
-                shared = (0, 0)
+                flops = 0 if product is None else product.flops
+                yield Gradient(operand, LayerFlops(contractions + flops, pointwise + own))
+                contractions = pointwise = 0
 
-    def _through(self, call: Call) -> tuple[int, int]:
-        """From the last step to the first: the gates', and the products that take them to the state before."""
-        steps, batch, _ = call.x.shape
-        handed = (steps - 1) * batch
-        pointwise = self._rows(call) * self.hidden * self._step_ops()[1] + handed * self._summed()
-        return handed * self._product(self.handed), pointwise
+    def _returning_work(self, call: Call) -> int:
+        """Pointwise FLOPs from the last step to the first: the gates', and sums of gradients of the state before."""
+        handed = (call.x.shape[0] - 1) * call.x.shape[1]
+        return self._rows(call) * self.hidden * self._step_ops()[1] + handed * self._summed()
 
     def _summed(self) -> int:
         """Additions of gradients of the state, which come from the step after and from the result, per row."""
         return self.hidden
-
-    def _own(self, call: Call) -> Iterator[tuple[Tensor, tuple[int, int]]]:
-        """Contractions and pointwise FLOPs for each operand alone."""
-        rows, weights = self._rows(call), call.weights
-        of_input, of_state = rows * self._product(call.x.shape[2]), rows * self._product(self.handed)
-        yield call.x, (of_input, 0)
-        yield call.inputs[1], (call.x.shape[1] * self._product(self.handed), self._first(call))
-        yield weights["weight_ih"], (of_input, 0)
-        yield weights["weight_hh"], (of_state, 0)
-        if self.bias:
-            for name in ("bias_ih", "bias_hh"):
-                yield weights[name], (0, rows * self.gates * self.hidden)
 
     def _first(self, call: Call) -> int:
         """Pointwise FLOPs of the gradient of the state before the first step alone."""
@@ -113,46 +116,38 @@ class Recurrent(Unbuffered):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A product of all steps' inputs; then for each step those with the state, and what makes the next of it."""
-        steps, batch, features = call.x.shape
-        gates = self.gates * self.hidden
-        yield self._product_of(call, "", Product(1, steps * batch, gates, features))
-        yield self._product_of(call, "", Product(1, batch, gates, self.handed), steps)
-        made = call.y.bytes + made_beside(call)
-        worked = size_bytes(steps * batch * gates, call.y.dtype)
-        yield stream(call, "", "pointwise", self.forward(call).pointwise, 2 * worked, made, steps)
+        steps, batch, _ = call.x.shape
+        of_input, of_state, *others = [
+            self._product_kernel(call, "", *product) for product in self._forward_products(call)
+        ]
+        gate_bytes = size_bytes(steps * batch * self.gates * self.hidden, call.y.dtype)
+        written = call.y.bytes + made_beside(call)
+        gates = stream(call, "", "pointwise", self.forward(call).pointwise, 2 * gate_bytes, written, steps)
+        return [of_input, of_state, gates, *others]
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Steps from the last to the first, each with a product; then a product for each gradient of all steps."""
-        asked = call.gradients()
-        if not asked:
+        gradients = call.gradients()
+        if not gradients:
             return
-        steps, batch, features = call.x.shape
-        gates, weights = self.gates * self.hidden, call.weights
-        work = sum(g.work.pointwise for g in asked)
-        worked = size_bytes(steps * batch * gates, call.y.dtype)
-        yield stream(call, "backward", "pointwise", work, call.y.bytes + kept_bytes(call), worked, steps)
-        if steps > 1:
-            yield self._product_of(call, "backward", Product(1, batch, self.handed, gates), steps - 1)
-        sizes = {
-            call.x: Product(1, steps * batch, features, gates),
-            call.inputs[1]: Product(1, batch, self.handed, gates),
-            weights["weight_ih"]: Product(1, gates, features, steps * batch),
-            weights["weight_hh"]: Product(1, gates, self.handed, steps * batch),
-        }
-        for g in asked:
-            if g.operand in sizes:
-                yield self._product_of(call, "backward", sizes[g.operand])
-        biases = [weights[name] for name in ("bias_ih", "bias_hh") if name in weights]
-        if made := sum(g.operand.bytes for g in asked if g.operand in biases):
-            yield stream(call, "backward sum", "reduction", 0, worked, made)  # its additions are counted above
+        steps, batch, _ = call.x.shape
+        flops = sum(g.work.pointwise for g in gradients)
+        gate_bytes = size_bytes(steps * batch * self.gates * self.hidden, call.y.dtype)
+        yield stream(call, "backward", "pointwise", flops, call.y.bytes + kept_bytes(call), gate_bytes, steps)
+        own = [(x, product) for x, product, _ in self._own_work(call) if x.requires_grad]
+        for product, launches in (*self._returning_products(call), *((product, 1) for _, product in own if product)):
+            if launches > 0:
+                yield self._product_kernel(call, "backward", product, launches)
+        if written := sum(x.bytes for x, product in own if product is None and x in call.weights.values()):
+            yield stream(call, "backward sum", "reduction", 0, gate_bytes, written)  # its additions are counted above
 
-    def _product_of(self, call: Call, what: str, sizes: Product, launches: int = 1) -> Kernel:
+    def _product_kernel(self, call: Call, what: str, sizes: Product, launches: int) -> Kernel:
         """A product of each of so many steps."""
         each = size_bytes(sizes.m * sizes.k + sizes.k * sizes.n, call.x.dtype)
-        made = size_bytes(sizes.m * sizes.n, call.x.dtype)
-        name = f"{self.kind} product {what}".strip()
+        written = size_bytes(sizes.m * sizes.n, call.x.dtype)
+        name, dtype = f"{self.kind} product {what}".strip(), call.x.dtype
         return Kernel(
-            name, "product", launches * sizes.flops, launches * each, launches * made, call.x.dtype, launches, sizes
+            name, "product", launches * sizes.flops, launches * each, launches * written, dtype, launches, sizes
         )
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -171,6 +166,11 @@ class Recurrent(Unbuffered):
         """The state after each step, until they are stacked; backward: gradients of two steps' gates."""
         listed = call.y.size if not call.y.requires_grad else 0
         return Workspace(listed, 2 * call.x.shape[1] * self.gates * self.hidden)
+
+
+def _flops(products: Iterable[tuple[Product, int]]) -> int:
+    """FLOPs of so many products of each size."""
+    return sum(count * product.flops for product, count in products)
 
 
 @layer
@@ -203,45 +203,33 @@ class Lstm(Recurrent):
         """
         return 4 + 3 * 4 + 2 + 4, 2 + 3 + 3 + 9 + 3
 
-    def forward(self, call: Call) -> LayerFlops:
-        contractions, pointwise, _ = super().forward(call)
-        return LayerFlops(contractions + self._projection(call), pointwise)
+    def _forward_products(self, call: Call) -> list[tuple[Product, int]]:
+        """And what projects each step's state."""
+        steps, batch, _ = call.x.shape
+        projection = (Product(1, batch, self.projected, self.hidden), steps)
+        return super()._forward_products(call) + ([projection] if self.projected else [])
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        yield from super().forward_kernels(call)
-        if self.projected:
-            steps, batch, _ = call.x.shape
-            yield self._product_of(call, "", Product(1, batch, self.projected, self.hidden), steps)
+    def _returning_products(self, call: Call) -> list[tuple[Product, int]]:
+        """And back through the projection."""
+        steps, batch, _ = call.x.shape
+        projection = (Product(1, batch, self.hidden, self.projected), steps)
+        return super()._returning_products(call) + ([projection] if self.projected else [])
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """And back through the projection of each step, and its weight's gradient of all."""
-        yield from super().backward_kernels(call)
-        if self.projected and (asked := call.gradients()):
-            steps, batch, _ = call.x.shape
-            yield self._product_of(call, "backward", Product(1, batch, self.hidden, self.projected), steps)
-            if any(g.operand is call.weights["weight_hr"] for g in asked):
-                rows = steps * batch
-                yield self._product_of(call, "backward", Product(1, self.projected, self.hidden, rows))
-
-    def _projection(self, call: Call) -> int:
-        return 2 * self._rows(call) * self.hidden * self.projected
-
-    def _through(self, call: Call) -> tuple[int, int]:
-        """Also through the projection; the cell's gradient is scaled by f and added for each step but the first."""
-        contractions, pointwise = super()._through(call)
+    def _returning_work(self, call: Call) -> int:
+        """The cell's gradient is scaled by f and added for each step but the first."""
         cells = (call.x.shape[0] - 1) * call.x.shape[1] * self.hidden
-        return contractions + self._projection(call), pointwise + 2 * cells
+        return super()._returning_work(call) + 2 * cells
 
     def _summed(self) -> int:
         """Of what is handed on."""
         return self.handed
 
-    def _own(self, call: Call) -> Iterator[tuple[Tensor, tuple[int, int]]]:
+    def _own_work(self, call: Call) -> list[tuple[Tensor, Product | None, int]]:
         """And the cell before the first step, and the projection."""
-        yield from super()._own(call)
-        yield call.inputs[2], (0, call.x.shape[1] * self.hidden)
+        own = [*super()._own_work(call), (call.inputs[2], None, call.x.shape[1] * self.hidden)]
         if self.projected:
-            yield call.weights["weight_hr"], (self._projection(call), 0)
+            own.append((call.weights["weight_hr"], Product(1, self.projected, self.hidden, self._rows(call)), 0))
+        return own
 
     def _kept(self, call: Call) -> Iterator[int]:
         """All gates in one memory and tanh c'; the state for the projection."""

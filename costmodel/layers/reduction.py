@@ -141,9 +141,6 @@ class Trace(Movement):
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, self._terms(call) - 1)
 
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, 0))
-
     def workspace(self, call: Call) -> Workspace:
         """Backward fills a copy of zeros, at places in whole numbers."""
         return Workspace(0, call.x.size, size_bytes(self._terms(call), "int64"))

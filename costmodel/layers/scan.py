@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import (
@@ -63,22 +64,30 @@ class SelectiveScan(Weightless):
 
     def forward(self, call: Call) -> LayerFlops:
         """A product and a sum for each number of the state and token, and the product with c."""
-        return LayerFlops(2 * call.x.size, 2 * call.x.size)
+        return LayerFlops(self._products(call), 2 * call.x.size)
+
+    def _products(self, call: Call) -> int:
+        """FLOPs of a product of each token's state: with c, or of a gradient."""
+        return call.x.shape[2] * self._sizes(call).flops
+
+    def _sizes(self, call: Call) -> Product:
+        b, channels, _, n = call.x.shape
+        return Product(b, channels, 1, n)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The state's, from the last token to the first, with the first gradient that needs it; each one's own."""
         a, u, c = call.inputs[:3]
         size = call.x.size
-        through = LayerFlops(2 * size, 2 * (size - self._state(call)))
+        through = LayerFlops(self._products(call), 2 * (size - self._state(call)))
         yield Gradient(a, LayerFlops(through.contractions, through.pointwise + size))
         yield Gradient(u, LayerFlops(0, 0) if a.requires_grad else through)
-        yield Gradient(c, LayerFlops(2 * size, 0))
+        yield Gradient(c, LayerFlops(self._products(call), 0))
 
     def _product(self, call: Call, what: str, read: int, written: int, *, outer: bool = False) -> Kernel:
         """A product for each token."""
-        b, channels, t, n = call.x.shape
-        sizes = Product(b, channels, n, 1) if outer else Product(b, channels, 1, n)
-        return multiply(call, what, sizes, read, written, launches=t)
+        batch, m, n, k = self._sizes(call)
+        sizes = Product(batch, m, k, n) if outer else Product(batch, m, n, k)
+        return multiply(call, what, sizes, read, written, launches=call.x.shape[2])
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """For each token a product, a sum, and the product with c; then all results are put together."""
@@ -129,6 +138,18 @@ def check_states(call: Call, first: Sequence[Tensor], *, keeps: bool) -> None:
         raise call.fail(f"{call.layer.kind} keeps its last state in decoding alone, where nothing is differentiated")
 
 
+class _ChunkProducts(NamedTuple):
+    """A product for each of so many chunks."""
+
+    name: str
+    chunks: int
+    sizes: Product
+
+    @property
+    def flops(self) -> int:
+        return self.chunks * self.sizes.flops
+
+
 @layer
 class DeltaScan(Weightless):
     """u' = u − w S, y = q S + m u', S' = a S + kᵀ u' for each chunk, from S = 0.
@@ -175,10 +196,39 @@ class DeltaScan(Weightless):
         b, h, c, n, v = call.x.shape
         return b * h, c, n, call.inputs[1].shape[-1], v
 
+    def _forward_products(self, call: Call) -> list[_ChunkProducts]:
+        """Four for each chunk."""
+        _, c, n, k, v = self._sizes(call)
+        sizes = {"read": (n, v, k), "query": (n, v, k), "mix": (n, v, n), "write": (k, v, n)}
+        return [self._chunks_of(call, what, c, *each) for what, each in sizes.items()]
+
+    def _returning_products(self, call: Call) -> list[_ChunkProducts]:
+        """Of the gradients of values and states, from the last chunk to the first; the last state has none."""
+        _, c, n, k, v = self._sizes(call)
+        values, writing = self._reached(call)
+        sizes = {
+            "values": (values, n, v, n),
+            "write": (writing, n, v, k),
+            "query": (c - 1, k, v, n),
+            "read": (c - 1, k, v, n),
+        }
+        return [self._chunks_of(call, what, *each) for what, each in sizes.items()]
+
+    def _own_products(self, call: Call) -> dict[Tensor, _ChunkProducts]:
+        """Of the gradient of each operand alone."""
+        _, c, n, k, v = self._sizes(call)
+        _, w, q, m, key, _ = call.inputs[:6]
+        sizes = {w: (c, n, k, v), q: (c, n, k, v), m: (c, n, n, v), key: (c - 1, k, n, v)}
+        return {x: self._chunks_of(call, "own", *each) for x, each in sizes.items()}
+
+    def _chunks_of(self, call: Call, what: str, chunks: int, m: int, n: int, k: int) -> _ChunkProducts:
+        """A product of all heads for each of so many chunks."""
+        return _ChunkProducts(what, chunks, Product(self._sizes(call)[0], m, n, k))
+
     def forward(self, call: Call) -> LayerFlops:
-        """Four products for each chunk, two sums of values, a product and a sum of states."""
+        """The products, two sums of values, a product and a sum of states."""
         h, c, n, k, v = self._sizes(call)
-        return LayerFlops(h * c * 2 * n * v * (3 * k + n), 2 * h * c * v * (n + k))
+        return LayerFlops(sum(p.flops for p in self._forward_products(call)), 2 * h * c * v * (n + k))
 
     def _reached(self, call: Call) -> tuple[int, int]:
         """Chunks whose new values need a gradient, and those of them that write a state which is read.
@@ -192,67 +242,56 @@ class DeltaScan(Weightless):
             return c, c - 1
         return (c - 1, maximum(c - 2, 0)) if key or a else (0, 0)
 
-    def _through(self, call: Call) -> LayerFlops:
-        """Gradients of values and states, from the last chunk to the first; nothing comes back from the last state."""
+    def _returning_work(self, call: Call) -> int:
+        """Pointwise FLOPs from the last chunk to the first."""
         h, c, n, k, v = self._sizes(call)
-        values, writing = self._reached(call)
+        _, writing = self._reached(call)
         states, between = c - 1, maximum(c - 2, 0)
         negated = c if call.inputs[1].requires_grad else states
-        products = values * 2 * n * n * v + (writing + 2 * states) * 2 * n * k * v
-        return LayerFlops(h * products, h * (v * (n * (writing + negated) + k * (states + 2 * between))))
+        return h * (v * (n * (writing + negated) + k * (states + 2 * between)))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Values' and states' with the first gradient that needs them; each one's own."""
-        h, c, n, k, v = self._sizes(call)
+        h, c, _, k, v = self._sizes(call)
         u, w, q, m, key, a = call.inputs[:6]
-        rows, states = h * c * 2 * n * k * v, h * (c - 1) * 2 * k * v
-        through, passed = self._through(call), False
-        own = {u: (0, 0), w: (rows, 0), key: (states * n, 0), a: (0, states)}
-        for operand, (products, pointwise) in own.items():
+        own = {x: product.flops for x, product in self._own_products(call).items()}
+        flops, pointwise = sum(p.flops for p in self._returning_products(call)), self._returning_work(call)
+        for operand in (u, w, key, a):
             if operand.requires_grad:
-                extra = LayerFlops(0, 0) if passed else through
-                yield Gradient(operand, LayerFlops(products + extra.contractions, pointwise + extra.pointwise))
-                passed = True
-        yield Gradient(q, LayerFlops(rows, 0))
-        yield Gradient(m, LayerFlops(h * c * 2 * n * n * v, 0))
+                scaled = h * (c - 1) * 2 * k * v if operand is a else 0
+                yield Gradient(operand, LayerFlops(own.get(operand, 0) + flops, scaled + pointwise))
+                flops = pointwise = 0
+        for operand in (q, m):
+            yield Gradient(operand, LayerFlops(own[operand], 0))
 
-    def _product(self, call: Call, what: str, chunks: int, m: int, n: int, k: int) -> Kernel:
+    def _product(self, call: Call, product: _ChunkProducts, *, backward: bool = False) -> Kernel:
         """A product for each of so many chunks."""
-        sizes = Product(self._sizes(call)[0], m, n, k)
-        read, made = ((size_bytes(chunks * sizes.batch * part, call.x.dtype)) for part in (m * k + k * n, m * n))
-        return multiply(call, what, sizes, read, made, launches=chunks)
+        (what, chunks, sizes), dtype = product, call.x.dtype
+        batch, m, n, k = sizes
+        read, written = (size_bytes(chunks * batch * numbers, dtype) for numbers in (m * k + k * n, m * n))
+        return multiply(call, f"backward {what}" if backward else what, sizes, read, written, launches=chunks)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """For each chunk four products, and the sums and products beside."""
-        _, c, n, k, v = self._sizes(call)
-        for what, sizes in (("read", (n, v, k)), ("query", (n, v, k)), ("mix", (n, v, n)), ("write", (k, v, n))):
-            yield self._product(call, what, c, *sizes)
-        read = read_of(call.inputs) + 2 * call.y.bytes
-        yield stream(call, "", "pointwise", self.forward(call).pointwise, read, call.y.bytes + made_beside(call), 4 * c)
+        """For each chunk its products, and the sums and products of elements."""
+        for chunks in self._forward_products(call):
+            yield self._product(call, chunks)
+        read, launches = read_of(call.inputs) + 2 * call.y.bytes, 4 * self._sizes(call)[1]
+        written = call.y.bytes + made_beside(call)
+        yield stream(call, "", "pointwise", self.forward(call).pointwise, read, written, launches)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Back through the chunks, and a product for each gradient of its own."""
-        _, c, n, k, v = self._sizes(call)
-        u, w, q, m, key, a = call.inputs[:6]
-        asked = {g.operand: g.work for g in call.gradients()}
-        values, writing = self._reached(call)
-        states = c - 1 if any(x in asked for x in (u, w, key, a)) else 0
-        for what, chunks, sizes in (
-            ("values", values, (n, v, n)),
-            ("write", writing, (n, v, k)),
-            ("query", states, (k, v, n)),
-            ("read", states, (k, v, n)),
-        ):
-            if chunks > 0:
-                yield self._product(call, f"backward {what}", chunks, *sizes)
-        own = {w: (c, n, k, v), q: (c, n, k, v), m: (c, n, n, v), key: (c - 1, k, n, v)}
-        for operand, (chunks, *sizes) in own.items():
-            if operand in asked and chunks > 0:
-                yield self._product(call, "backward own", chunks, *sizes)
-        read = call.y.bytes + kept_bytes(call)
-        made = sum(x.bytes for x in asked)
-        if asked:
-            yield stream(call, "backward", "pointwise", sum(w.pointwise for w in asked.values()), read, made, 6 * c)
+        u, w, _, _, key, a = call.inputs[:6]
+        work = {g.operand: g.work for g in call.gradients()}
+        returning = self._returning_products(call) if any(x in work for x in (u, w, key, a)) else []
+        own = [chunks for x, chunks in self._own_products(call).items() if x in work]
+        for each in (*returning, *own):
+            if each.chunks > 0:
+                yield self._product(call, each, backward=True)
+        if work:
+            flops, written = sum(w.pointwise for w in work.values()), sum(x.bytes for x in work)
+            read, launches = call.y.bytes + kept_bytes(call), 6 * self._sizes(call)[1]
+            yield stream(call, "backward", "pointwise", flops, read, written, launches)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Of each chunk that needs them the state before it, its new values, and what they are multiplied by."""
