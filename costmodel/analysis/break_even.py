@@ -161,11 +161,7 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
         (True, 6145)
 
     """
-    return cross(open_question(model, for_, settings), a, b, for_)
-
-
-def cross(question: Prediction, a: str, b: str, for_: str) -> BreakEven:
-    """`break_even` for the question of a prediction, whose own value of `for_` does not matter."""
+    question = open_question(model, for_, settings)
     for cost in (a, b):
         if not isinstance(cost, str):
             raise SettingError(f"{shown(cost)} is not a cost: use a name such as 'memory.activations' or 'mlp'")

@@ -139,16 +139,11 @@ def cheapest_checkpoint(
         ('mlp',)
 
     """
-    return choose(predict(model, **settings), memory, reserve)
-
-
-def choose(prediction: Prediction, memory: Any, reserve: Any = 0) -> CheckpointChoice:
-    """`cheapest_checkpoint` for the question of a prediction, which must leave `checkpoint` open."""
-    settings = prediction.settings
-    if settings.checkpoint != "none":
-        raise SettingError(f"checkpoint={shown(settings.checkpoint)} is what is to be chosen: leave it out")
-    if not settings.training:
-        raise SettingError(f"mode={settings.mode!r} recomputes nothing: choose a checkpoint in mode 'train'")
+    prediction = predict(model, **settings)
+    if (checkpoint := prediction.settings.checkpoint) != "none":
+        raise SettingError(f"checkpoint={shown(checkpoint)} is what is to be chosen: leave it out")
+    if not prediction.settings.training:
+        raise SettingError(f"mode={prediction.settings.mode!r} recomputes nothing: choose a checkpoint in mode 'train'")
     budget, spared = read_budget(memory), read_reserve(reserve)
     candidates = sorted(_candidates(prediction), key=lambda candidate: (candidate.recomputed_flops, candidate.peak))
     return CheckpointChoice(budget, spared, tuple(candidates))

@@ -124,10 +124,7 @@ class Comparison(Answer):
             flops_panel([{part: getattr(p.flops, part) for part in PASSES} for p in columns], "a step"),
             memory_panel([p.timeline.peak_step.alive._asdict() for p in columns], "memory at the peak"),
         ]
-        figure = bars(self.labels, panels, self._title(), DARK if dark else LIGHT, ratios=True)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return save(bars(self.labels, panels, self._title(), DARK if dark else LIGHT, ratios=True), path)
 
     def _title(self) -> str:
         """The models, and how all of them are run."""

@@ -236,10 +236,7 @@ class Prediction(Costs, Data):
             panels.append(memory_panel(kept, "kept for backward"))
         names = [f"{row.name} ×{row.repeat}" if row.repeat > 1 else row.name for row in parts]
         title = heading(self.model, self.settings)
-        figure = bars(names, panels, title, DARK if dark else LIGHT, ratios=False)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return save(bars(names, panels, title, DARK if dark else LIGHT, ratios=False), path)
 
     def by_part(self, depth: int = 1) -> list[Row]:
         """A row for each part of the model, `depth` levels down: rows of layers within it added up, in order.

@@ -24,7 +24,7 @@ from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
 from costmodel.training.keywords import SeveralSettings
-from costmodel.training.settings import Lora, Settings, takes_settings
+from costmodel.training.settings import Lora, Settings, plain, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -161,7 +161,7 @@ class Recommendation:
         """Plain data [bytes, FLOPs, shares]."""
         flops = self.prediction.flops
         return {
-            "settings": {name: _plain(value) for name, value in self.settings.items()},
+            "settings": {name: plain(value) for name, value in self.settings.items()},
             "samples": self.samples,
             "peak": self.peak,
             "flops": flops.total,
@@ -173,15 +173,6 @@ class Recommendation:
             "recomputed": self.recomputed,
             "moving": self.moving,
         }
-
-
-def _plain(value: Any) -> Any:
-    """A setting as plain data."""
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    if isinstance(value, Lora):
-        return {"rank": value.rank, "targets": list(value.targets), "dropout": value.dropout}
-    return value if value is None or isinstance(value, str | int | dict) else getattr(value, "name", str(value))
 
 
 class Counts(NamedTuple):

@@ -126,11 +126,7 @@ def sensitivity(
         ('sequence length', 1.13)
 
     """
-    return sensitivities(predict(model, **settings), quantity)
-
-
-def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
-    """`sensitivity` for the question of a prediction."""
+    prediction = predict(model, **settings)
     if isinstance(quantity, str) and quantity in TIMED:
         return _of_time(prediction, quantity)
     value = int(prediction.value(quantity))

@@ -129,9 +129,7 @@ class Solution(Answer):
         title = f"{heading(of.model, of.settings, (self.varied.name,))}: {verdict}"
         theme = DARK if dark else LIGHT
         figure = stacked(self.varied.name, self._along(), Budgets([left], explicit=True), title, theme, self.answer)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return save(figure, path)
 
     def _along(self) -> dict[int, PeakMemory]:
         """Bytes at the peak by category from the size's first value to a quarter past the answer.

@@ -146,14 +146,13 @@ def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
 )
 def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: dict[str, Any]) -> Any:
     """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
+    if choose:
+        from costmodel.analysis.checkpoint import cheapest_checkpoint
+
+        return cheapest_checkpoint(model, memory, reserve=reserve or 0, **settings)
     from costmodel.analysis.predict import predict as predicted
 
-    prediction = predicted(model, **settings)
-    if choose:
-        from costmodel.analysis.checkpoint import choose as cheapest
-
-        return cheapest(prediction, memory, reserve or 0)
-    return prediction.fits(memory, reserve=reserve or 0)
+    return predicted(model, **settings).fits(memory, reserve=reserve or 0)
 
 
 @verb(

@@ -312,10 +312,7 @@ class Timeline(Answer):
             notes += [f"largest: {self.largest.line}, {show_bytes(self.largest.bytes)}", _shortened(self.largest.name)]
         title = "" if self.asked is None else heading(self.asked.model, self.asked.settings)
         theme = DARK if dark else LIGHT
-        figure = areas(self._drawn(), Peak(peak.alive._asdict(), notes), Budgets.of(memory), title, theme)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return save(areas(self._drawn(), Peak(peak.alive._asdict(), notes), Budgets.of(memory), title, theme), path)
 
     def _drawn(self) -> Steps:
         """Every step of every round, or of so many as are drawn; of very many, rounds that are alike as one."""

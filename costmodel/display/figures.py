@@ -42,13 +42,18 @@ def figure_class() -> Any:
     return Figure
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a picture in the format that the path's ending names, whole or not at all. Raises CostModelError."""
-    ending = ending_of(path, figure)
-    check_writable(path)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=ending)
-    write(drawn.getvalue(), path)
+def save(figure: Figure, path: str | os.PathLike[str] | None) -> Figure:
+    """The figure, written to a path, if there is one, in the format of its ending, whole or not at all.
+
+    Raises CostModelError.
+    """
+    if path is not None:
+        ending = ending_of(path, figure)
+        check_writable(path)
+        content = io.BytesIO()
+        figure.savefig(content, format=ending)
+        write(content.getvalue(), path)
+    return figure
 
 
 def ending_of(path: str | os.PathLike[str], figure: Figure) -> str:

@@ -340,10 +340,7 @@ class Serving(Answer):
             f"{getattr(precision, 'name', precision)}, input {self.input:,}, output {self.output:,} tokens: "
             "requests at a time"
         )
-        figure = curve(marks, "time per token [ms]", "output [tokens/s]", title, "knee", dark=dark)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return save(curve(marks, "time per token [ms]", "output [tokens/s]", title, "knee", dark=dark), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s, bytes, tokens/s]."""

@@ -327,10 +327,7 @@ class Time(Answer):
         from costmodel.display.figures import save
         from costmodel.performance.report import roofline
 
-        figure = roofline(self, dark)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return save(roofline(self, dark), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question, then the answer [s]."""

@@ -84,10 +84,7 @@ class Sweep(xarray.Dataset):
         from costmodel.analysis.sweep.plot import picture
         from costmodel.display.figures import save
 
-        figure = picture(self, quantity, memory, reserve, dark)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return save(picture(self, quantity, memory, reserve, dark), path)
 
 
 def _absent(dtype: np.dtype[Any]) -> Any:
