@@ -109,12 +109,12 @@ def check(
 ) -> tuple[Reply, int]:
     """Predict each layer's time on this machine, measure it, and say how far apart they are and what bounds it."""
     from costmodel.roofline.checking import check as checked
-    from costmodel.roofline.recorder import asked
+    from costmodel.roofline.recorder import runnable
 
     most = None if fail_over is None else _share(fail_over)
     history = History(save, against)
     check = checked(
-        asked(model, settings),
+        runnable(model, settings),
         level=level,
         rounds=rounds,
         classes=not no_classes,
@@ -155,7 +155,7 @@ def plot(
     from costmodel.roofline.baseline import is_saved, read_chart
     from costmodel.roofline.checking import check as checked
     from costmodel.roofline.pictures import check_drawable, draw
-    from costmodel.roofline.recorder import asked
+    from costmodel.roofline.recorder import runnable
 
     check_drawable(out, kind)
     if is_saved(model):
@@ -164,7 +164,7 @@ def plot(
         chart, machine = read_chart(model)
         data = {"question": chart.title}
     else:
-        prediction = asked(model, settings)
+        prediction = runnable(model, settings)
         check = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
         chart, machine, data = check.chart, str(check.calibration.machine), check.to_dict()
     files = draw(chart, machine, out, kind=kind, dark=dark)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from costmodel.display.figures import write
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
@@ -67,7 +67,7 @@ Progress = Callable[[float], None]
 class Calibration(BaseModel):
     """What was measured of one machine: how long each probe took [s], by its name.
 
-    unresolved: the share of probes that were given too few undisturbed moments. doubt: how far their intervals reach,
+    unresolved: the share of probes that had too few undisturbed moments. doubt: how far their intervals reach,
     as a share of their time and no more than that, on average over all probes. load, steal: how busy the machine was.
     """
 
@@ -117,17 +117,17 @@ class Calibration(BaseModel):
     @property
     def warnings(self) -> list[str]:
         """Reasons to doubt it."""
-        found = []
+        reasons = []
         if self.stale:
-            found.append(f"this calibration is {self.age.days} days old: costmodel roofline calibrate renews it")
+            reasons.append(f"this calibration is {self.age.days} days old: costmodel roofline calibrate renews it")
         if self.unresolved > MANY_UNRESOLVED:
-            found.append(
+            reasons.append(
                 f"{self.unresolved:.0%} of the probes are unresolved, for lack of undisturbed moments, so that"
                 f" predictions may be off by {self.doubt:.0%} more: calibrate again when the machine is at rest"
             )
         if self.machine.unknown:
-            found.append(f"the system does not say: {', '.join(self.machine.unknown)}")
-        return found
+            reasons.append(f"the system does not say: {', '.join(self.machine.unknown)}")
+        return reasons
 
     def __str__(self) -> str:
         rates, resolved = self.rates, f"{1 - self.unresolved:.1%} of them resolved"
@@ -252,17 +252,11 @@ def store(calibration: Calibration) -> Path:
     path = path_of(calibration.machine)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as file:
-            try:
-                file.write(calibration.model_dump_json(indent=1))
-            except BaseException:
-                os.unlink(file.name)
-                raise
-        os.replace(file.name, path)
-    except OSError as error:
+        write(calibration.model_dump_json(indent=1), path)
+    except (OSError, CostModelError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise CalibrationError(
-            f"{path}: cannot keep the calibration: {error.strerror or error}; set {CACHE_VARIABLE} to a folder that"
-            " can be written"
+            f"{path}: cannot keep the calibration: {reason}; set {CACHE_VARIABLE} to a folder that can be written"
         ) from None
     return path
 
@@ -270,18 +264,18 @@ def store(calibration: Calibration) -> Path:
 def read(path: Path, machine: Host) -> Calibration:
     """The calibration in a file. Raises CalibrationError unless it is whole, of this version and of `machine`."""
     try:
-        found = read_stored(Calibration, path, LARGEST_FILE)
+        calibration = read_stored(Calibration, path, LARGEST_FILE)
     except NotStored as error:
         raise CalibrationError(f"{path}{' is no calibration' * error.content}: {error}") from None
-    if found.format != FORMAT:
-        raise CalibrationError(f"{path} is of format {found.format}, this version reads {FORMAT}")
-    if found.machine != machine:
-        changes = "; ".join(machine.changes_from(found.machine))
+    if calibration.format != FORMAT:
+        raise CalibrationError(f"{path} is of format {calibration.format}, this version reads {FORMAT}")
+    if calibration.machine != machine:
+        changes = "; ".join(machine.changes_from(calibration.machine))
         raise CalibrationError(f"{path} is of another machine: {changes}")
-    expected = {name for name, _ in probes(found.thorough)} | {op.layer for op in placed()}
-    if missing := sorted(expected - found.seconds.keys()):
+    expected = {name for name, _ in probes(calibration.thorough)} | {op.layer for op in placed()}
+    if missing := sorted(expected - calibration.seconds.keys()):
         raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
-    return found
+    return calibration
 
 
 class NotStored(Exception):
@@ -339,8 +333,8 @@ def calibrate(
     result cannot be kept or there is none, SettingError for a wrong number of threads or a wrong budget.
     """
     check_asked(threads, budget)
-    with bar(progress, "calibrating") as told:
-        measured = measure_probes(thorough, threads, told, budget)
+    with bar(progress, "calibrating") as tell:
+        measured = measure_probes(thorough, threads, tell, budget)
     if keep or (keep is None and measured.unresolved <= MOST_UNRESOLVED):
         store(measured)
     return measured
@@ -369,18 +363,18 @@ def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Pro
     machine, say = this_machine(threads), say or (lambda doubt: warnings.warn(doubt, CalibrationWarning, stacklevel=3))
     path = path_of(machine)
     try:
-        found = read(path, machine) if path.exists() else None
+        calibration = read(path, machine) if path.exists() else None
         reason = f"no calibration of this machine in {path.parent}"
     except CalibrationError as error:
-        found, reason = None, str(error)
-    if found is None:
+        calibration, reason = None, str(error)
+    if calibration is None:
         say(f"{reason}: calibrating now, which takes {how_long()}")
-        found = calibrate(threads=threads, progress=progress)
-        if found.unresolved > MOST_UNRESOLVED:
+        calibration = calibrate(threads=threads, progress=progress)
+        if calibration.unresolved > MOST_UNRESOLVED:
             say("this calibration is not kept: 'costmodel roofline calibrate --keep' keeps one all the same")
-    for warning in found.warnings:
+    for warning in calibration.warnings:
         say(warning)
-    return found
+    return calibration
 
 
 def machine(*, threads: int = 1) -> Machine:
@@ -395,9 +389,9 @@ def machine(*, threads: int = 1) -> Machine:
         raise CalibrationError(
             f"no calibration of this host in {path.parent}: make one by 'costmodel roofline calibrate', in ten seconds"
         )
-    found = read(path, host)
-    rates, capacities = found.rates, dict(host.caches)
-    caches = [ceiling for ceiling in ceilings_of(found) if ceiling.name in capacities]
+    calibration = read(path, host)
+    rates, capacities = calibration.rates, dict(host.caches)
+    caches = [ceiling for ceiling in ceilings_of(calibration) if ceiling.name in capacities]
     return Machine(
         name="host",
         category="cpu",
@@ -409,7 +403,7 @@ def machine(*, threads: int = 1) -> Machine:
         call_overhead=rates.call("add", "float32"),
         measured=True,
         notes=f"{host.cpu}, {threads} thread{'s' * (threads > 1)}, NumPy {host.numpy}"[:1000],
-        sources=[Source(title="measured here (costmodel roofline)", date=found.created[:10], confirmed=True)],
+        sources=[Source(title="measured here (costmodel roofline)", date=calibration.created[:10], confirmed=True)],
     )
 
 
@@ -425,7 +419,7 @@ def _installed_bytes() -> int:
 
 @contextmanager
 def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
-    """A callback for the share done: the function given, a bar on stderr, or None."""
+    """A callback for the share done: the function itself, a bar on stderr, or None."""
     if callable(progress):
         yield progress
     elif not progress:
@@ -434,9 +428,9 @@ def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
         from rich.console import Console
         from rich.progress import Progress as Bar
 
-        with Bar(console=Console(stderr=True), transient=True) as shown:
-            task = shown.add_task(name, total=1.0)
-            yield lambda share: shown.update(task, completed=share)
+        with Bar(console=Console(stderr=True), transient=True) as display:
+            task = display.add_task(name, total=1.0)
+            yield lambda share: display.update(task, completed=share)
 
 
 def ceilings_of(calibration: Calibration, dtype: str = "float32", functions: Sequence[str] = ()) -> tuple[Ceiling, ...]:
@@ -458,6 +452,6 @@ def ceilings_of(calibration: Calibration, dtype: str = "float32", functions: Seq
 def _streamed(calibration: Calibration, size: int) -> float:
     """Bandwidth of an addition over a working set, without the overhead of its call [bytes/s]."""
     rates = calibration.rates
-    took = calibration.seconds[f"curve add {size} float32"]
-    spent = max(took - rates.call("add", "float32"), 0.05 * took)
-    return rates.bandwidth(size) * took / spent
+    whole = calibration.seconds[f"curve add {size} float32"]
+    streaming = max(whole - rates.call("add", "float32"), 0.05 * whole)
+    return rates.bandwidth(size) * whole / streaming

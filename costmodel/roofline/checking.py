@@ -26,7 +26,7 @@ from costmodel.roofline.inplace import LayerPass, RunInPlace, expected_seconds, 
 from costmodel.roofline.memory import Buffer, Ref, check_fits
 from costmodel.roofline.pictures import check_drawable
 from costmodel.roofline.program import PassName, Program, program_of
-from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
+from costmodel.roofline.recorder import layer_programs, network_that_fits, runnable
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, needed_bytes
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -78,7 +78,7 @@ def check(
 
     """
     check_level(level)
-    prediction, protocol = asked(model, settings), with_rounds(PROTOCOL, rounds)
+    prediction, protocol = runnable(model, settings), with_rounds(PROTOCOL, rounds)
     if budget is not None:
         check_budget(budget, LEAST_BUDGET)
     layers = [each for call in prediction.tape.root.calls() for each in layer_work(call)]

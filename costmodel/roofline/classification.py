@@ -44,8 +44,8 @@ def smallest(op: NumpyCall) -> NumpyCall:
 
 def tile(op: NumpyCall, most: int = TILE_BYTES) -> tuple[NumpyCall, float]:
     """A part of a call that takes up at most so many bytes, where it can be cut, and how many such parts it has."""
-    found = {"matmul": _product_tile, "take": _gather_tile}.get(op.name, _loop_tile)(op, most)
-    return found, _work(op) / _work(found)
+    part = {"matmul": _product_tile, "take": _gather_tile}.get(op.name, _loop_tile)(op, most)
+    return part, _work(op) / _work(part)
 
 
 def alone(op: NumpyCall) -> Program:
@@ -57,26 +57,26 @@ def _loop_tile(op: NumpyCall, most: int) -> NumpyCall:
     if op.name.endswith(".at") or op.name == "searchsorted" or not op.operands:
         return op
     whole = op.operands[0] if op.name.endswith(".reduce") else op.output
-    kept = list(whole.shape)
-    for axis in range(len(kept)):
-        size = sum(_extent(ref, tuple(kept)) for ref in (*op.operands, op.output))
+    lengths = list(whole.shape)
+    for axis in range(len(lengths)):
+        size = sum(_extent(ref, tuple(lengths)) for ref in (*op.operands, op.output))
         if size <= most:
             break
-        kept[axis] = max(int(kept[axis] * most / size), 1)
+        lengths[axis] = max(int(lengths[axis] * most / size), 1)
     if not op.name.endswith(".reduce"):
-        return _reshaped(op, lambda ref: _aligned(ref.shape, tuple(kept)))
+        return _reshaped(op, lambda ref: _aligned(ref.shape, tuple(lengths)))
     axes, keepdims = op.reduced_axes, op.params.get("keepdims")
-    left = tuple(1 if a in axes else n for a, n in enumerate(kept) if keepdims or a not in axes)
-    return _reshaped(op, lambda ref: tuple(kept) if ref is whole else left)
+    left = tuple(1 if a in axes else n for a, n in enumerate(lengths) if keepdims or a not in axes)
+    return _reshaped(op, lambda ref: tuple(lengths) if ref is whole else left)
 
 
-def _aligned(shape: Shape, kept: Shape) -> Shape:
+def _aligned(shape: Shape, lengths: Shape) -> Shape:
     """Lengths of the last axes, as far as they are not broadcast."""
-    return tuple(min(n, most) for n, most in zip(shape, kept[len(kept) - len(shape) :], strict=True))
+    return tuple(min(n, most) for n, most in zip(shape, lengths[len(lengths) - len(shape) :], strict=True))
 
 
-def _extent(ref: Ref, kept: Shape) -> int:
-    shape = _aligned(ref.shape, kept) if len(ref.shape) <= len(kept) else ref.shape
+def _extent(ref: Ref, lengths: Shape) -> int:
+    shape = _aligned(ref.shape, lengths) if len(ref.shape) <= len(lengths) else ref.shape
     distinct = prod(n for n, step in zip(shape, ref.steps, strict=True) if step)
     return distinct * ITEM_BYTES[ref.dtype]
 
@@ -210,19 +210,20 @@ class Spent:
 
 def verdict(seconds: float, spent: Spent, level: str = "") -> Verdict:
     """By the thresholds. seconds: in all; level: of memory, if that binds."""
-    over, kept = spent.overhead / seconds, spent.resident / seconds
-    close = abs(over - OVERHEAD_SHARE) < BAND or (over < OVERHEAD_SHARE and abs(kept - RESIDENT_SHARE) < BAND)
-    if over > OVERHEAD_SHARE:
+    overhead, resident = spent.overhead / seconds, spent.resident / seconds
+    close = abs(overhead - OVERHEAD_SHARE) < BAND
+    close = close or (overhead < OVERHEAD_SHARE and abs(resident - RESIDENT_SHARE) < BAND)
+    if overhead > OVERHEAD_SHARE:
         return Verdict("overhead", close=close)
-    if kept < RESIDENT_SHARE:
+    if resident < RESIDENT_SHARE:
         return Verdict("DRAM", close=close) if level in ("", DRAM) else Verdict("cache", level, close)
-    kinds = _summed(((bound, ""), took) for (bound, _), took in spent.by.items())
+    kinds = _summed(((bound, ""), each) for (bound, _), each in spent.by.items())
     if not kinds:
         return Verdict("overhead", close=True)
     bound, _ = max(kinds, key=lambda kind: kinds[kind])
     ordered = sorted(kinds.values(), reverse=True)
     close = close or (len(ordered) > 1 and ordered[0] - ordered[1] < 2 * BAND * sum(ordered))
-    by_name = {name: took for (kind, name), took in spent.by.items() if kind == bound}
+    by_name = {name: each for (kind, name), each in spent.by.items() if kind == bound}
     return Verdict(bound, max(by_name, key=lambda name: by_name[name]), close)
 
 
@@ -230,8 +231,8 @@ def predicted(host: HostTime, calibration: Calibration) -> Verdict:
     """From a prediction's terms, call by call."""
     terms, machine = host.terms, calibration.machine
     moving = calibration.rates.rate("copyto", "float32", False) / (2 * ITEM_BYTES["float32"])
-    took = ((op, own.compute + own.rows) for op, own in host.calls)
-    by = _summed((_resource(op, seconds, op.traffic_bytes * moving, machine), seconds) for op, seconds in took)
+    seconds_of = ((op, own.compute + own.rows) for op, own in host.calls)
+    by = _summed((_resource(op, seconds, op.traffic_bytes * moving, machine), seconds) for op, seconds in seconds_of)
     spent = Spent(terms.overhead, terms.seconds - terms.memory, by if host.calls else {("matmul", ""): terms.compute})
     return verdict(terms.seconds, spent, machine.level_of(terms.reach))
 
@@ -286,43 +287,43 @@ def classify(
     ends = time.perf_counter() + budget
     effects = _effects([op for program in programs for op in program], machine, sentinel, TILES_SHARE * budget)
     levels: dict[Signature, str] = {}
-    found: list[Verdict | None] = []
-    for program, took in zip(programs, seconds, strict=True):
+    verdicts: list[Verdict | None] = []
+    for program, measured in zip(programs, seconds, strict=True):
         calls = [effects[signature_of(op)] for op in program]
-        by = _summed((place, spent) for call in calls for place, spent in call.by.items())
+        by = _summed((place, part) for call in calls for place, part in call.by.items())
         whole = Spent(sum(call.overhead for call in calls), sum(call.resident for call in calls), by)
         level = ""
-        if whole.overhead <= OVERHEAD_SHARE * took and whole.resident < RESIDENT_SHARE * took:
+        if whole.overhead <= OVERHEAD_SHARE * measured and whole.resident < RESIDENT_SHARE * measured:
             largest = max(program, key=lambda op: op.traffic_bytes)
             key = signature_of(largest)
             if key not in levels:
                 if time.perf_counter() >= ends:
-                    found.append(None)
+                    verdicts.append(None)
                     continue
-                levels[key] = _level(largest, took / whole.resident, machine, sentinel)
+                levels[key] = _level(largest, measured / whole.resident, machine, sentinel)
             level = levels[key]
-        found.append(verdict(took, whole, level))
-    return found
+        verdicts.append(verdict(measured, whole, level))
+    return verdicts
 
 
 def _effects(ops: Sequence[NumpyCall], machine: Host, sentinel: Sentinel, budget: float) -> dict[Signature, Spent]:
     """Of each distinct call: its time on smallest shapes, on tiles, and on tiles that are copied instead."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
-    asked = {key: copied(part) for key, (part, _) in tiles.items() if part.name not in ("matmul", *MOVES)}
-    changed = *map(smallest, distinct.values()), *(part for part, _ in tiles.values()), *asked.values()
+    copies = {key: copied(part) for key, (part, _) in tiles.items() if part.name not in ("matmul", *MOVES)}
+    changed = *map(smallest, distinct.values()), *(part for part, _ in tiles.values()), *copies.values()
     timings = iter(measure([*map(alone, changed)], protocol=replace(QUICK, budget=budget), sentinel=sentinel))
     least, parts = list(islice(timings, len(distinct))), list(islice(timings, len(distinct)))
-    found = {}
-    moved = {key: (timing.seconds, copy) for (key, copy), timing in zip(asked.items(), timings, strict=True)}
+    effects = {}
+    moved = {key: (timing.seconds, copy) for (key, copy), timing in zip(copies.items(), timings, strict=True)}
     for (key, op), small, part in zip(distinct.items(), least, parts, strict=True):
         times = tiles[key][1]
         own = max(part.seconds - small.seconds, 0.0)
         copy_seconds, copy = moved.get(key, (0.0, op))
         moving = max(copy_seconds - small.seconds, 0.0) * tiles[key][0].traffic_bytes / copy.traffic_bytes
         place = _resource(op, own, moving, machine)
-        found[key] = Spent(small.seconds, small.seconds + own * times, {place: own * times})
-    return found
+        effects[key] = Spent(small.seconds, small.seconds + own * times, {place: own * times})
+    return effects
 
 
 def copied(op: NumpyCall) -> NumpyCall:
@@ -336,9 +337,9 @@ def copied(op: NumpyCall) -> NumpyCall:
 def _level(op: NumpyCall, slower: float, machine: Host, sentinel: Sentinel) -> str:
     """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
-    took = {
+    by_level = {
         level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING, sentinel=sentinel)[0].seconds
         for level, distance in {"cache": 0, **distances_of(machine)}.items()
     }
-    near = took.pop("cache")
-    return min(took, key=lambda level: abs(log(took[level] / near / slower)))
+    near = by_level.pop("cache")
+    return min(by_level, key=lambda level: abs(log(by_level[level] / near / slower)))

@@ -16,7 +16,7 @@ from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Progress, bar
 from costmodel.roofline.checking import with_rounds
 from costmodel.roofline.profiling import PROTOCOL
-from costmodel.roofline.recorder import asked, network_that_fits
+from costmodel.roofline.recorder import network_that_fits, runnable
 from costmodel.roofline.timing import Timing, measure, ratio_interval
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -109,7 +109,7 @@ def compare(
 
 def _prediction(side: Architecture | Prediction | str, settings: Mapping[str, Any]) -> Prediction:
     if isinstance(side, Prediction):
-        return asked(side, {})
+        return runnable(side, {})
     if not isinstance(side, Architecture | str):
         raise SettingError(f"{shown(side)} cannot be timed: give a model or a prediction")
-    return asked(side, settings)
+    return runnable(side, settings)

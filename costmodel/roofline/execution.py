@@ -19,7 +19,7 @@ from costmodel.importers.torch.model import Imported
 from costmodel.roofline.kernels.optimizers import STARTS
 from costmodel.roofline.memory import ArrayMemory, Ref
 from costmodel.roofline.program import Program
-from costmodel.roofline.recorder import Network, asked, network_that_fits
+from costmodel.roofline.recorder import Network, network_that_fits, runnable
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
 
@@ -81,7 +81,7 @@ def execute(
         raise unknown("dtype", dtype, ("float32", "float64"))
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SettingError(f"seed={shown(seed)} is not a whole number from 0: use one such as seed=0")
-    prediction = asked(model, settings)
+    prediction = runnable(model, settings)
     if isinstance(prediction.model, Imported):
         raise SettingError(
             f"{prediction.model.title} comes from a PyTorch module, of which costs are known and not every number: "
@@ -100,20 +100,20 @@ def execute(
     return Execution(outputs, loss, gradients, arrays(network.weights), arrays(network.inputs), network.program)
 
 
-def filled(network: Network, prediction: Prediction, seed: int = 0, given: Arrays | None = None) -> ArrayMemory:
-    """ArrayMemory with values for inputs, weights, buffers and states: those `given` by name, else drawn.
+def filled(network: Network, prediction: Prediction, seed: int = 0, values: Arrays | None = None) -> ArrayMemory:
+    """ArrayMemory with values for inputs, weights, buffers and states: those `values` by name, else drawn.
 
     Raises UnknownNameError, ShapeError, SettingError.
     """
-    given = given or {}
+    values = values or {}
     persistent = {**network.inputs, **network.weights}
-    for name in given:
+    for name in values:
         if name not in persistent:
             raise unknown(f"array of {prediction.model.title}", name, persistent)
     random, memory = numpy.random.default_rng(seed), ArrayMemory(seed=seed)
     for name, ref in persistent.items():
-        if name in given:
-            memory.hold(ref, _checked(given[name], name, ref, prediction))
+        if name in values:
+            memory.hold(ref, _checked(values[name], name, ref, prediction))
         else:
             memory.make(ref.buffer)
             _draw(random, name, ref, memory.array(ref), prediction)
@@ -126,7 +126,7 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
 
 
 def _checked(values: Any, name: str, ref: Ref, prediction: Prediction) -> numpy.ndarray:
-    """A given array. Raises for a wrong shape, a wrong type, or an index out of range."""
+    """An array that was passed in. Raises for a wrong shape, a wrong type, or an index out of range."""
     title, whole = prediction.model.title, ref.dtype == "int64"
     try:
         array = numpy.asarray(values)
@@ -204,8 +204,8 @@ def _buckets(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
     exact, distance = max(count // 2, 1), numpy.maximum(-ahead, 0) if model.causal else abs(ahead)
     share = numpy.log(numpy.maximum(distance, 1) / exact) / math.log(max(128 / exact, 2))
     far = numpy.minimum(exact + (share * (count - exact)).astype(int), count - 1)
-    found = numpy.where(distance < exact, distance, far) + (0 if model.causal else count * (ahead > 0))
-    return numpy.minimum(found, model.buckets - 1)
+    buckets = numpy.where(distance < exact, distance, far) + (0 if model.causal else count * (ahead > 0))
+    return numpy.minimum(buckets, model.buckets - 1)
 
 
 TABLES: dict[str, Callable[[Transformer, tuple[int, ...]], Any]] = {

@@ -194,7 +194,7 @@ def fit(
 ) -> ProductFit:
     """Non-negative least squares on relative errors, for the regime that the products are of.
 
-    seconds: of each product of a batch, beside `call`, its share of the call's overhead, with which errors are small.
+    seconds: of each product of a batch, without `call`, its share of the call's overhead, with which errors are small.
     """
     import numpy as np
 
@@ -209,11 +209,11 @@ def fit(
         start = len(shared) + known.index(layout) * len(own)
         row[: len(shared)] = [values[name] for name in shared]
         row[start : start + len(own)] = [values[name] for name in own]
-    times, beside = np.array(seconds), np.array(call)
-    weights = iter(_weights(rows, times, beside).tolist())
+    times, overhead = np.array(seconds), np.array(call)
+    weights = iter(_weights(rows, times, overhead).tolist())
     common = {name: _bounded(name, next(weights)) for name in shared}
     by_layout = {layout: {**common, **{name: _bounded(name, next(weights)) for name in own}} for layout in known}
-    return ProductFit(by_layout, _left_out(rows, times, beside))
+    return ProductFit(by_layout, _left_out(rows, times, overhead))
 
 
 def _bounded(name: str, weight: float) -> float:
@@ -221,7 +221,7 @@ def _bounded(name: str, weight: float) -> float:
     return min(weight, MOST_FAR) if name in FAR else weight
 
 
-def _left_out(rows: Array, times: Array, beside: Array) -> Array:
+def _left_out(rows: Array, times: Array, overhead: Array) -> Array:
     """Cross-validated error of each product's log time."""
     import numpy as np
 
@@ -229,14 +229,14 @@ def _left_out(rows: Array, times: Array, beside: Array) -> Array:
     predicted = np.empty(len(times))
     for fold in range(min(FOLDS, len(times))):
         fitted, left = turn != fold, turn == fold
-        predicted[left] = rows[left] @ _weights(rows[fitted], times[fitted], beside[fitted])
-    return np.log((times + beside) / (predicted + beside))
+        predicted[left] = rows[left] @ _weights(rows[fitted], times[fitted], overhead[fitted])
+    return np.log((times + overhead) / (predicted + overhead))
 
 
-def _weights(rows: Array, times: Array, beside: Array) -> Array:
+def _weights(rows: Array, times: Array, overhead: Array) -> Array:
     import numpy as np
     from scipy.optimize import nnls
 
-    relative = rows / (times + beside)[:, None]
+    relative = rows / (times + overhead)[:, None]
     size = np.maximum(np.abs(relative).max(0), 1e-300)
-    return nnls(relative / size, times / (times + beside), maxiter=5000)[0] / size
+    return nnls(relative / size, times / (times + overhead), maxiter=5000)[0] / size

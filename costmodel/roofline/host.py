@@ -104,10 +104,10 @@ def this_machine(threads: int = 1) -> Host:
 
 def _cpu() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(), re.MULTILINE)
+        line = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found.group(1).strip() if found else platform.processor() or UNKNOWN
+        line = None
+    return line.group(1).strip() if line else platform.processor() or UNKNOWN
 
 
 def _cores() -> int:
@@ -132,8 +132,9 @@ def _blas() -> dict[str, Any]:
     """What threadpoolctl says of the BLAS that NumPy loaded."""
     from threadpoolctl import threadpool_info
 
-    found: list[dict[str, Any]] = [library for library in threadpool_info() if library.get("user_api") == "blas"]
-    return next((library for library in found if "numpy" in str(library.get("filepath"))), found[0] if found else {})
+    libraries: list[dict[str, Any]] = [library for library in threadpool_info() if library.get("user_api") == "blas"]
+    ours = (library for library in libraries if "numpy" in str(library.get("filepath")))
+    return next(ours, libraries[0] if libraries else {})
 
 
 SEEN, RARE = 4, 1000

@@ -131,12 +131,13 @@ def predict_seconds(
         dtype = next((op.output.dtype for op in program if op.output.dtype.startswith("float")), "float32")
         flops = program.contractions + program.pointwise
         return HostTime(_roof(flops / rates.peak(dtype), moved / rates.memory_bandwidth), unknown, level)
-    found = reuses(touched_by(program), between)
-    signed = [(op, signature_of(op)) for op in program]
+    uses = reuses(touched_by(program), between)
+    signatures = [(op, signature_of(op)) for op in program]
 
     def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[NumpyCall, TimeTerms], ...]:
-        distances = reuse_distances(found, seconds, traffic)
-        return tuple((op, _call(op, own, rates, level, far)) for (op, own), far in zip(signed, distances, strict=True))
+        distances = reuse_distances(uses, seconds, traffic)
+        pairs = zip(signatures, distances, strict=True)
+        return tuple((op, _call(op, own, rates, level, far)) for (op, own), far in pairs)
 
     calls = priced()
     if level < 6:
@@ -212,23 +213,23 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
         return TimeTerms((seconds - memory) * batch, memory * batch, call, reach=max(operands))
     compute, rows, overhead = _loop(signature, rates)
     moved = _far(op, signature, rates, operands)
-    beside = compute if signature.reduced else compute + rows
-    return TimeTerms(compute, joined(beside, moved) - beside, overhead, rows, reach=max(operands, default=0.0))
+    overlapped = compute if signature.reduced else compute + rows
+    return TimeTerms(compute, joined(overlapped, moved) - overlapped, overhead, rows, reach=max(operands, default=0.0))
 
 
 def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[float]) -> float:
     """Time to load each cache line once: a stride of two touches as many lines as one of one [s]."""
-    used = list(zip(op.accesses, loop.strands, operands, strict=True))
-    seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
-    way = "two" if len(seen) > 2 and not loop.in_place else "one"
+    accesses = list(zip(op.accesses, loop.strands, operands, strict=True))
+    distinct = {ref: (ref, strand, far) for ref, strand, far in (accesses[:-1] if loop.in_place else accesses)}
+    access = "two" if len(distinct) > 2 and not loop.in_place else "one"
     total = 0.0
-    for ref, strand, far in seen.values():
+    for ref, strand, far in distinct.values():
         lines = ref.bytes * lines_of(ref)
         if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
             total += lines * rates.windowed(far)
             continue
         written = ref.buffer is op.output.buffer
-        total += lines * rates.far(far, "in place" if loop.in_place and written else way, written=written)
+        total += lines * rates.far(far, "in place" if loop.in_place and written else access, written=written)
     if loop.reduced == "outer":  # one row after the other is added to the output
         again = op.operands[0].size // op.output.size - 1
         total += again * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
@@ -241,8 +242,8 @@ def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float]) -> Time
         return TimeTerms(compute, 0.0, rates.call(g.name, g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
-    way = rates.far(operands[0]) + rates.far(operands[-1], written=True)
-    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * way
+    stream = rates.far(operands[0]) + rates.far(operands[-1], written=True)
+    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * stream
     return TimeTerms(compute, joined(compute, moved) - compute, overhead, reach=max(operands, default=0.0))
 
 

@@ -175,8 +175,8 @@ CGROUP = Path("/sys/fs/cgroup")
 def free_bytes() -> int | None:
     """ArrayMemory that this process can still allocate [bytes]: the less of what the system has and a container's limit
     leaves; None where neither is known."""
-    told = [*_available(), *_left_of_limit()]
-    return min(told) if told else None
+    limits = [*_available(), *_left_of_limit()]
+    return min(limits) if limits else None
 
 
 def _available() -> Iterator[int]:

@@ -22,7 +22,7 @@ from costmodel.roofline.findings import DTYPE
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.hosttime import HostTime, predict_seconds
 from costmodel.roofline.program import Program
-from costmodel.roofline.recorder import asked, network_that_fits
+from costmodel.roofline.recorder import network_that_fits, runnable
 from costmodel.roofline.timing import Protocol, Timing, measure
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -216,12 +216,12 @@ def profile(
 def predictions_of(model: Architecture | Prediction | str, settings: Mapping[str, Any]) -> dict[str, Prediction]:
     """The passes to run, by name. Raises SettingError for what NumPy does not run."""
     if isinstance(model, Prediction) or "mode" in settings:
-        prediction = asked(model, settings)
+        prediction = runnable(model, settings)
         return {PASSES[prediction.settings.mode]: prediction}
     untrained = {name: value for name, value in settings.items() if name not in OF_TRAINING}
     return {
-        "forward": asked(model, untrained),
-        "forward+backward": asked(model, {**settings, "mode": "train"}),
+        "forward": runnable(model, untrained),
+        "forward+backward": runnable(model, {**settings, "mode": "train"}),
     }
 
 

@@ -76,12 +76,12 @@ class Interpolation:
 
     def left_out(self) -> list[float]:
         """Leave-one-out: the relative error of each inner value when interpolated from its neighbours."""
-        found = []
+        errors = []
         for at in range(1, len(self.points) - 1):
             share = (self.points[at] - self.points[at - 1]) / (self.points[at + 1] - self.points[at - 1])
             between = self.values[at - 1] * (1 - share) + self.values[at + 1] * share
-            found.append(abs(exp(between - self.values[at]) - 1))
-        return found
+            errors.append(abs(exp(between - self.values[at]) - 1))
+        return errors
 
 
 class Rates:
@@ -117,7 +117,7 @@ class Rates:
     @cached_property
     def _streams(self) -> dict[str, Interpolation]:
         per_element = {"in place": ("multiply in place", 4), "one": ("copyto", 8), "two": ("add", 12)}
-        return {way: self._beyond(name, size) for way, (name, size) in per_element.items()}
+        return {access: self._beyond(name, size) for access, (name, size) in per_element.items()}
 
     def _beyond(self, name: str, per_element: int) -> Interpolation:
         """Time per byte beyond that in cache, by reuse distance [s/B]."""
@@ -130,18 +130,18 @@ class Rates:
         extra = [0.0 if size <= RESIDENT_BYTES else parted(r, floor) / per_element for size, r in rates.items()]
         return Interpolation(CURVE_BYTES, lowest(extra))
 
-    def far(self, distance: float, way: str = "two", *, written: bool = False) -> float:
+    def far(self, distance: float, access: str = "two", *, written: bool = False) -> float:
         """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
 
-        way: among how many that are read and one that is written: "one", "two", or "in place", there and back. Between
-        caches what is read and what is written cost the same. What is written to memory is loaded before and stored
-        later, and so moved twice.
+        access: among how many that are read and one that is written: "one", "two", or "in place", there and back.
+        Between caches what is read and what is written cost the same. What is written to memory is loaded before and
+        stored later, and so moved twice.
         """
-        whole = self._streams[way](distance)
-        if way not in READ:
+        whole = self._streams[access](distance)
+        if access not in READ:
             return whole
-        between = min(self._streams[way](BEYOND * RESIDENT_BYTES), whole)
-        share = (READ[way] + 1) / (READ[way] + 2)
+        between = min(self._streams[access](BEYOND * RESIDENT_BYTES), whole)
+        share = (READ[access] + 1) / (READ[access] + 2)
         return between + (whole - between) * share * (1 + written)
 
     @cached_property
@@ -198,13 +198,13 @@ class Rates:
 
     def _misfit(self, traffic: float) -> float:
         """How far arrays that were left alone are predicted off, as logarithms added up."""
-        found, total = self._placed(traffic), 0.0
-        for way, name in AGED.items():
-            scalar = way == "in place"
-            op, distances = found[f"aged {way}"]
+        calls, total = self._placed(traffic), 0.0
+        for access, name in AGED.items():
+            scalar = access == "in place"
+            op, distances = calls[f"aged {access}"]
             compute = op.output.size * self.rate(name, "float32", scalar, scalar)
-            seen = {*zip(op.accesses, distances, strict=False)}
-            moved = sum(ref.bytes * self.far(far, way, written=ref is op.output) for ref, far in seen)
+            operands = {*zip(op.accesses, distances, strict=False)}
+            moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
             expected = self.call(name, "float32", int(scalar)) + joined(compute, moved)
             total += abs(log(expected / self.seconds[op.layer]))
         return total
@@ -214,29 +214,29 @@ class Rates:
         common = self._common(code.any) + self._own(code.own)
         return common + (self._manners[manner](code.manner) if manner in self._manners else 0.0)
 
-    def _longer(self, name: str, way: str, number: int) -> float:
+    def _longer(self, name: str, place: str, number: int) -> float:
         """How much longer a tiny call took after a large product than over and over [s]."""
         function, _, scalar = name.partition(" ")
-        return self.seconds[f"{way} {name} {number}"] - self.call(function, "float32", int(bool(scalar)))
+        return self.seconds[f"{place} {name} {number}"] - self.call(function, "float32", int(bool(scalar)))
 
-    def _since(self, name: str, number: int, way: str = "stale") -> Code:
+    def _since(self, name: str, number: int, place: str = "stale") -> Code:
         """What came into the caches since the code of such a call was last run."""
-        return Code(*self.placed[f"{way} {name} {number}"][1][-3:])
+        return Code(*self.placed[f"{place} {name} {number}"][1][-3:])
 
     def _table(self, came: Callable[[int], float], longer: Callable[[int], float]) -> Interpolation:
         """What is cold by what came into the caches, both after each large product: it never falls, and is nothing
         where all is near."""
-        found = sorted([(float(NEAR_BYTES), 0.0), *((came(n), longer(n)) for n in range(len(LARGE_PRODUCTS)))])
-        return Interpolation([far for far, _ in found], rising([max(more, 0.0) for _, more in found]))
+        points = sorted([(float(NEAR_BYTES), 0.0), *((came(n), longer(n)) for n in range(len(LARGE_PRODUCTS)))])
+        return Interpolation([far for far, _ in points], rising([max(more, 0.0) for _, more in points]))
 
     @cached_property
     def _own(self) -> Interpolation:
         """For a function's own code: the median, since one alone is measured too rarely to be told apart."""
-        led = [names[0] for names in STALE_MANNERS.values()]
-        known = [name for name in STALE if name not in led]
+        leading = [names[0] for names in STALE_MANNERS.values()]
+        plain = [name for name in STALE if name not in leading]
         return self._table(
-            lambda number: median(self._since(name, number).own for name in known),
-            lambda number: median(self._longer(name, "stale", number) for name in known),
+            lambda number: median(self._since(name, number).own for name in plain),
+            lambda number: median(self._longer(name, "stale", number) for name in plain),
         )
 
     @cached_property
@@ -244,13 +244,13 @@ class Rates:
         """For the code of any call: what the first after a product takes longer than when others came before it."""
         return self._table(
             lambda number: median(self._since(name, number, "first").any for name in FIRST),
-            lambda number: median(self._longer(name, "first", number) - self._beside(name, number) for name in FIRST),
+            lambda number: median(self._longer(name, "first", number) - self._extra(name, number) for name in FIRST),
         )
 
-    def _beside(self, name: str, number: int) -> float:
+    def _extra(self, name: str, number: int) -> float:
         """What the code of a manner and a function adds to the first call after a product [s]."""
-        led = next((names[0] for names in STALE_MANNERS.values() if name in names), name)
-        return self._longer(led, "stale", number)
+        leading = next((names[0] for names in STALE_MANNERS.values() if name in names), name)
+        return self._longer(leading, "stale", number)
 
     @cached_property
     def _manners(self) -> dict[str, Interpolation]:
@@ -284,19 +284,19 @@ class Rates:
     def _rate(self, name: str, dtype: str, scalar: bool, in_place: bool = False) -> float:
         """Time per element of operands in cache [s]: the less of what two working sets say, since the smaller is all
         but too large for a core's own caches, and from the larger what computes for longer hides all the way."""
-        ways = [" scalar", ""] if scalar else [""]
-        known = [f"{name}{way}" for way in ways] + ["add"]
+        variants = [" scalar", ""] if scalar else [""]
+        names = [f"{name}{variant}" for variant in variants] + ["add"]
         if in_place:
-            known = [f"{like} in place" for like in (*known[:-1], *LIKE.get(name, ()))] + known
-        way = next(way for way in known if f"rate {way} {RATE_BYTES[0]} {dtype}" in self.seconds)
-        call, found = self._call(name, dtype, int(scalar)), []
+            names = [f"{like} in place" for like in (*names[:-1], *LIKE.get(name, ()))] + names
+        variant = next(variant for variant in names if f"rate {variant} {RATE_BYTES[0]} {dtype}" in self.seconds)
+        call, rates = self._call(name, dtype, int(scalar)), []
         for size in RATE_BYTES[:2]:
-            probe = f"rate {way} {size} {dtype}"
+            probe = f"rate {variant} {size} {dtype}"
             if probe in self.seconds:
                 again = probe.replace("rate", "curve", 1)  # the curve of memory may have measured the very same call
                 whole = min(self.seconds[probe], self.seconds.get(again, self.seconds[probe]))
-                found.append(max(whole - call, 0.05 * whole) / self.ops[probe].output.size)
-        return min(found)
+                rates.append(max(whole - call, 0.05 * whole) / self.ops[probe].output.size)
+        return min(rates)
 
     # Rows
 
@@ -315,14 +315,14 @@ class Rates:
                 values.append(max(self.seconds[name] - call - plain, 0.0) / (size // length))
         return Interpolation(lengths, values, growing=whole)
 
-    def _reduced(self, name: str, way: str, dtype: str, even: bool) -> Interpolation:
+    def _reduced(self, name: str, direction: str, dtype: str, even: bool) -> Interpolation:
         """Time per row of a reduction, by its length [s]; even: for lengths that are multiples of 16."""
-        name = name if f"{name} {way} {REDUCED_LENGTHS[0]} {dtype}" in self.seconds else "add.reduce"
-        known = [n for n in REDUCED_LENGTHS if f"{name} {way} {n} {dtype}" in self.seconds]
-        lengths = [n for n in known if n < 8 or n > 2000 or (n % 16 == 0) == even]
+        name = name if f"{name} {direction} {REDUCED_LENGTHS[0]} {dtype}" in self.seconds else "add.reduce"
+        measured = [n for n in REDUCED_LENGTHS if f"{name} {direction} {n} {dtype}" in self.seconds]
+        lengths = [n for n in measured if n < 8 or n > 2000 or (n % 16 == 0) == even]
         values = []
         for n in lengths:
-            probe = f"{name} {way} {n} {dtype}"
+            probe = f"{name} {direction} {n} {dtype}"
             rows = max(self.ops[probe].operands[0].size // n, 1)
             values.append(max(self.seconds[probe] - self._call(name, dtype), 0.0) / rows)
         return Interpolation(lengths, values, growing=True)
@@ -330,8 +330,8 @@ class Rates:
     def _gathered(self, name: str, dtype: str) -> Interpolation:
         """Time per row of a gather, by its width [s]."""
         name = name if f"{name} 4 1 {dtype}" in self.seconds else "add.at"
-        took = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
-        return Interpolation(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in took], growing=True)
+        pairs = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
+        return Interpolation(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in pairs], growing=True)
 
     def gathered_call(self, name: str, dtype: str) -> float:
         """Overhead of a gather [s]."""
@@ -339,10 +339,10 @@ class Rates:
 
     def masking(self, dtype: str) -> tuple[float, float, float]:
         """Of a masked copy: overhead, time per row of a causal mask, time per element [s]."""
-        took = {side: self.seconds[f"where {side} {dtype}"] for side in (2, 110, 420)}
-        element = max((took[420] - took[2]) / 420 - (took[110] - took[2]) / 110, 0.0) / (420 - 110)
-        row = max((took[110] - took[2]) / 110 - element * 110, 0.0)
-        return took[2], row, element
+        seconds = {side: self.seconds[f"where {side} {dtype}"] for side in (2, 110, 420)}
+        element = max((seconds[420] - seconds[2]) / 420 - (seconds[110] - seconds[2]) / 110, 0.0) / (420 - 110)
+        row = max((seconds[110] - seconds[2]) / 110 - element * 110, 0.0)
+        return seconds[2], row, element
 
     @cached_property
     def doubt(self) -> float:
@@ -354,42 +354,42 @@ class Rates:
     # Products
 
     def _product(self, name: str) -> ProductSignature:
-        found = signature_of(self.ops[name])
-        assert isinstance(found, ProductSignature)
-        return found
+        signature = signature_of(self.ops[name])
+        assert isinstance(signature, ProductSignature)
+        return signature
 
     def _fit(self, regime: str, dtype: str) -> ProductFit:
         """The fitted time of products of a regime."""
         names = [name for name in self.seconds if name.startswith(("product ", "products "))]
-        found = {name: self._product(name) for name in names if name.endswith(f" {dtype}")}
-        found = {name: p for name, p in found.items() if regime_of(p) == regime}
+        products = {name: self._product(name) for name in names if name.endswith(f" {dtype}")}
+        products = {name: p for name, p in products.items() if regime_of(p) == regime}
         call = self._call("matmul", dtype)
 
         def one(name: str, p: ProductSignature) -> float:
             return max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
 
-        far = [self.operand_times(p) for p in found.values()]
-        times = [one(name, p) for name, p in found.items()]
-        fitted = fit([*found.values()], far, times, [call / p.batch for p in found.values()])
+        far = [self.operand_times(p) for p in products.values()]
+        times = [one(name, p) for name, p in products.items()]
+        fitted = fit([*products.values()], far, times, [call / p.batch for p in products.values()])
         if dtype != "float32":
             return fitted
-        more, took, near = [], [], []
+        more, seconds, near = [], [], []
         for name, (op, distances) in self.placed.items():
             p = signature_of(op)
             if name.startswith("cold ") and isinstance(p, ProductSignature) and regime_of(p) == regime:
                 home = self.operand_times(p)
                 more.append(further(home, self.operand_times(p, distances[: len(op.accesses)])))
-                took.append(one(name, p))
+                seconds.append(one(name, p))
                 near.append(fitted.seconds(p, home)[0])
-        return exposing(fitted, more, took, near)
+        return exposing(fitted, more, seconds, near)
 
-    def product(self, p: ProductSignature, distances: Sequence[float], held: Sequence[int]) -> tuple[float, float]:
+    def product(self, p: ProductSignature, distances: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
         """Time of one product of a batch, its operands at reuse distances, and how much of it is memory [s].
 
-        held: what each operand takes up [bytes]; what all products of a batch share comes from afar only once.
+        sizes: what each operand takes up [bytes]; what all products of a batch share comes from afar only once.
         """
         home, away = self.operand_times(p), self.operand_times(p, distances)
-        shares = [min(size / (p.batch * one), 1.0) for size, one in zip(held, _sizes(p), strict=True)]
+        shares = [min(size / (p.batch * one), 1.0) for size, one in zip(sizes, _sizes(p), strict=True)]
         away = [near + share * (far - near) for near, far, share in zip(home, away, shares, strict=True)]
         return self.fit(regime_of(p), p.dtype).placed(p, home, away)
 

@@ -267,15 +267,15 @@ def _optimized(
     return states
 
 
-def asked(model: Architecture | Prediction | str, settings: Mapping[str, Any]) -> Prediction:
-    """The prediction of what is run; inference unless asked otherwise. Raises SettingError for what cannot run."""
+def runnable(model: Architecture | Prediction | str, settings: Mapping[str, Any]) -> Prediction:
+    """The prediction of what is run, in inference by default. Raises SettingError for what cannot run."""
     if isinstance(model, Prediction):
         if settings:
             raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")
         prediction = model
     else:
-        given: dict[str, Any] = {"mode": "inference", **settings}
-        prediction = predict(model, **given)
+        all_settings: dict[str, Any] = {"mode": "inference", **settings}
+        prediction = predict(model, **all_settings)
     check_runs(prediction)
     return prediction
 

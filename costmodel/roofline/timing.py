@@ -161,11 +161,6 @@ class Timing:
         return np.min(draws, axis=1) if self.statistic == "minimum" else np.median(draws, axis=1)
 
     @property
-    def spread(self) -> float:
-        """Median over minimum, less one."""
-        return self.median / self.minimum - 1 if self.minimum else 0.0
-
-    @property
     def noise(self) -> str:
         """Why the samples are doubtful; empty if they are not."""
         low, high = self.interval
