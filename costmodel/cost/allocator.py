@@ -38,7 +38,7 @@ ALLOTTED: dict[Allocator, Callable[[int], int]] = {"exact": exactly, "cuda": in_
 """What each allocator takes for a tensor."""
 
 
-class Block(NamedTuple):
+class MemoryBlock(NamedTuple):
     """A stretch of a segment: in the order in which free ones are tried, smallest first, then by address."""
 
     size: int
@@ -50,58 +50,58 @@ class CachingAllocator:
 
     def __init__(self) -> None:
         self.reserved = self._next = 0
-        self._free: dict[bool, list[Block]] = {True: [], False: []}
-        self._starts: dict[int, Block] = {}
-        self._ends: dict[int, Block] = {}
+        self._free: dict[bool, list[MemoryBlock]] = {True: [], False: []}
+        self._starts: dict[int, MemoryBlock] = {}
+        self._ends: dict[int, MemoryBlock] = {}
 
-    def take(self, size: int) -> Block:
+    def take(self, size: int) -> MemoryBlock:
         """A block for so many bytes: the smallest free one that is large enough, or one of a new segment."""
         wanted = in_blocks(size)
         small = wanted <= LARGEST_SMALL
         free = self._free[small]
-        place = bisect_left(free, Block(wanted, 0))
-        found = self._out(free[place], small) if place < len(free) else self._segment(wanted)
-        rest = found.size - wanted
+        place = bisect_left(free, MemoryBlock(wanted, 0))
+        block = self._out(free[place], small) if place < len(free) else self._segment(wanted)
+        rest = block.size - wanted
         if rest >= GRANULARITY if small else rest > LARGEST_SMALL:
-            self._in(Block(rest, found.address + wanted), small)
-            return Block(wanted, found.address)
-        return found
+            self._in(MemoryBlock(rest, block.address + wanted), small)
+            return MemoryBlock(wanted, block.address)
+        return block
 
-    def give_back(self, block: Block, size: int) -> None:
+    def give_back(self, block: MemoryBlock, size: int) -> None:
         """Free a block that was taken for `size` bytes, joined with free neighbours in its segment."""
         small = in_blocks(size) <= LARGEST_SMALL
         if before := self._ends.get(block.address):
-            block = Block(before.size + block.size, self._out(before, small).address)
+            block = MemoryBlock(before.size + block.size, self._out(before, small).address)
         if after := self._starts.get(block.address + block.size):
-            block = Block(block.size + self._out(after, small).size, block.address)
+            block = MemoryBlock(block.size + self._out(after, small).size, block.address)
         self._in(block, small)
 
-    def _segment(self, wanted: int) -> Block:
+    def _segment(self, wanted: int) -> MemoryBlock:
         """New memory from the device; addresses leave a gap, so that segments never join."""
         size = SMALL_SEGMENT if wanted <= LARGEST_SMALL else SHARED_SEGMENT
         if wanted >= LEAST_OWN:
             size = OWN_STEP * ceil_div(wanted, OWN_STEP)
         self.reserved += size
         address, self._next = self._next, self._next + size + GRANULARITY
-        return Block(size, address)
+        return MemoryBlock(size, address)
 
-    def _in(self, block: Block, small: bool) -> None:
+    def _in(self, block: MemoryBlock, small: bool) -> None:
         insort(self._free[small], block)
         self._starts[block.address] = self._ends[block.address + block.size] = block
 
-    def _out(self, block: Block, small: bool) -> Block:
+    def _out(self, block: MemoryBlock, small: bool) -> MemoryBlock:
         free = self._free[small]
         del free[bisect_left(free, block)], self._starts[block.address], self._ends[block.address + block.size]
         return block
 
 
-def replay(standing: Sequence[tuple[int, int]], lives: Sequence[tuple[int, int, int]]) -> int:
-    """Bytes of segments for `standing`, (size, how many), and then for `lives`: (size, first and last moment)."""
+def segment_bytes(persistent: Sequence[tuple[int, int]], lives: Sequence[tuple[int, int, int]]) -> int:
+    """Bytes of segments for `persistent`, (size, how many), and then for `lives`: (size, first and last moment)."""
     allocator = CachingAllocator()
-    for size, times in standing:
+    for size, times in persistent:
         for _ in range(times if size else 0):
             allocator.take(size)
-    ends: dict[int, list[tuple[Block, int]]] = {}
+    ends: dict[int, list[tuple[MemoryBlock, int]]] = {}
     done = 0
     for size, born, died in sorted((life for life in lives if life[0]), key=lambda life: life[1]):
         for moment in range(done, born):

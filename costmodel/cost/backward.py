@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from costmodel.cost.forward import CallRound, Forward, GradientSlot, LoopEdge, Order, StretchRound, last_of
+from costmodel.cost.forward import CallRound, ForwardLiveness, GradientSlot, LoopEdge, Order, StretchRound, last_of
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage
@@ -19,14 +19,14 @@ from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import Settings
 
 
-class Backward:
+class BackwardLiveness:
     """Retraces the visits of a forward walk; what is recomputed is walked forward again first.
 
     accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added in place.
     gradients: those of weights, which stay.
     """
 
-    def __init__(self, forward: Forward, *, accumulates: bool) -> None:
+    def __init__(self, forward: ForwardLiveness, *, accumulates: bool) -> None:
         self.forward = forward
         self.accumulates = accumulates
         self.lifetimes = forward.lifetimes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.cost.timeline import Step
+from costmodel.cost.timeline import TimelineStep
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Marked
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
@@ -43,11 +43,11 @@ class Fit(Answer):
         verdict = "fits" if self else "does not fit"
         spare = f"{show_bytes(abs(self.margin))} {'to spare' if self else 'too much'}"
         reserve = f", reserve {show_bytes(self.reserve)}" if self.reserve else ""
-        said = (
+        sentence = (
             f"{verdict}: peak {show_bytes(self.peak)}{reserve}, budget {show_bytes(self.budget.bytes)} "
             f"({self.budget.reading}), {spare}; {self.binds}"
         )
-        return Sheet([said if self else Marked(said, "alarm")], [])
+        return Sheet([sentence if self else Marked(sentence, "alarm")], [])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes]."""
@@ -61,7 +61,7 @@ class Fit(Answer):
         }
 
 
-def fit(peak: int, step: Step, memory: Any, reserve: Any = 0) -> Fit:
+def fit(peak: int, step: TimelineStep, memory: Any, reserve: Any = 0) -> Fit:
     """Whether `peak` [bytes], which falls at `step`, fits; see `Prediction.fits`."""
     line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
     where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")

@@ -22,12 +22,12 @@ from costmodel.cost.quantities import (
 from costmodel.cost.recipes import Forms, Recipe, recipe_of, settings_at
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import (
-    Standing,
+    PersistentBytes,
     Timeline,
     gradient_bytes,
-    lasting,
+    persistent_bytes,
+    persistent_tensors,
     reserved_bytes,
-    standing_of,
     timeline_of,
 )
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
@@ -44,7 +44,7 @@ C = TypeVar("C", bound=Lines)
 
 MOST_REPLAYED = 20_000
 """Moments of a step, round by round, that are replayed."""
-MOST_STANDING = 400_000
+MOST_PERSISTENT = 400_000
 """Tensors there throughout, which are taken before them."""
 
 
@@ -139,19 +139,19 @@ class Costs:
             return sum([getattr(row, column) for column in ROW_COLUMNS[quantity] for row in self.layers])
         if quantity in _FROM_TAPE:
             return _FROM_TAPE[quantity](self)
-        return getattr(self._standing, quantity.removeprefix("memory."))
+        return getattr(self._persistent, quantity.removeprefix("memory."))
 
     @cached_property
     def timeline(self) -> Timeline:
         """Bytes alive, by category, at every step of forward, backward and the optimizer."""
-        asked = self.settings
-        exact = asked.allocator == "exact"
-        standing = self._standing if exact else standing_of(self.tape, asked, ALLOTTED[asked.allocator])
-        return timeline_of(self.model, self.tape, asked, standing)
+        allocator = self.settings.allocator
+        exact = allocator == "exact"
+        persistent = self._persistent if exact else persistent_bytes(self.tape, self.settings, ALLOTTED[allocator])
+        return timeline_of(self.model, self.tape, self.settings, persistent)
 
     @cached_property
-    def _standing(self) -> Standing:
-        return standing_of(self.tape, self.settings, exactly)
+    def _persistent(self) -> PersistentBytes:
+        return persistent_bytes(self.tape, self.settings, exactly)
 
     @cached_property
     def reserved(self) -> int:
@@ -164,10 +164,10 @@ class Costs:
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
                 "use timeline.peak"
             )
-        standing = sum(times for _, _, times in lasting(self.tape, self.settings))
-        if standing > MOST_STANDING:
+        tensors = sum(times for _, _, times in persistent_tensors(self.tape, self.settings))
+        if tensors > MOST_PERSISTENT:
             raise SettingError(
-                f"{standing:,} tensors that stay are too many to replay (at most {MOST_STANDING:,}): use timeline.peak"
+                f"{tensors:,} tensors that stay are too many to replay (at most {MOST_PERSISTENT:,}): use timeline.peak"
             )
         return reserved_bytes(self.tape, self.settings)
 

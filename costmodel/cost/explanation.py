@@ -1,4 +1,4 @@
-"""Formulas as people read them: sums over repeats, with the batch's sizes in front."""
+"""One quantity explained: its formula, as people read it, its letters, its value, and where it is from."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _EXTENTS = ("B", "T", "P", "H", "W")
 
 def repeats_of(block: Block) -> list[str]:
     """Letters that count repeats: formulas are sums over them."""
-    found: dict[str, None] = {}
+    letters: dict[str, None] = {}
     for entry in block.entries:
         if isinstance(entry, Block):
-            found.update(dict.fromkeys([*sorted(expression(entry.count).letters), *repeats_of(entry)]))
-    return list(found)
+            letters.update(dict.fromkeys([*sorted(expression(entry.count).letters), *repeats_of(entry)]))
+    return list(letters)
 
 
 _OTHER_SOURCES = {
@@ -67,10 +67,10 @@ class Explanation(Data):
 
     Example:
         >>> import costmodel as cm
-        >>> found = cm.predict("gpt2-small").explain("params")
-        >>> found.formula
+        >>> explanation = cm.predict("gpt2-small").explain("params")
+        >>> explanation.formula
         L*(12*d**2 + 13*d) + V*d + d*n_ctx + 2*d
-        >>> found.numbers
+        >>> explanation.numbers
         '12*(12*768**2 + 13*768) + 50257*768 + 768*1024 + 2*768'
 
     """
@@ -128,7 +128,7 @@ class Explanation(Data):
                 *(f"  {d.symbol:<{width}} = {d.value:>{value},}  {d.meaning}" for d in self.letters),
                 *(["", wrapped(f"note: {self.note}", "  ")] if self.note else []),
                 *(
-                    ["", "assumed", *(wrapped(f"  {said}", "  ") for said in self.assumptions)]
+                    ["", "assumed", *(wrapped(f"  {sentence}", "  ") for sentence in self.assumptions)]
                     if self.assumptions
                     else []
                 ),
@@ -152,7 +152,7 @@ class Explanation(Data):
         sources = [f"- {source}" for source in self.sources]
         result = f"`= {self.numbers}` = **{self.value:,} {self.unit}**"
         note = [f"note: {self.note}", ""] if self.note else []
-        assumed = [*(f"assumed: {said}" for said in self.assumptions), ""] if self.assumptions else []
+        assumed = [*(f"assumed: {sentence}" for sentence in self.assumptions), ""] if self.assumptions else []
         return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *assumed, *sources])
 
 
@@ -192,14 +192,14 @@ def explain(costs: Costs, quantity: str) -> Explanation:
     for generic in (True, False):  # each is a trace, and most need one
         symbolic = costs.symbolic(generic=generic)
         formula = readable(expression(symbolic.number(quantity)), repeats_of(symbolic.tape.root), _EXTENTS)
-        shown = tuple(d for d in definitions_of(costs) if d.symbol in formula.letters())
-        found = formula.value({d.symbol: d.value for d in shown})
-        if found == value:
+        letters = tuple(d for d in definitions_of(costs) if d.symbol in formula.letters())
+        number = formula.value({d.symbol: d.value for d in letters})
+        if number == value:
             note = _note(quantity, generic=generic)
             unit = UNITS[quantity.partition(".")[0]]
             sources, assumed = _sources(costs, quantity), _assumed(quantity, costs)
-            return Explanation(quantity, unit, formula, shown, value, sources, note, assumed)
-    raise ArithmeticError(f"the formula of {quantity} gives {found}, not {value}")
+            return Explanation(quantity, unit, formula, letters, value, sources, note, assumed)
+    raise ArithmeticError(f"the formula of {quantity} gives {number}, not {value}")
 
 
 def _note(quantity: str, *, generic: bool) -> str:
@@ -215,7 +215,7 @@ def _assumed(quantity: str, costs: Costs) -> tuple[str, ...]:
     """What a quantity of the batch takes for granted; weights and what is of their size take nothing."""
     if quantity.partition(".")[0] not in ("flops", "pointwise_flops") and quantity not in _OF_THE_BATCH:
         return ()
-    return tuple(f"{topic}: {said}" for topic, said in costs.model.assumptions(costs.batch_shape))
+    return tuple(f"{topic}: {sentence}" for topic, sentence in costs.model.assumptions(costs.batch_shape))
 
 
 _OF_THE_BATCH = ("memory.activations", "memory.temporaries", "memory.peak")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, OpenParts, Phase
+from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, MomentPhase, OpenParts
 from costmodel.errors import SpecError, shown
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
@@ -60,7 +60,7 @@ class CallMemory(NamedTuple):
     """
 
     part: str
-    phase: Phase
+    phase: MomentPhase
     reads: list[Storage]
     makes: list[tuple[Storage, int]]
     saved: list[tuple[Storage, int]]
@@ -137,7 +137,7 @@ class Detached:
         self.within = within
 
 
-class Forward:
+class ForwardLiveness:
     """Replays a tape; `loops` lets one round of a repeated block stand for all between its first and its last.
 
     order: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.

@@ -10,18 +10,18 @@ from typing import Literal, NamedTuple
 from costmodel.cost.allocator import exactly
 from costmodel.graph.tensor import Block, Call
 
-Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
+MomentPhase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 
 GRADIENTS, ACTIVATIONS, CASTS, CACHE, TEMPORARIES = LINES = range(5)
 """The lines on which memory comes and goes during a step; on all others it is there throughout."""
 
-Level = tuple[int, int, int, int, int]
+LineBytes = tuple[int, int, int, int, int]
 """Bytes on each of these lines; of what decoding keeps, those more than there were at the start."""
 
 Course = tuple[tuple[int, ...], ...]
 """For each of these lines bytes at every moment, or changes of them around it."""
 
-Moment = tuple[Phase, str, str]
+Moment = tuple[MomentPhase, str, str]
 """What runs: its phase, its layer, and the rounds of the blocks around it."""
 
 
@@ -41,7 +41,7 @@ class Allocation:
         self.rounds = 1
 
 
-class Loop(NamedTuple):
+class MomentLoop(NamedTuple):
     """The moments from `start` up to `end` happen `more` times beside the one written down."""
 
     start: int
@@ -56,14 +56,14 @@ class Lifetimes:
         self.allotted = allotted
         self.moments: list[Moment] = []
         self.allocations: list[Allocation] = []
-        self.loops: list[Loop] = []
+        self.loops: list[MomentLoop] = []
         self.released: list[tuple[int, int]] = []
 
     def release(self, size: int, now: int) -> None:
         """Bytes kept by decoding since before the start, which something new takes the place of at this moment."""
         self.released.append((size, now))
 
-    def moment(self, phase: Phase, layer: str, rounds: str) -> int:
+    def moment(self, phase: MomentPhase, layer: str, rounds: str) -> int:
         """Time moves on."""
         now = len(self.moments)
         self.moments.append((phase, layer, rounds))
@@ -78,7 +78,7 @@ class Lifetimes:
     def loop(self, start: int, more: int) -> None:
         """All since the moment `start` happens `more` times beside."""
         if start < len(self.moments):
-            self.loops.append(Loop(start, len(self.moments), more))
+            self.loops.append(MomentLoop(start, len(self.moments), more))
 
     def changes(self) -> Course:
         """For each line two changes a moment: bytes taken before it, and those given back after it, which are negative.
@@ -114,7 +114,7 @@ class Lifetimes:
                     line[start:end] = [size + more for size in line[start:end]]
         return tuple(map(tuple, alive))
 
-    def every_level(self, changes: Course) -> tuple[tuple[Level, ...], ...]:
+    def every_level(self, changes: Course) -> tuple[tuple[LineBytes, ...], ...]:
         """As `levels`, of letters: at each moment what it is in the first round, and in the last where that differs."""
         alive, growths = self._flow(changes)
         result = [[level] for level in zip(*alive, strict=True)]
@@ -142,7 +142,7 @@ class Lifetimes:
         return [list(accumulate(line))[::2] for line in changed], growths
 
 
-def unrolled(moments: int, loops: Sequence[Loop]) -> list[int]:
+def unrolled(moments: int, loops: Sequence[MomentLoop]) -> list[int]:
     """The order in which so many moments happen with every round of `loops` by itself; inner folds come first."""
     order = [[now] for now in range(moments)]
     for start, end, more in loops:

@@ -1,4 +1,4 @@
-"""The conventions behind the numbers, in words: every report prints those in force."""
+"""A prediction as a report: its tables of numbers, and the conventions behind them in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.costs import Costs
 from costmodel.cost.question import question
-from costmodel.cost.rows import Row, rows_of
+from costmodel.cost.rows import Row, contractions
 from costmodel.display.table import Cells, Marked, Table, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
 from costmodel.errors import SettingError, shown
@@ -25,7 +25,7 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
     """The conventions in force, as (topic, sentence)."""
     settings = p.settings
     rule = "as PyTorch's FlopCounterMode counts them" if settings.flop_rule == "pytorch" else "by plain arithmetic"
-    said = [
+    sentences = [
         (
             "FLOPs",
             f"a multiply-add is 2; contractions (matrix products, convolutions, attention) {rule}; all other "
@@ -33,25 +33,25 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
         ),
     ]
     if settings.training:
-        said += _training(p)
+        sentences += _training(p)
     if p.model.HAS_ATTENTION:
-        said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
+        sentences.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
         if settings.attention == "flash" and any(
             isinstance(call.layer, FusedAttention) and call.x.dtype == "fp32" for call in p.tape.root.calls()
         ):
-            said.append(("note", _FLASH_IN_FP32))
+            sentences.append(("note", _FLASH_IN_FP32))
     if settings.keeps:
         pages = f" of {settings.page_size} tokens" if settings.cache == "paged" else ""
         kept = "" if settings.cache_dtype is None else f"; kept in {settings.cache_dtype}"
         latent = f"; latent attention: {settings.latent_attention}" if p.model.size("latent.width") else ""
-        said.append(("cache", _CACHES[settings.cache] + pages + kept + latent))
-    said += p.model.assumptions(p.batch_shape)
-    said.append(("precision", _sourced(settings.policy)))
+        sentences.append(("cache", _CACHES[settings.cache] + pages + kept + latent))
+    sentences += p.model.assumptions(p.batch_shape)
+    sentences.append(("precision", _sourced(settings.policy)))
     if settings.allocator == "cuda":
-        said.append(("allocator", _CUDA))
+        sentences.append(("allocator", _CUDA))
     return [
         *p.model.caveats,
-        *said,
+        *sentences,
         (
             "layers",
             "a row counts all its repeats, and rows add up to the totals; weights and activations are counted once, "
@@ -126,8 +126,8 @@ def text(p: Costs, depth: int | None = None, shapes: bool = False) -> str:
     head = [styled(narrowed(headline(p)), "strong"), narrowed(verdict(p))]
     parts = ["\n".join(head), *(table.text() for table in tables(p, depth, shapes))]
     parts[-1] += "".join("\n" + wrapped(note) for note in footnotes(p))
-    said = [wrapped(printable(f"{topic}: {sentence}"), "  ") for topic, sentence in conventions(p)]
-    return "\n\n".join([*parts, "\n".join(said)])
+    sentences = [wrapped(printable(f"{topic}: {sentence}"), "  ") for topic, sentence in conventions(p)]
+    return "\n\n".join([*parts, "\n".join(sentences)])
 
 
 def html(p: Costs) -> str:
@@ -136,8 +136,8 @@ def html(p: Costs) -> str:
 
     drawn = "".join(table.html() for table in tables(p))
     notes = "".join(f"<p>{escape(note)}</p>" for note in footnotes(p))
-    said = "".join(f"<li><b>{escape(topic)}</b>: {escape(sentence)}</li>" for topic, sentence in conventions(p))
-    details = f"<details><summary>Conventions</summary><ul>{said}</ul></details>"
+    items = "".join(f"<li><b>{escape(topic)}</b>: {escape(sentence)}</li>" for topic, sentence in conventions(p))
+    details = f"<details><summary>Conventions</summary><ul>{items}</ul></details>"
     head = f"<p><b>{escape(headline(p))}</b><br>{escape(verdict(p))}</p>"
     return f'<div style="overflow-x:auto">{head}{drawn}{notes}{details}</div>'
 
@@ -171,10 +171,10 @@ def _arithmetic(p: Costs) -> Table:
         rows.append((f"FLOPs {name}", show_flops(flops), show_exact(flops), show_flops(pointwise)))
     if p.settings.keeps:
         moved = {"weights": "weights read", "kv_read": "cache read", "kv_written": "cache written"}
-        sizes = {said: getattr(p.traffic, name) for name, said in moved.items()} | {
+        sizes = {label: getattr(p.traffic, name) for name, label in moved.items()} | {
             "cache a token": p.kv_bytes_per_token
         }
-        rows += [(said, show_bytes(size), show_exact(size), "") for said, size in sizes.items()]
+        rows += [(label, show_bytes(size), show_exact(size), "") for label, size in sizes.items()]
     return Table(("Totals", "", "exact", "pointwise, apart"), rows)
 
 
@@ -206,13 +206,13 @@ def _memory(p: Costs) -> Table:
 def _layers(p: Costs, depth: int | None, shapes: bool) -> Table:
     columns = [column for column in COLUMNS if p.settings.training or not column.of_training]
     if shapes:
-        made = {call.name: show_shape(call.y.shape) for call in p.tape.root.calls()}
-        columns.insert(2, Column("output", lambda row, _: made.get(row.name, "")))
+        shapes_by_name = {call.name: show_shape(call.y.shape) for call in p.tape.root.calls()}
+        columns.insert(2, Column("output", lambda row, _: shapes_by_name.get(row.name, "")))
     total = merged("total", p.layers)
     costly = [row for row in p.layers if not is_free(row)]
-    kept = [*(by_scope(costly) if depth is None else parts_of(costly, depth)), total]
+    rows = [*(by_scope(costly) if depth is None else parts_of(costly, depth)), total]
     header = [column.header for column in columns]
-    cells = [[column.cell(row, total) for column in columns] for row in kept]
+    cells = [[column.cell(row, total) for column in columns] for row in rows]
     # A narrow page gives up what others say again: shares, intensity, the kind that most names tell.
     worth = ("share", "FLOP/B", "kind", "backward")
     spare = sorted((at for at, name in enumerate(header) if name in worth), key=lambda at: worth.index(header[at]))
@@ -301,8 +301,7 @@ def footnotes(p: Costs) -> list[str]:
     if free:
         listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
         notes.append(f"without cost, and so without a line: {_layer_count(free.total())} ({listed})")
-    counts = {rule: rows_of(p.tape, rule, p.settings.accumulate) for rule in ("pytorch", "arithmetic")}
-    counted, plain = (sum(r.forward_flops + r.backward_flops for r in rows) for rows in counts.values())
+    counted, plain = (contractions(p.tape, rule, p.settings.accumulate) for rule in ("pytorch", "arithmetic"))
     if counted != plain:
         notes.append(
             "FlopCounterMode takes the weight gradient of a grouped convolution for that of a dense one: it counts "

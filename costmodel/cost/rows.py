@@ -64,11 +64,11 @@ class Row(NamedTuple):
         from costmodel.display.table import Table
         from costmodel.display.units import show_bytes, show_count, show_flops
 
-        def shown(name: str, value: Any) -> str:
+        def cell(name: str, value: Any) -> str:
             show = show_bytes if name.endswith("_bytes") else show_flops if name.endswith("_flops") else show_count
             return value if isinstance(value, str) else f"{value:.1f}" if name == "intensity" else show(value)
 
-        rows = [(name, shown(name, value)) for name, value in self.to_dict().items() if value]
+        rows = [(name, cell(name, value)) for name, value in self.to_dict().items() if value]
         return Table(("layer", ""), rows).html()
 
 
@@ -145,6 +145,16 @@ def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Orig
     return saved
 
 
+def contractions(tape: Tape, flop_rule: str, micro_batches: int = 1) -> int:
+    """Contractions of all layers, forward and backward [FLOPs]."""
+    flops = 0
+    for call in tape.root.calls():
+        gradients = [g.work for g in call.gradients()] if call.differentiated else []
+        works = (call.layer.forward(call), *gradients)
+        flops += call.times * sum([_contractions(work, flop_rule) for work in works])
+    return micro_batches * flops
+
+
 def idle_params(tape: Tape) -> int:
     """Weights that one token does not meet: those of the experts that it does not choose."""
     idle: dict[Storage, int] = {}
@@ -192,15 +202,15 @@ def moved_by(call: Call) -> Moved:
         operands.setdefault(x.storage, x)
     if y.storage in operands:
         return Moved(0)
-    written, read, weights, kept = y.bytes, 0, 0, 0
+    written, read, weights, cached = y.bytes, 0, 0, 0
     for storage, x in operands.items():
         size = _read(call, x)
         read += size
         if storage.origin == "weight":
             weights += size
         if storage.origin == "cache":
-            kept += size
-    return Moved(read + written, weights, kept, written if y.storage.origin == "cache" else 0)
+            cached += size
+    return Moved(read + written, weights, cached, written if y.storage.origin == "cache" else 0)
 
 
 def traffic(call: Call) -> int:

@@ -1,4 +1,4 @@
-"""What is in memory from the start of a step to its end: weights, states, buffers and inputs."""
+"""What is in memory at every step of training or inference: what stays throughout, and what comes and goes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cached_property
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.cost.allocator import ALLOTTED, replay
-from costmodel.cost.backward import Backward, update
-from costmodel.cost.forward import Forward
+from costmodel.cost.allocator import ALLOTTED, segment_bytes
+from costmodel.cost.backward import BackwardLiveness, update
+from costmodel.cost.forward import ForwardLiveness
 from costmodel.cost.liveness import (
     ACTIVATIONS,
     CACHE,
@@ -20,11 +20,11 @@ from costmodel.cost.liveness import (
     TEMPORARIES,
     Allocation,
     Course,
-    Level,
     Lifetimes,
-    Loop,
+    LineBytes,
     Moment,
-    Phase,
+    MomentLoop,
+    MomentPhase,
     unrolled,
 )
 from costmodel.display.answer import Answer, Sheet
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from costmodel.display.areas import Steps
 
 
-class Standing(NamedTuple):
+class PersistentBytes(NamedTuple):
     """The lines of what stays [bytes].
 
     masters are the optimizer's own copies of the weights; counters its fp32 scalars, which PyTorch keeps on the host.
@@ -60,45 +60,45 @@ class Standing(NamedTuple):
     cache: int
 
 
-class Lasting(NamedTuple):
-    """Tensors of one size that stay, on a line of `Standing`: bytes of one, and how many there are."""
+class PersistentTensor(NamedTuple):
+    """Tensors of one size that stay, on a line of `PersistentBytes`: bytes of one, and how many there are."""
 
     line: str
     size: int
     times: int
 
 
-def lasting(tape: Tape, settings: Settings) -> Iterator[Lasting]:
+def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTensor]:
     """Every tensor that stays."""
     policy, optimizer = settings.policy, settings.states
     state_bytes = size_bytes(1, policy.state_dtype)
     for s, shape in tape.weights.items():
-        yield Lasting("weights", s.bytes, s.times)
+        yield PersistentTensor("weights", s.bytes, s.times)
         if s.dtype == policy.quantised:
-            yield Lasting("weights", policy.scale_bytes(shape), s.times)
+            yield PersistentTensor("weights", policy.scale_bytes(shape), s.times)
     for s in tape.updated:
         if policy.master:
-            yield Lasting("masters", size_bytes(s.elements, policy.master), s.times)
+            yield PersistentTensor("masters", size_bytes(s.elements, policy.master), s.times)
     whole = [((sum(s.elements * s.times for s in tape.updated),), 1)] if tape.updated else []
     for shape, times in whole if optimizer.flat else [(shape, s.times) for s, shape in tape.updated.items()]:
         for size in optimizer.state_sizes(shape, state_bytes):
-            yield Lasting("optimizer", size, times)
+            yield PersistentTensor("optimizer", size, times)
         if scalars := optimizer.scalar_bytes(shape):
-            yield Lasting("counters", scalars, times)
+            yield PersistentTensor("counters", scalars, times)
     for s in tape.buffers:
-        yield Lasting("buffers", s.bytes, s.times)
+        yield PersistentTensor("buffers", s.bytes, s.times)
     for s in tape.inputs:
-        yield Lasting("inputs", s.bytes, s.times)
+        yield PersistentTensor("inputs", s.bytes, s.times)
     for s in tape.caches:
-        yield Lasting("cache", s.bytes, s.times)
+        yield PersistentTensor("cache", s.bytes, s.times)
 
 
-def standing_of(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> Standing:
+def persistent_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> PersistentBytes:
     """Adds up what stays, with what the allocator takes for each tensor."""
-    lines = dict.fromkeys(Standing._fields, 0)
-    for line, size, times in lasting(tape, settings):
+    lines = dict.fromkeys(PersistentBytes._fields, 0)
+    for line, size, times in persistent_tensors(tape, settings):
         lines[line] += allotted(size) * times
-    return Standing(**lines)
+    return PersistentBytes(**lines)
 
 
 def gradient_bytes(tape: Tape, allotted: Callable[[int], int]) -> int:
@@ -136,16 +136,16 @@ class Alive(NamedTuple):
         return sum(self[1:], self[0])
 
 
-class Step(NamedTuple):
+class TimelineStep(NamedTuple):
     """One step: its phase, its layer, the rounds of the repeated blocks around it ("" if none), what is alive."""
 
-    phase: Phase
+    phase: MomentPhase
     layer: str
     rounds: str
     alive: Alive
 
 
-class Asked(NamedTuple):
+class TimelineQuestion(NamedTuple):
     """The question that a timeline answers: the model, how it is run, and what was recorded of it."""
 
     model: Architecture
@@ -153,7 +153,7 @@ class Asked(NamedTuple):
     tape: Tape
 
 
-class Held(NamedTuple):
+class NamedAllocation(NamedTuple):
     """One allocation, or one tensor that stays: its category, its size [bytes], and in words what it is."""
 
     line: str
@@ -166,9 +166,9 @@ class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
     every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
-    asked: what it is the timeline of. standing: what is there throughout [bytes]. moments: what runs, step by step.
-    levels: what comes and goes at each [bytes]. changes: what is taken before each and given back after it [bytes].
-    loops: steps that happen again.
+    question: what it is the timeline of. persistent: what is there throughout [bytes]. moments: what runs, step by
+    step. levels: what comes and goes at each [bytes]. changes: what is taken before each and given back after it
+    [bytes]. loops: steps that happen again.
 
     Example:
         >>> import costmodel as cm
@@ -178,16 +178,16 @@ class Timeline(Answer):
 
     """
 
-    standing: Alive
+    persistent: Alive
     moments: tuple[Moment, ...]
     levels: Course
     changes: Course
-    loops: tuple[Loop, ...]
-    every: tuple[tuple[Level, ...], ...] = ()
-    asked: Asked | None = field(default=None, compare=False)
+    loops: tuple[MomentLoop, ...]
+    every: tuple[tuple[LineBytes, ...], ...] = ()
+    question: TimelineQuestion | None = field(default=None, compare=False)
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[TimelineStep, ...]:
         """All steps, in order."""
         return tuple(self._step(now) for now in range(len(self.moments)))
 
@@ -198,9 +198,9 @@ class Timeline(Answer):
         return [size if type(size) is int else int(size) for size in sizes]
 
     @cached_property
-    def phases(self) -> dict[Phase, list[int]]:
+    def phases(self) -> dict[MomentPhase, list[int]]:
         """The moments of each phase."""
-        phases: dict[Phase, list[int]] = {}
+        phases: dict[MomentPhase, list[int]] = {}
         for now, (phase, _, _) in enumerate(self.moments):
             phases.setdefault(phase, []).append(now)
         return phases
@@ -212,27 +212,27 @@ class Timeline(Answer):
     @cached_property
     def peak(self) -> int:
         """The most alive at any step [bytes]; with letters, the largest of each phase's highest step."""
-        throughout = self.standing.total
+        throughout = self.persistent.total
         return largest([throughout + sum(level) for _, level in self._peaks])
 
     @cached_property
-    def highest(self) -> tuple[Step, ...]:
+    def highest(self) -> tuple[TimelineStep, ...]:
         """Of each phase the first step with the most alive; where formulas hold everywhere all that may have it."""
-        return tuple(Step(*moment, self._alive(level)) for moment, level in self._peaks)
+        return tuple(TimelineStep(*moment, self._alive(level)) for moment, level in self._peaks)
 
     @cached_property
     def _peaks(self) -> list[tuple[Moment, Sequence[int]]]:
         """The moments of `highest`, and what comes and goes at each."""
         if not self.every:
             return [(self.moments[now], [line[now] for line in self.levels]) for now in self._highest(self._totals)]
-        found: list[tuple[Moment, Sequence[int]]] = []
+        peaks: list[tuple[Moment, Sequence[int]]] = []
         for moments in self.phases.values():
             levels = [(self.moments[now], level) for now in moments for level in self.every[now]]
-            found += [levels[place] for place in undominated([sum(level[1:], level[0]) for _, level in levels])]
-        return found
+            peaks += [levels[place] for place in undominated([sum(level[1:], level[0]) for _, level in levels])]
+        return peaks
 
     @cached_property
-    def peak_step(self) -> Step:
+    def peak_step(self) -> TimelineStep:
         """The first step at which the most is alive."""
         return self._step(self._totals.index(max(self._totals)))
 
@@ -251,32 +251,35 @@ class Timeline(Answer):
             times[start:end] = [n * (1 + int(more)) for n in times[start:end]]
         return sum(times)
 
-    def unrolled(self) -> Iterator[Step]:
+    def unrolled(self) -> Iterator[TimelineStep]:
         """Every step of every round. There are `happenings` of them, which may be very many."""
         changes = list(zip(*self.changes, strict=True))
         level = [0 for _ in LINES]
         for now in unrolled(len(self.moments), self.loops):
             level = list(map(add, level, changes[2 * now]))
-            yield Step(*self.moments[now], self._alive(level))
+            yield TimelineStep(*self.moments[now], self._alive(level))
             level = list(map(add, level, changes[2 * now + 1]))
 
     @cached_property
-    def largest(self) -> Held | None:
+    def largest(self) -> NamedAllocation | None:
         """What takes most by itself at the peak; of several as large the first. None without a question."""
-        if self.asked is None:
+        if self.question is None:
             return None
-        _, settings, tape = self.asked
+        _, settings, tape = self.question
         allotted = ALLOTTED[settings.allocator]
         lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
         now = self._totals.index(max(self._totals))
-        found = [
-            Held(_LINES[a.line], int(allotted(a.size)), _origin(*lifetimes.moments[a.born]))
+        allocations = [
+            NamedAllocation(_LINES[a.line], int(allotted(a.size)), _origin(*lifetimes.moments[a.born]))
             for a in lifetimes.allocations
             if a.born <= now <= a.died
         ]
-        stays = [one for one in lasting(tape, settings) if one.line not in ("counters", "cache")]
-        found += [Held(one.line, int(allotted(one.size)), "there throughout") for one in stays]
-        return max(found, key=lambda held: held.bytes, default=None)
+        allocations += [
+            NamedAllocation(line, int(allotted(size)), "there throughout")
+            for line, size, _ in persistent_tensors(tape, settings)
+            if line not in ("counters", "cache")
+        ]
+        return max(allocations, key=lambda allocation: allocation.bytes, default=None)
 
     def plot(
         self,
@@ -309,8 +312,9 @@ class Timeline(Answer):
         peak = self.peak_step
         notes = [f"Peak: {show_bytes(self.peak)}", f"{peak.phase} of {_shortened(place(peak))}"]
         if self.largest is not None:
-            notes += [f"largest: {self.largest.line}, {show_bytes(self.largest.bytes)}", _shortened(self.largest.name)]
-        title = "" if self.asked is None else heading(self.asked.model, self.asked.settings)
+            line, size, name = self.largest
+            notes += [f"largest: {line}, {show_bytes(size)}", _shortened(name)]
+        title = "" if self.question is None else heading(self.question.model, self.question.settings)
         theme = DARK if dark else LIGHT
         return save(areas(self._drawn(), Peak(peak.alive._asdict(), notes), Budgets.of(memory), title, theme), path)
 
@@ -324,8 +328,8 @@ class Timeline(Answer):
         else:
             every = list(self.unrolled())
             width = -(-len(every) // MOST_DRAWN)
-            several = (every[start : start + width] for start in range(0, len(every), width))
-            steps = [max(few, key=lambda step: step.alive.total) for few in several]
+            groups = (every[start : start + width] for start in range(0, len(every), width))
+            steps = [max(group, key=lambda step: step.alive.total) for group in groups]
             which = (
                 f"of every {width}, the one with most alive" if width > 1 else "a layer's forward, backward or update"
             )
@@ -357,21 +361,21 @@ class Timeline(Answer):
     def __repr__(self) -> str:
         return f"<Timeline {len(self.moments):,} steps, peak {show_bytes(self.peak)}>"
 
-    def _step(self, now: int) -> Step:
-        return Step(*self.moments[now], self._alive([line[now] for line in self.levels]))
+    def _step(self, now: int) -> TimelineStep:
+        return TimelineStep(*self.moments[now], self._alive([line[now] for line in self.levels]))
 
     def _alive(self, level: Sequence[int]) -> Alive:
         gradients, activations, casts, cache, temporaries = level
-        return self.standing._replace(
-            gradients=self.standing.gradients + gradients,
+        return self.persistent._replace(
+            gradients=self.persistent.gradients + gradients,
             activations=activations,
             casts=casts,
-            cache=self.standing.cache + cache,
+            cache=self.persistent.cache + cache,
             temporaries=temporaries,
         )
 
 
-def _origin(phase: Phase, layer: str, _: str) -> str:
+def _origin(phase: MomentPhase, layer: str, _: str) -> str:
     """Where something was made, in words."""
     return f"from {phase}" + ("" if layer == phase else f" of {layer}")
 
@@ -386,15 +390,15 @@ _LINES = {
 """The categories of what comes and goes."""
 
 
-def timeline_of(model: Architecture, tape: Tape, settings: Settings, standing: Standing) -> Timeline:
+def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent: PersistentBytes) -> Timeline:
     """One step of `tape`: forward and loss, and in training backward and the optimizer, whose states exist already.
 
-    standing: what is there throughout.
+    persistent: what is there throughout.
     """
     allotted = ALLOTTED[settings.allocator]
     lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
     earlier = gradient_bytes(tape, allotted) if settings.accumulate > 1 else 0
-    weights, masters, optimizer, _, buffers, inputs, cache = standing
+    weights, masters, optimizer, _, buffers, inputs, cache = persistent
     alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, 0, 0, 0, cache)
     changes = lifetimes.changes()
     letters = [allocation.size for allocation in lifetimes.allocations if type(allocation.size) is not int]
@@ -405,7 +409,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, standing: S
     else:
         levels, every = lifetimes.levels(changes), ()
     moments, loops = tuple(lifetimes.moments), tuple(lifetimes.loops)
-    return Timeline(alive, moments, levels, changes, loops, every, Asked(model, settings, tape))
+    return Timeline(alive, moments, levels, changes, loops, every, TimelineQuestion(model, settings, tape))
 
 
 def reserved_bytes(tape: Tape, settings: Settings) -> int:
@@ -416,11 +420,11 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
     lifetimes = _lives(tape, settings, Lifetimes(), loops=False)
     lives = [(allocation.size, allocation.born, allocation.died) for allocation in lifetimes.allocations]
     lives += [(size, -1, died) for size, died in lifetimes.released]
-    stays = [one for one in lasting(tape, settings) if one.line != "counters"]
-    standing = [(size, times) for line, size, times in stays if line != "cache" or not lifetimes.released]
+    elsewhere = ("counters", "cache") if lifetimes.released else ("counters",)
+    persistent = [(size, times) for line, size, times in persistent_tensors(tape, settings) if line not in elsewhere]
     if settings.accumulate > 1:
-        standing += [(size_bytes(s.elements, tape.precision.gradient_dtype), s.times) for s in tape.updated]
-    return replay(standing, lives)
+        persistent += [(size_bytes(s.elements, tape.precision.gradient_dtype), s.times) for s in tape.updated]
+    return segment_bytes(persistent, lives)
 
 
 def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> Lifetimes:
@@ -429,16 +433,16 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
     Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
     held to the end, and what the loss alone reads is not.
     """
-    forward = Forward(tape, lifetimes, loops=loops)
+    forward = ForwardLiveness(tape, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
         lifetimes.moment("forward", "input", "")
     gradients: list[Allocation] = []
     if tape.training:
-        gradients = Backward(forward, accumulates=settings.accumulate > 1).gradients
+        gradients = BackwardLiveness(forward, accumulates=settings.accumulate > 1).gradients
         update(forward.weights, tape, settings, lifetimes)
     last = len(lifetimes.moments) - 1
-    for held in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):
-        held.died = last
+    for allocation in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):
+        allocation.died = last
     return lifetimes
 
 
@@ -460,16 +464,18 @@ def milestones(timeline: Timeline) -> list[tuple[str, int]]:
 
 
 def _sheet(timeline: Timeline) -> Sheet:
-    found = [(name, timeline.steps[now]) for name, now in milestones(timeline)]
-    lines = [line for line in type(timeline.standing)._fields if any(getattr(s.alive, line) for _, s in found)]
-    rows = [_row(name, step, lines) for name, step in found]
+    marks = [(name, timeline.steps[now]) for name, now in milestones(timeline)]
+    lines = [line for line in type(timeline.persistent)._fields if any(getattr(s.alive, line) for _, s in marks)]
+    rows = [_row(name, step, lines) for name, step in marks]
     table = Table(("Step", "layer", *lines, "total"), rows, words=frozenset({0, 1}))
     peak = timeline.peak_step
-    said = f"Peak: {show_bytes(timeline.peak)} ({show_exact(timeline.peak)} bytes), in {peak.phase} of {place(peak)}"
-    return Sheet([said], [table], notes=[FOLDED] if timeline.loops else [])
+    headline = (
+        f"Peak: {show_bytes(timeline.peak)} ({show_exact(timeline.peak)} bytes), in {peak.phase} of {place(peak)}"
+    )
+    return Sheet([headline], [table], notes=[FOLDED] if timeline.loops else [])
 
 
-def place(step: Step) -> str:
+def place(step: TimelineStep) -> str:
     """Its layer, and the rounds of the repeated blocks around it."""
     return printable(f"{step.layer} (round {step.rounds})" if step.rounds else step.layer)
 
@@ -478,7 +484,7 @@ def _shortened(words: str, most: int = 32) -> str:
     return printable(words if len(words) <= most else f"…{words[1 - most :]}")
 
 
-def _row(name: str, step: Step, lines: list[str]) -> list[str]:
+def _row(name: str, step: TimelineStep, lines: list[str]) -> list[str]:
     sizes = [getattr(step.alive, line) for line in lines]
-    shown = [show_bytes(size) if size else "-" for size in sizes]
-    return [name, place(step), *shown, show_bytes(step.alive.total)]
+    cells = [show_bytes(size) if size else "-" for size in sizes]
+    return [name, place(step), *cells, show_bytes(step.alive.total)]

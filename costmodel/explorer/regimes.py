@@ -240,7 +240,7 @@ def _of_optimizer(prediction: Prediction, optimizer: str) -> dict[Hashable, int]
     """What depends on the optimizer, and all quantities."""
     timeline = prediction.timeline
     values: dict[Hashable, int] = {
-        Key("standing", line, optimizer): size for line, size in timeline.standing._asdict().items()
+        Key("standing", line, optimizer): size for line, size in timeline.persistent._asdict().items()
     }
     for number, step in enumerate(timeline.highest):
         for line in LINES:

@@ -21,13 +21,13 @@ class Recomputation:
     """What to recompute: every so many equal blocks ("sqrt": as many as there are groups), and parts by name.
 
     A part is named as `is_named` says. depth: the most equal blocks in a row that were met. seen: paths of the parts
-    that were met. found: the names that some part has.
+    that were met. matched: the names that some part has.
     """
 
     every: int | str | None = None
     names: frozenset[str] = frozenset()
     seen: set[str] = field(default_factory=set)
-    found: set[str] = field(default_factory=set)
+    matched: set[str] = field(default_factory=set)
     depth: int = 0
     open: bool = False
 
@@ -63,7 +63,7 @@ class Recomputation:
         here = ".".join(path)
         self.seen.add(here)
         picked = {name for name in self.names if is_named(here, name)}
-        self.found |= picked
+        self.matched |= picked
         return bool(picked)
 
     @contextmanager
@@ -87,7 +87,7 @@ class Recomputation:
             raise SettingError(
                 "checkpoint by blocks needs a model of equal blocks: name the parts to recompute instead"
             )
-        for name in sorted(self.names - self.found):
+        for name in sorted(self.names - self.matched):
             if name == SELECTIVE:
                 raise SettingError(
                     'checkpoint="selective" recomputes attention from its scores to mixed values, and scans, of which'
@@ -107,11 +107,11 @@ def is_named(path: str, name: str) -> bool:
     that is a number, which tells rounds of a part or modules of a list apart (``hidden1`` is all of ``hidden1`` and
     ``hidden1.2``). So a name means the same however many of its equal rounds were traced at once.
     """
-    given = name.split(".")
+    parts = name.split(".")
     words = path.split(".")
     if name.isdigit():  # says nothing without what it is a number of
-        return words == given
-    return _ends_in(words, given)
+        return words == parts
+    return _ends_in(words, parts)
 
 
 def paths_to(path: str) -> list[str]:
@@ -120,15 +120,15 @@ def paths_to(path: str) -> list[str]:
     return [".".join(words[:end]) for end in range(1, len(words) + 1)]
 
 
-def _ends_in(words: Sequence[str], given: Sequence[str]) -> bool:
-    """Whether a path's words end in those given, words left out as `is_named` says; in as many steps as both have."""
-    left = {len(given)}  # how many of those given may be left to find before the words so far
+def _ends_in(words: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether a path ends in the parts of a name, words left out as `is_named` says; in as many steps as both have."""
+    open_parts = {len(parts)}  # how many parts of the name may be left to match before the words so far
     for word in reversed(words):
-        if 0 in left:
+        if 0 in open_parts:
             break
-        found = {number - 1 for number in left if given[number - 1] in (word, *_unnumbered(word))}
-        left = found | left if _is_number(word) or word == GROUP else found
-    return 0 in left
+        matched = {number - 1 for number in open_parts if parts[number - 1] in (word, *_unnumbered(word))}
+        open_parts = matched | open_parts if _is_number(word) or word == GROUP else matched
+    return 0 in open_parts
 
 
 def _is_number(word: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Protocol
 from costmodel.graph.tensor import Block, Call, Tensor
 
 
-class Retracing(Protocol):
+class TapeRetracer(Protocol):
     """What the calls of a tape are handed to, in order or from the last to the first."""
 
     def call(self, call: Call) -> object:
@@ -22,14 +22,14 @@ class Retracing(Protocol):
         ...
 
 
-class Interpreter(Retracing, Protocol):
+class TapeInterpreter(TapeRetracer, Protocol):
     """What all entries of a tape are handed to, in order."""
 
     def bind(self, target: Tensor, source: Tensor) -> object:
         """A tensor stands for another: for one that it is a view of, or one that a round of a block hands on."""
 
 
-def replay(block: Block, interpreter: Interpreter) -> None:
+def replay(block: Block, interpreter: TapeInterpreter) -> None:
     """Walk a block: each call, each view, and the rounds of each block within that the interpreter asks for.
 
     The first round is handed the block's source, each later one the exit of the round before; what reads the block's
@@ -51,7 +51,7 @@ def replay(block: Block, interpreter: Interpreter) -> None:
             interpreter.bind(entry.y, entry.x)
 
 
-def retrace(block: Block, interpreter: Retracing) -> None:
+def retrace(block: Block, interpreter: TapeRetracer) -> None:
     """Walk a block from its end to its start: each call, and the rounds of each block within."""
     for entry in reversed(block.entries):
         if isinstance(entry, Call):

@@ -13,9 +13,8 @@ from costmodel.graph.tensor import (
     Alias,
     Block,
     Call,
-    Device,
     Origin,
-    Recorded,
+    RecordedPhase,
     Role,
     Shape,
     Storage,
@@ -25,12 +24,13 @@ from costmodel.graph.tensor import (
 from costmodel.symbolic.sizes import LARGEST_SIZE, product
 from costmodel.training.dtypes import FLOATS, Dtype
 from costmodel.training.precision import FP32, Precision
+from costmodel.training.settings import Device
 
 MOST_CALLS = 5_000
 """A graph with more layer calls, repeats folded, is refused: no network has them, and a runaway file does."""
 
 
-class Adaptation(Protocol):
+class WeightAdaptation(Protocol):
     """Which weights are trained, and what is added to a layer's output for it."""
 
     @property
@@ -89,7 +89,7 @@ class Tape:
         precision: Precision = FP32,
         cast: Callable[[Dtype], Callable[..., Tensor]] | None = None,
         recomputation: Recomputation | None = None,
-        adaptation: Adaptation | None = None,
+        adaptation: WeightAdaptation | None = None,
     ) -> None:
         self.training = training
         self.device: Device = device
@@ -104,7 +104,7 @@ class Tape:
         self.buffers: dict[Storage, Tensor] = {}
         self.inputs: dict[Storage, Tensor] = {}
         self.outputs: tuple[Tensor, ...] = ()
-        self.phase: Recorded = "forward"
+        self.phase: RecordedPhase = "forward"
         self.grad = True
         self.caches: dict[Storage, Tensor] = {}
         self.cached: list[Cached] = []

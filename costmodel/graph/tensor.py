@@ -59,7 +59,7 @@ class Storage:
         return [leaf for part in self.parts for leaf in part.leaves()]
 
 
-class Layout(NamedTuple):
+class RoundLayout(NamedTuple):
     """What must agree for one block to be repeated on the output of another."""
 
     shape: Shape
@@ -116,9 +116,11 @@ class Tensor:
         return len(self.shape) == len(shape) and self.shape == shape
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RoundLayout:
         """All that a repeated block can see of its input."""
-        return Layout(self.shape, self.strides, self.storage.role, self.dtype, self.storage.origin, self.requires_grad)
+        return RoundLayout(
+            self.shape, self.strides, self.storage.role, self.dtype, self.storage.origin, self.requires_grad
+        )
 
     def as_strided(self, shape: Shape, strides: Shape | None) -> Tensor:
         """The same storage seen with another shape: for the output of a layer, whose call is on the tape."""
@@ -214,8 +216,8 @@ def viewed_strides(shape: Shape, strides: Shape | None, new_shape: Shape) -> Sha
             return False
         if old > 0:
             run_size, run_stride = 1, strides[old - 1]
-    found = tuple(reversed(result))
-    return None if is_contiguous(new_shape, found) else found
+    new_strides = tuple(reversed(result))
+    return None if is_contiguous(new_shape, new_strides) else new_strides
 
 
 def broadcast(a: Shape, b: Shape, what: str) -> Shape:
@@ -234,8 +236,7 @@ def _joint(m: int, n: int) -> int:
     return n if m == 1 else m
 
 
-Device = Literal["gpu", "cpu"]
-Recorded = Literal["forward", "loss"]
+RecordedPhase = Literal["forward", "loss"]
 """Phases of a training step whose calls are recorded; those of backward follow from them."""
 
 
@@ -453,7 +454,7 @@ class Call:
         self.name = name
         self.block = tape.block
         self.part = tape.caller
-        self.phase: Recorded = tape.phase
+        self.phase: RecordedPhase = tape.phase
         self.weights: dict[str, Tensor] = {}
         self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
-from costmodel.cost.allocator import MEBIBYTE, Block, CachingAllocator, in_blocks, replay
+from costmodel.cost.allocator import MEBIBYTE, CachingAllocator, MemoryBlock, in_blocks, segment_bytes
 from costmodel.errors import SettingError
 from tests.strategies import questions
 
@@ -67,10 +67,10 @@ def test_a_rest_of_up_to_a_mebibyte_stays_with_a_large_tensor() -> None:
 def test_a_replay_gives_back_what_is_no_longer_alive() -> None:
     """By hand: tensors that each fill a segment of their own, alive from a first to a last moment."""
     large = 12 * MEBIBYTE
-    assert replay([], [(large, 0, 1), (large, 2, 3)]) == large
-    assert replay([], [(large, 0, 2), (large, 2, 3)]) == 2 * large
-    assert replay([], [(large, 2, 3), (large, 0, 1), (large, 4, 4)]) == large
-    assert replay([(large, 2), (0, 5)], [(large, 0, 0), (0, 0, 0), (large, 1, 1)]) == 3 * large
+    assert segment_bytes([], [(large, 0, 1), (large, 2, 3)]) == large
+    assert segment_bytes([], [(large, 0, 2), (large, 2, 3)]) == 2 * large
+    assert segment_bytes([], [(large, 2, 3), (large, 0, 1), (large, 4, 4)]) == large
+    assert segment_bytes([(large, 2), (0, 5)], [(large, 0, 0), (0, 0, 0), (large, 1, 1)]) == 3 * large
 
 
 def test_a_block_is_split_from_the_smallest_rest_that_its_pool_can_use() -> None:
@@ -87,8 +87,8 @@ def test_a_block_is_split_from_the_smallest_rest_that_its_pool_can_use() -> None
     sizes = [MEBIBYTE, MEBIBYTE - 512, 512]
     assert [small.take(size).size for size in sizes] == sizes
     assert small.reserved == 2 * MEBIBYTE
-    small.give_back(Block(MEBIBYTE, 0), MEBIBYTE)  # to the pool that it is of, for the next small tensor
-    assert small.take(MEBIBYTE) == Block(MEBIBYTE, 0)
+    small.give_back(MemoryBlock(MEBIBYTE, 0), MEBIBYTE)  # to the pool that it is of, for the next small tensor
+    assert small.take(MEBIBYTE) == MemoryBlock(MEBIBYTE, 0)
     assert small.reserved == 2 * MEBIBYTE
 
 

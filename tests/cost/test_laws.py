@@ -17,7 +17,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.cost.allocator import exactly
 from costmodel.cost.quantities import QUANTITIES, SUMMED
 from costmodel.cost.rows import Row
-from costmodel.cost.timeline import standing_of
+from costmodel.cost.timeline import persistent_bytes
 from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, LayerFlops, Tensor
@@ -57,7 +57,7 @@ def costs(model: Any, asked: Settings, kind: type[Tape]) -> dict[str, int]:
     tape = kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast)
     p = Prediction(model, asked, trace(model, asked, tape))
     return {quantity: p.value(quantity) for quantity in SUMMED} | {
-        "standing": standing_of(p.tape, asked, exactly),
+        "standing": persistent_bytes(p.tape, asked, exactly),
         "gradients": p.memory.gradients,
         "traffic": sum(row.forward_bytes for row in p.layers),
     }

@@ -15,7 +15,7 @@ from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.timeline import Step, Timeline, milestones
+from costmodel.cost.timeline import Timeline, TimelineStep, milestones
 from costmodel.display.units import binary_unit, show_bytes
 from costmodel.training.settings import Settings
 from tests.command import error_of, here, refused
@@ -30,7 +30,7 @@ def timeline(model: Any = SMALL, **settings: Any) -> Timeline:
     return predict(model, **{"batch": 2, **settings}).timeline
 
 
-def highest(steps: Iterable[Step]) -> dict[tuple[str, ...], int]:
+def highest(steps: Iterable[TimelineStep]) -> dict[tuple[str, ...], int]:
     """The most alive at any step of each layer, by phase and rounds."""
     totals: dict[tuple[str, ...], int] = {}
     for *key, alive in steps:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from costmodel.cost.rows import rows_of
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Device, Role, contiguous_strides
+from costmodel.graph.tensor import Role, contiguous_strides
 from costmodel.layers.base import Layer
+from costmodel.training.settings import Device
 
 from .measure import Cost, measure
 

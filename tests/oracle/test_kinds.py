@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
 from costmodel.layers.activation import ParametricRelu, Xielu
 from costmodel.layers.arithmetic import (
@@ -61,6 +60,7 @@ from costmodel.layers.shape import (
     TransposeLast,
 )
 from costmodel.symbolic.sizes import product
+from costmodel.training.settings import Device
 from tests.layers.device_kernels import check_kernels
 
 from . import models, single

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
 from costmodel.errors import SettingError
-from costmodel.graph.tensor import Device
+from costmodel.training.settings import Device
 
 from . import models
 from .measure import Cost, measure, meta, stated
