@@ -478,6 +478,11 @@ class Interval(NamedTuple):
     high: float
     effects: tuple[Effect, ...]
 
+    @property
+    def widest(self) -> tuple[Effect, ...]:
+        """The three that make it widest."""
+        return self.effects[:3]
+
 
 def interval(
     time: Callable[[Constants], Any],

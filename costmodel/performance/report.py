@@ -2,63 +2,94 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from costmodel.cost.question import heading
+from costmodel.architectures.base import BatchShape
 from costmodel.display.answer import Sheet
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
-from costmodel.performance.constants import UNITS, Effect, Source
+from costmodel.hardware.machine import Machine
+from costmodel.performance.breakdown import KernelTime, LayerTime, PhaseTime, StepBottleneck
+from costmodel.performance.constants import UNITS, Effect, Interval, Source
+from costmodel.performance.fusion import Fusion
+from costmodel.performance.laws import Tier
+from costmodel.training.settings import Settings
+from costmodel.training.stacks import Stack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from costmodel.performance.breakdown import KernelTime, LayerTime
-    from costmodel.performance.time import Time
-
 MOST_LAYERS = 8
 NAME = 34
-_LIMITS = {
+_BOTTLENECKS: dict[StepBottleneck, str] = {
     "compute": "bound by arithmetic",
     "memory": "bound by memory bandwidth",
     "overhead": "bound by the start of kernels",
     "host": "bound by the host, which starts kernels more slowly than they run",
 }
-_TIERS = {
+_TIERS: dict[Tier, str] = {
     "ceiling": "ceiling: from the datasheet alone, a lower bound that no run reaches",
     "typical": "typical: constants of the machine's family, none fitted to models",
     "calibrated": "calibrated: with constants measured on the machine",
 }
 
 
-def sheet(t: Time) -> Sheet:
+class TimeReport(NamedTuple):
+    """What there is to say of a time. title: of the model. peak: see `Time.peak`. needed_bytes: at the peak of memory.
+
+    runs_in: types without units, with those that they run in. eager_attention: whether scores are stored.
+    """
+
+    title: str
+    settings: Settings
+    batch_shape: BatchShape
+    machine: Machine
+    stack: Stack
+    tier: Tier
+    seconds: float
+    interval: Interval
+    samples_per_second: float
+    tokens_per_second: float | None
+    bound: StepBottleneck
+    mfu: float
+    hfu: float
+    peak: float
+    phases: list[PhaseTime]
+    layers: list[LayerTime]
+    fusions: list[Fusion]
+    needed_bytes: int
+    runs_in: dict[str, str]
+    eager_attention: bool
+
+
+def sheet(t: TimeReport) -> Sheet:
     """What there is to read."""
-    p, settings = t.prediction, t.prediction.settings
+    settings, shape = t.settings, t.batch_shape
     what = "step" if settings.training else "pass"
-    spread = "" if t.tier == "ceiling" else f" ({show_seconds(t.low)} to {show_seconds(t.high)})"
-    title = f"{printable(p.model.title)} on {printable(t.machine.name)}"
+    spread = "" if t.tier == "ceiling" else f" ({show_seconds(t.interval.low)} to {show_seconds(t.interval.high)})"
+    title = f"{printable(t.title)} on {printable(t.machine.name)}"
     verdict = f"{title}: {show_seconds(t.seconds)} a {what}{spread}"
-    asked = [settings.mode, f"batch {p.batch_shape.batch}"]
-    asked += [f"{settings.accumulate} micro-batches"] if settings.accumulate > 1 else []
-    asked += [f"seq {p.batch_shape.seq}"] if p.batch_shape.seq is not None else []
-    asked += ["image {}x{}".format(*p.batch_shape.image)] if p.batch_shape.image is not None else []
-    asked += [settings.policy.name, f"stack {t.stack.name}"]
+    question = [settings.mode, f"batch {shape.batch}"]
+    question += [f"{settings.accumulate} micro-batches"] if settings.accumulate > 1 else []
+    question += [f"seq {shape.seq}"] if shape.seq is not None else []
+    question += ["image {}x{}".format(*shape.image)] if shape.image is not None else []
+    question += [settings.policy.name, f"stack {t.stack.name}"]
     head = [
         verdict,
-        ", ".join(asked),
-        f"{_rates(t)}; {_LIMITS[t.bound]}",
+        ", ".join(question),
+        f"{_rates(t)}; {_BOTTLENECKS[t.bound]}",
         f"MFU {t.mfu:.1%}, HFU {t.hfu:.1%} of {show_rate(t.peak)}FLOP/s",
     ]
     return Sheet(head, _tables(t), _warnings(t), _notes(t))
 
 
-def _rates(t: Time) -> str:
+def _rates(t: TimeReport) -> str:
     rates = f"{show_few(t.samples_per_second)} samples/s"
     return rates if t.tokens_per_second is None else f"{rates}, {show_few(t.tokens_per_second)} tokens/s"
 
 
-def _tables(t: Time) -> list[Table]:
+def _tables(t: TimeReport) -> list[Table]:
     phases = [phase for phase in t.phases if phase.launches]
     rows: list[Cells] = [
         (
@@ -73,8 +104,8 @@ def _tables(t: Time) -> list[Table]:
     ]
     tables = [Table(("Phase", "time", "share", "device", "host", "launches"), rows)]
     largest = sorted(t.layers, key=lambda row: -row.seconds)[:MOST_LAYERS]
-    found: list[Cells] = [_layer(row) for row in largest]
-    tables.append(Table(("Layer (the longest)", "kind", "time", "share", "bound"), found, frozenset({0, 1, 4})))
+    layers: list[Cells] = [_layer(row) for row in largest]
+    tables.append(Table(("Layer (the longest)", "kind", "time", "share", "bound"), layers, frozenset({0, 1, 4})))
     if t.fusions:
         tables.append(_fusions(t))
     return tables
@@ -90,7 +121,7 @@ def _short(name: str, most: int) -> str:
     return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
-def _fusions(t: Time) -> Table:
+def _fusions(t: TimeReport) -> Table:
     largest = sorted(t.fusions, key=lambda fusion: -fusion.bytes)[:MOST_LAYERS]
     rows: list[Cells] = [
         (
@@ -105,30 +136,28 @@ def _fusions(t: Time) -> Table:
     return Table(("Fused (saving most)", "layers", "times", "launches", "traffic"), rows)
 
 
-def _warnings(t: Time) -> list[str]:
-    said = []
-    peak = int(t.prediction.memory.peak)
-    if peak > t.machine.memory:
-        said.append(f"needs {show_bytes(peak)}, and {t.machine.name} has {show_bytes(t.machine.memory)}")
-    for dtype, other in t.runs_in.items():
-        said.append(f"{t.machine.name} has no units for {dtype}, which runs in {other}")
-    return said
+def _warnings(t: TimeReport) -> list[str]:
+    warnings = [
+        f"{t.machine.name} has no units for {dtype}, which runs in {other}" for dtype, other in t.runs_in.items()
+    ]
+    if t.needed_bytes <= t.machine.memory:
+        return warnings
+    return [f"needs {show_bytes(t.needed_bytes)}, and {t.machine.name} has {show_bytes(t.machine.memory)}", *warnings]
 
 
-def _notes(t: Time) -> list[str]:
+def _notes(t: TimeReport) -> list[str]:
     notes = [f"{_TIERS[t.tier]}; stack: {t.stack.source}"]
-    p = t.prediction
-    if p.model.HAS_ATTENTION and p.settings.attention == "eager":
+    if t.eager_attention:
         notes.append("attention is eager, as asked: scores are stored; what frameworks run is attention='flash'")
     if t.tier != "ceiling":
         notes.append("range: holds about four of five measured runs; what makes it widest:")
-        notes += [_effect(effect, t) for effect in t.widest]
+        notes += [_effect(effect, t.seconds) for effect in t.interval.widest]
         notes.append("One measured step narrows it: costmodel machines fit.")
     return notes
 
 
-def _effect(effect: Effect, t: Time) -> str:
-    faster, slower = effect.low / t.seconds - 1, effect.high / t.seconds - 1
+def _effect(effect: Effect, seconds: float) -> str:
+    faster, slower = effect.low / seconds - 1, effect.high / seconds - 1
     of = effect.constant
     return (
         f"- {UNITS[effect.name].partition(' [')[0]}: {_number(of.typical)} ({_number(of.low)} to {_number(of.high)}) "
@@ -144,23 +173,17 @@ def _number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def roofline(t: Time, dark: bool = False) -> Figure:
+def roofline(title: str, machine: Machine, peak: float, kernels: list[KernelTime], *, dark: bool = False) -> Figure:
     """Every kernel that computes: its rate over its intensity, as large as its share of the device's time."""
-    return picture(chart_of(t), "roofline", dark)
-
-
-def chart_of(t: Time) -> Chart:
-    """What is drawn: kernels of one layer and name together."""
-    ceilings = [Ceiling("products", "compute", t.peak)]
-    if (vector := t.machine.vector_peak()) < t.peak:
+    ceilings = [Ceiling("products", "compute", peak)]
+    if (vector := machine.vector_peak()) < peak:
         ceilings.append(Ceiling("vectors", "compute", vector))
-    ceilings.append(Ceiling("memory", "memory", t.machine.bandwidth))
-    drawn = [kernel for kernel in t.kernels if kernel.intensity and kernel.seconds]
+    ceilings.append(Ceiling("memory", "memory", machine.bandwidth))
+    drawn = [kernel for kernel in kernels if kernel.intensity and kernel.seconds]
     dots = sorted(map(_dot, drawn), key=lambda dot: -dot.share)
-    still = sum(kernel.share for kernel in t.kernels if not kernel.intensity)
+    still = sum(kernel.share for kernel in kernels if not kernel.intensity)
     left_out = f"kernels that only move take {still:.0%} of the time" if still else ""
-    title = f"{heading(t.prediction.model, t.prediction.settings)} on {t.machine.name}"
-    return Chart(title, tuple(ceilings), tuple(dots), "", left_out, measured=False)
+    return picture(Chart(title, tuple(ceilings), tuple(dots), "", left_out, measured=False), "roofline", dark)
 
 
 def _dot(kernel: KernelTime) -> Dot:

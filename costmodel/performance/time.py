@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from costmodel.cost.costs import Costs
+from costmodel.cost.question import heading
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.document import parse
@@ -172,7 +173,7 @@ class Time(Answer):
     @property
     def widest(self) -> tuple[Effect, ...]:
         """The three constants that make the range widest."""
-        return self.interval.effects[:3]
+        return self.interval.widest
 
     @property
     def forward_seconds(self) -> float:
@@ -327,7 +328,8 @@ class Time(Answer):
         from costmodel.display.figures import save
         from costmodel.performance.report import roofline
 
-        return save(roofline(self, dark), path)
+        title = f"{heading(self.prediction.model, self.prediction.settings)} on {self.machine.name}"
+        return save(roofline(title, self.machine, self.peak, self.kernels, dark=dark), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question, then the answer [s]."""
@@ -362,9 +364,32 @@ class Time(Answer):
 
     def sheet(self) -> Sheet:
         """See `performance.report`."""
-        from costmodel.performance.report import sheet
+        from costmodel.performance.report import TimeReport, sheet
 
-        return sheet(self)
+        p = self.prediction
+        report = TimeReport(
+            title=self.title,
+            settings=p.settings,
+            batch_shape=p.batch_shape,
+            machine=self.machine,
+            stack=self.stack,
+            tier=self.tier,
+            seconds=self.seconds,
+            interval=self.interval,
+            samples_per_second=self.samples_per_second,
+            tokens_per_second=self.tokens_per_second,
+            bound=self.bound,
+            mfu=self.mfu,
+            hfu=self.hfu,
+            peak=self.peak,
+            phases=self.phases,
+            layers=self.layers,
+            fusions=self.fusions,
+            needed_bytes=int(p.memory.peak),
+            runs_in=self.runs_in,
+            eager_attention=p.model.HAS_ATTENTION and p.settings.attention == "eager",
+        )
+        return sheet(report)
 
     def __str__(self) -> str:
         with written_for(page()._replace(columns=min(page().columns or COLUMNS, COLUMNS))):

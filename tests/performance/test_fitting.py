@@ -27,7 +27,7 @@ def rows(machine: str, **constants: float) -> list[str]:
     device = cm.load_machine(machine)
     found = []
     for row in ROWS:
-        time = measured_step(f"{row}: 1 s").prediction.on(device)
+        time = cm.time_on(measured_step(f"{row}: 1 s").prediction, device)
         found.append(f"{row}: {time.seconds_with(typical(device).changed(**constants)):.9f} s")
     return found
 
@@ -40,7 +40,7 @@ def test_one_step_gives_one_number_that_reproduces_it(factor: float) -> None:
     assert fit.calibration.constants == {"conditions": pytest.approx(factor, rel=1e-3)}
     (time,) = fit.after
     assert time.seconds == pytest.approx(fit.steps[0].seconds, rel=1e-4)
-    plain = fit.steps[0].prediction.on("h100-sxm")
+    plain = cm.time_on(fit.steps[0].prediction, "h100-sxm")
     assert time.high / time.low < plain.high / plain.low
     assert time.high / time.seconds < 1.1
 
