@@ -19,10 +19,10 @@ from costmodel.layers.activation import Relu, Tanh
 from costmodel.layers.arithmetic import Add, Clamp, Divide, LayerScale, Multiply, Scale, Shift, Subtract, Unread
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.function import Pointwise
-from costmodel.layers.indexing import Made, Parameter
+from costmodel.layers.indexing import Computed, Parameter
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.reduction import Reduce
-from costmodel.layers.shape import Copied, Joined, Part, Permute, Slice
+from costmodel.layers.shape import AsStrided, Cat, Copy, Permute, Slice
 from costmodel.symbolic.sizes import peek
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -47,7 +47,7 @@ class Streams:
         d = self.altup.layer_width
         wide = layers * d
         # Tokens beyond the table have its first row: two comparisons and a choice.
-        rows = Made((b, t), "index", 3)(tokens, name="layer_tokens")
+        rows = Computed((b, t), "index", 3)(tokens, name="layer_tokens")
         vocab = model.vocab if self.altup.layer_vocab is None else self.altup.layer_vocab
         table = Scale(math.sqrt(peek(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
         made = Linear(wide, bias=False)(x, name="to_layers")
@@ -65,7 +65,7 @@ class Streams:
         size = _size(x)
         others = [_as_large(Linear(shape[-1], bias=False)(x, name=f"stream{i}"), size) for i in range(1, n)]
         parts = [y.view((1, *shape)) for y in (x, *others)]
-        return Joined((n, *shape))(*parts, name="streams")
+        return Cat((n, *shape))(*parts, name="streams")
 
     def merged(self, x: Tensor) -> Tensor:
         """(streams, batch, T, width) → (batch, T, width): the mean of the first and of projections of the others.
@@ -79,7 +79,7 @@ class Streams:
             for i in range(1, self.streams)
         ]
         parts = [y.view((1, *y.shape)) for y in (first, *made)]
-        return Reduce("mean", first.shape)(Joined(x.shape)(*parts, name="joined_streams"), name="mean_of_streams")
+        return Reduce("mean", first.shape)(Cat(x.shape)(*parts, name="joined_streams"), name="mean_of_streams")
 
     def block(self, x: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
         """One block, (streams, batch, T, width) → the same."""
@@ -116,7 +116,7 @@ class Streams:
             y = Permute((3, 0, 1, 2))(Matmul()(turned, of, name="predictions"), name="by_stream")
             y = Add()(y, x, name="add_streams")
             in_order = is_contiguous(y.shape, y.strides)
-            return (y if in_order else Copied(y.shape)(y, name="in_order")), router
+            return (y if in_order else Copy(y.shape)(y, name="in_order")), router
 
     def _laurel(self, x: Tensor) -> Tensor:
         with x.tape.scope("laurel"):
@@ -133,7 +133,7 @@ class Streams:
         with x.tape.scope("correct"):
             said = self._modalities(made, router)
             missed = Subtract()(made, _stream(x, 0), name="innovation")
-            missed = Copied((n, b, t, d))(missed.view((1, b, t, d)), name="repeat_innovation")
+            missed = Copy((n, b, t, d))(missed.view((1, b, t, d)), name="repeat_innovation")
             weight = None
             if self.altup.clipped and x.tape.training:
                 bounded = Parameter((n, n))
@@ -150,8 +150,8 @@ class Streams:
         n, b, t, d = x.shape
         p = self.altup.layer_width
         with x.tape.scope("token"):
-            head, rest = (Part((m, b, t, d), contiguous_strides(x.shape))(x) for m in (1, n - 1))
-            gate = Copied((b, t, d))(head.view((b, t, d)), name="copy")
+            head, rest = (AsStrided((m, b, t, d), contiguous_strides(x.shape))(x) for m in (1, n - 1))
+            gate = Copy((b, t, d))(head.view((b, t, d)), name="copy")
             if self.altup.output_scale:
                 rows = gate.view((b * t, d))
                 gate = LayerScale()(rows, name="scale").view((b, t, d))
@@ -161,7 +161,7 @@ class Streams:
             own = Slice(p)(self.given, name="own")
             y = Linear(d, bias=False)(Multiply()(gate, own, name="gated"), name="project")
             others = Add()(rest, normed(self.model, y, "norm"), name="add")
-            return Joined(x.shape)(head, others, name="streams")
+            return Cat(x.shape)(head, others, name="streams")
 
 
 def largest(x: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ def largest(x: Tensor) -> Tensor:
 def _stream(x: Tensor, number: int) -> Tensor:
     """One stream of (streams, batch, T, width), seen where it is."""
     shape = x.shape[1:]
-    return Part(shape, contiguous_strides(shape))(x, name=f"stream_{number}")
+    return AsStrided(shape, contiguous_strides(shape))(x, name=f"stream_{number}")
 
 
 def _mean_square(x: Tensor) -> Tensor:

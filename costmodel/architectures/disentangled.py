@@ -9,9 +9,9 @@ from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add
-from costmodel.layers.indexing import Chosen, Made, Parameter
+from costmodel.layers.indexing import Computed, Gather, Parameter
 from costmodel.layers.linear import Linear, Matmul
-from costmodel.layers.shape import Copied, SplitHeads, TransposeLast
+from costmodel.layers.shape import Copy, SplitHeads, TransposeLast
 
 Stored = Mapping[str, Mapping[str, Tensor]]
 """Weights and biases of the tokens' projections, by name."""
@@ -24,7 +24,7 @@ class Distances:
         assert model.disentangled is not None
         table = tape.record(Parameter((2 * model.disentangled.size, model.width)), (), "distances", None)
         self.table = normed(model, table, "distances_norm") if model.disentangled.norm else table
-        self.of_pairs = tape.record(Made((1, 1, seq, seq), "index"), (), "distances_of_pairs", None)
+        self.of_pairs = tape.record(Computed((1, 1, seq, seq), "index"), (), "distances_of_pairs", None)
 
 
 def biases(model: TransformerSpec, distances: Distances, query: Tensor, key: Tensor, stored: Stored) -> Tensor:
@@ -56,12 +56,12 @@ def _projected(model: TransformerSpec, table: Tensor, like: Tensor, name: str, s
     bias = not part.shared or "bias" in stored[name]
     wide = Linear(h * d, bias=bias)(table, name=f"distance_{name}", tied=stored[name] if part.shared else None)
     heads = SplitHeads(h)(wide, name=f"split_distance_{name}")
-    return Copied((b, h, table.shape[1], d))(heads, name=f"repeat_distance_{name}")
+    return Copy((b, h, table.shape[1], d))(heads, name=f"repeat_distance_{name}")
 
 
 def _given(model: TransformerSpec, distances: Distances, x: Tensor, of: Tensor, name: str) -> Tensor:
     """Scores of (batch, heads, T, d) and all distances, and of those the one of each pair."""
     b, h, t, _ = x.shape
     scores = Matmul()(x, TransposeLast()(of), name=name)
-    index = Made((1, 1, t, t), "index", 2)(distances.of_pairs, name=f"{name}_index")
-    return Chosen((b, h, t, t), whole=True)(scores, index.view((b, h, t, t), (0, 0, t, 1)), name=f"{name}_of_pairs")
+    index = Computed((1, 1, t, t), "index", 2)(distances.of_pairs, name=f"{name}_index")
+    return Gather((b, h, t, t), whole=True)(scores, index.view((b, h, t, t), (0, 0, t, 1)), name=f"{name}_of_pairs")

@@ -21,7 +21,7 @@ from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.reduction import Cumulate, Reduce
 from costmodel.layers.resize import Pad
 from costmodel.layers.scan import DeltaScan, SolveTriangular
-from costmodel.layers.shape import Copied, Join, Slice, TransposeLast
+from costmodel.layers.shape import Copy, Join, Slice, TransposeLast
 from costmodel.symbolic.sizes import ceil_div, exact_div
 
 
@@ -69,7 +69,7 @@ def _by_head(
     """The same as (b, heads, T, d) and (b, heads, T), queries and keys of length one."""
     (b, t, h, _), k = value.shape, spec.key_size
     if query.shape[2] != h:
-        query, key = (Copied((b, t, h, k))(y, name=f"repeat_{name}") for name, y in (("query", query), ("key", key)))
+        query, key = (Copy((b, t, h, k))(y, name=f"repeat_{name}") for name, y in (("query", query), ("key", key)))
     query, key, value = (y.permute((0, 2, 1, 3)) for y in (query, key, value))
     decay, learning = (y.permute((0, 2, 1)) for y in (decay, learning))
     return Scale(0.1)(_unit(query, "query"), name="scale_query"), _unit(key, "key"), value, decay, learning
@@ -99,7 +99,7 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     c = ceil_div(t, n)
     whole = c * n == t
     query, key, value, learning, decay = (
-        (Copied(y.shape, ordered=True) if whole else Pad(shape=(b, h, c * n, *y.shape[3:])))(y, name=f"pad_{name}")
+        (Copy(y.shape, ordered=True) if whole else Pad(shape=(b, h, c * n, *y.shape[3:])))(y, name=f"pad_{name}")
         for name, y in (
             ("query", query),
             ("key", key),
@@ -139,7 +139,7 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     y = Slice(t, axis=2)(y, name="crop").permute((0, 2, 1, 3))
     # Of one chunk columns still come first, which ``Tensor.to`` takes for channels last, and copies.
     if c == 1 and h > 1 and not is_contiguous(y.shape, y.strides):
-        return Copied(y.shape)(y, name="in_order")
+        return Copy(y.shape)(y, name="in_order")
     return y
 
 

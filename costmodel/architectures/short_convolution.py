@@ -8,7 +8,7 @@ from costmodel.architectures.state_space import causal
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Multiply
 from costmodel.layers.linear import Linear
-from costmodel.layers.shape import Copied, Slice, TransposeLast
+from costmodel.layers.shape import Copy, Slice, TransposeLast
 
 
 def short_convolution(spec: ShortConvolution, states: States, x: Tensor) -> Tensor:
@@ -19,4 +19,4 @@ def short_convolution(spec: ShortConvolution, states: States, x: Tensor) -> Tens
         before, after, y = (Slice(d, n * d, axis=1)(joint, name=name) for n, name in enumerate(("gate", "open", "x")))
         y = causal(Multiply()(before, y, name="gated"), spec.size, states, bias=spec.bias)
         y = TransposeLast()(Multiply()(after, y, name="opened"), name="tokens")
-        return Linear(d, bias=spec.bias)(Copied(y.shape)(y, name="in_order"), name="out")
+        return Linear(d, bias=spec.bias)(Copy(y.shape)(y, name="in_order"), name="out")

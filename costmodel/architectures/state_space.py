@@ -26,13 +26,13 @@ from costmodel.layers.arithmetic import Add, Cast, Clamp, Multiply, Subtract
 from costmodel.layers.attention import Mask
 from costmodel.layers.conv import Convolve
 from costmodel.layers.function import Pointwise
-from costmodel.layers.indexing import Made, Parameter
+from costmodel.layers.indexing import Computed, Parameter
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.reduction import Cumulate
 from costmodel.layers.resize import Pad
 from costmodel.layers.scan import SelectiveScan
-from costmodel.layers.shape import Copied, Join, Joined, Part, Slice, TransposeLast
+from costmodel.layers.shape import AsStrided, Cat, Copy, Join, Slice, TransposeLast
 from costmodel.symbolic.sizes import ceil_div, exact_div, product
 from costmodel.training.dtypes import Dtype
 
@@ -111,7 +111,7 @@ def _mamba(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     rates = parameter(x.tape, "decay_log", inner, n)
     rates = Pointwise("neg")(Pointwise("exp")(rates, name="decay"), name="rates")
     steps = Linear(inner, bias=False)(steps, name="step")
-    steps = Copied((b, inner, t))(steps.permute((0, 2, 1)), name="steps_by_feature")
+    steps = Copy((b, inner, t))(steps.permute((0, 2, 1)), name="steps_by_feature")
     with x.tape.part("core"):
         asked = Selected(y, gate, rates, steps, writes, reads)
         y = (_select if states.steps(t) else _scan_selected)(spec, states, asked)
@@ -239,7 +239,7 @@ def _each_head(x: Tensor, heads: int, name: str) -> Tensor:
     """Of (b, 1, g, n) each head's, (b, heads, n) in one piece."""
     b, _, g, n = x.shape
     x = x.view((b, g, n), _without(x, 1))
-    return reshaped(x, (b * g * n,)) if g == heads else Copied((b, heads, n))(x, name=f"repeat_{name}")
+    return reshaped(x, (b * g * n,)) if g == heads else Copy((b, heads, n))(x, name=f"repeat_{name}")
 
 
 def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
@@ -249,9 +249,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     rates = Pointwise("neg")(Pointwise("exp")(parameter(tape, "decay_log", h), name="decay"), name="rates")
     steps = Pointwise("softplus")(Add()(steps, parameter(tape, "step_bias", h), name="add_step_bias"), name="softplus")
     steps = Clamp(0.0, math.inf)(steps, name="limit")
-    writes, reads = (
-        Copied((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads))
-    )
+    writes, reads = (Copy((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads)))
     skip = parameter(tape, "skip", h)
     skipped = Multiply()(skip.view((h, 1), (1, 1)), Pad(shape=(b, c * q, h, p))(x, name="pad_skip"), name="skipped")
     x = Multiply()(x, column(steps), name="stepped")
@@ -273,10 +271,10 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     passed = contracted("bclhp,bclhn->bchpn", x, left, "states")
     earlier = states.earlier(tape, (b, h, p, n), "state", STATE)
     if earlier is None:
-        first = tape.record(Made((b, 1, h, p, n)), (), "first_state", None)
+        first = tape.record(Computed((b, 1, h, p, n)), (), "first_state", None)
     else:
         first = typed(earlier, passed.dtype, "first_state").view((b, 1, h, p, n))
-    passed = Joined((b, c + 1, h, p, n), 1)(first, passed, name="join_states")
+    passed = Cat((b, c + 1, h, p, n), 1)(first, passed, name="join_states")
     last = last.view((b, h, c), strides_of(last)[:3])
     between = Pointwise("exp")(_sums(Pad(shape=(b, h, c + 1))(last, name="pad_last"), "between"), name="decay_between")
     between = between.permute((0, 3, 2, 1))  # (b, before, after, h)
@@ -290,7 +288,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     reached = Pointwise("exp")(total, name="decay_reached")
     far = contracted("bclhn,bchpn->bclhp", reads, passed, "far")
     far = Multiply()(far, column(reached.permute((0, 2, 3, 1))), name="decayed_far")
-    y = Copied((b, c, q, h, p))(Add()(near, far, name="add_far"), name="in_order")
+    y = Copy((b, c, q, h, p))(Add()(near, far, name="add_far"), name="in_order")
     y = Add()(reshaped(y, (b, c * q, h, p)), skipped, name="add_skipped")
     return Slice(t, axis=1)(y, name="crop")
 
@@ -298,7 +296,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
 def _sums(x: Tensor, name: str) -> Tensor:
     """Of (..., n) the sums from each place to each later one, (..., n, n); −∞ to earlier ones."""
     n, strides = x.shape[-1], strides_of(x)
-    x = Part((*x.shape, n), (*strides, 0))(x, name=f"{name}_spread")
+    x = AsStrided((*x.shape, n), (*strides, 0))(x, name=f"{name}_spread")
     for number in (1, 2):
         x = Mask()(x, upper(x.tape, n, f"{name}_mask_{number}"), name=f"{name}_masked_{number}")
         x = Cumulate()(x, name=f"{name}_sums") if number == 1 else x
@@ -307,9 +305,9 @@ def _sums(x: Tensor, name: str) -> Tensor:
 
 def upper(tape: Tape, n: int, name: str, made: int = 3) -> Tensor:
     """A mask of what is above the diagonal, made anew by so many operators."""
-    mask = tape.record(Made((n, n), "mask"), (), f"{name}_ones", None)
+    mask = tape.record(Computed((n, n), "mask"), (), f"{name}_ones", None)
     for number in range(1, made):
-        mask = Made((n, n), "mask", 1)(mask, name=f"{name}_{number}")
+        mask = Computed((n, n), "mask", 1)(mask, name=f"{name}_{number}")
     return mask
 
 
@@ -322,7 +320,7 @@ def column(x: Tensor) -> Tensor:
 def reshaped(x: Tensor, shape: Shape) -> Tensor:
     """`x` in another shape: a view where memory order allows it, else a copy."""
     strides = viewed_strides(x.shape, x.strides, shape)
-    return Copied(shape)(x, name="copy") if strides is False else x.view(shape, strides)
+    return Copy(shape)(x, name="copy") if strides is False else x.view(shape, strides)
 
 
 def contracted(equation: str, a: Tensor, b: Tensor, name: str) -> Tensor:

@@ -32,7 +32,7 @@ from costmodel.layers.arithmetic import Add, Scale, Unread
 from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Prepend, TrainedPositions
 from costmodel.layers.indexing import Parameter
-from costmodel.layers.shape import Copied, Reshape, Slice, TransposeLast
+from costmodel.layers.shape import Copy, Reshape, Slice, TransposeLast
 
 PICTURE: Any = (3, 224, 224)
 """The image that most of these networks were trained on (ImageNet)."""
@@ -188,7 +188,7 @@ class VisionTransformer(Architecture):
         plain = encoder.with_values({"attention_dropout": 0.0})
         with x.tape.scope("pool"):
             token = x.tape.record(Parameter((1, 1, self.width)), (), "token", None)
-            token = Copied((x.shape[0], 1, self.width))(token, name="repeat")
+            token = Copy((x.shape[0], 1, self.width))(token, name="repeat")
             y = Mixer(plain, Tables(plain, x.tape, 1, attention), memory=x)(token)
             return Add()(y, feed_forward(plain, normed(plain, y, "norm")), name="add_mlp")
 

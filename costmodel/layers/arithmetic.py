@@ -217,7 +217,7 @@ class LayerScale(Unary):
         return product_gradients(call.operands(), call.y)
 
 
-class Chance(Unary):
+class RandomMask(Unary):
     """Abstract: y = x·m/(1 − p) with m random in {0, 1}; the identity in inference or for p = 0."""
 
     p: Probability
@@ -231,7 +231,7 @@ class Chance(Unary):
 
 
 @layer
-class Dropout(Chance):
+class Dropout(RandomMask):
     """y = x·m/(1 − p) with m random in {0, 1}; the identity in inference or for p = 0."""
 
     source = "y = x·m/(1 − p) (torch.nn.Dropout; Srivastava et al. 2014, §4); keeps m as bool on GPU, as numbers on CPU"
@@ -252,7 +252,7 @@ class Dropout(Chance):
             yield call.fresh("mask" if call.tape.device == "gpu" else "activation", *call.x.shape)
 
 
-class Noise(Chance):
+class BroadcastMask(RandomMask):
     """Abstract: m is smaller than x, and broadcast."""
 
     input_axes = "batch, channels, ..."
@@ -275,7 +275,7 @@ class Noise(Chance):
 
 
 @layer
-class ChannelDropout(Noise):
+class ChannelDropout(BroadcastMask):
     """Drops whole channels; m: (batch, C, 1, ...)."""
 
     source = "y = x·m/(1 − p), m per channel (torch.nn.Dropout2d; Tompson et al. 2015, §3.2)"
@@ -287,7 +287,7 @@ class ChannelDropout(Noise):
 
 
 @layer
-class StochasticDepth(Noise):
+class StochasticDepth(BroadcastMask):
     """Drops a residual branch of whole samples; m: (batch, 1, ...)."""
 
     source = "y = x·m/(1 − p), m per sample (torchvision.ops.StochasticDepth, mode 'row'; Huang et al. 2016, eq. 2)"
@@ -298,7 +298,7 @@ class StochasticDepth(Noise):
         return call.x.shape[:1]
 
 
-class Passed(Movement, Unary):
+class IdentityLike(Movement, Unary):
     """Abstract: y = x."""
 
     shared = True
@@ -308,14 +308,14 @@ class Passed(Movement, Unary):
 
 
 @layer
-class Identity(Passed):
+class Identity(IdentityLike):
     """y = x."""
 
     source = "y = x (torch.nn.Identity)"
 
 
 @layer
-class Unread(Passed):
+class Unread(IdentityLike):
     """y = x, beside a vector of `features` weights that nothing reads: no gradient comes to it."""
 
     source = "a torch.nn.Parameter that forward leaves alone: autograd gives it no gradient, optimizers no state"

@@ -43,7 +43,7 @@ class Parameter(KeepsNothing, OneKernel, Unbuffered):
 
 
 @layer
-class Made(Moving):
+class Computed(Moving):
     """Numbers that no gradient goes to: a range, a mask, indices worked out from others. `work`: per element."""
 
     source = "torch.arange, full, comparisons, logic, arithmetic on integers"
@@ -79,7 +79,7 @@ class Unknown(Moving):
 
 
 @layer
-class Chosen(Moving):
+class Gather(Moving):
     """Elements by index: y = x[i], the index being all inputs but the first. `whole`: x is kept too."""
 
     source = "torch.Tensor.__getitem__ by index, index_select, gather; dx[i] += g"
@@ -99,7 +99,7 @@ class Chosen(Moving):
 
 
 @layer
-class Placed(Moving):
+class Scatter(Moving):
     """A copy of x with other numbers at some places.
 
     valued: the second input has them. whole: they are kept too, if they need a gradient.
@@ -125,7 +125,7 @@ class Placed(Moving):
 
 
 @layer
-class Accumulated(Moving):
+class ScatterAdd(Moving):
     """A copy of x to which numbers s are added at places i. `whole`: s is kept, for its shape."""
 
     source = "torch.Tensor.index_add, scatter_add; dx = g, ds = g[i]"
@@ -154,7 +154,7 @@ class Accumulated(Moving):
 
 
 @layer
-class Combined(KeepsInputsAndOutput, Moving):
+class ScatterReduce(KeepsInputsAndOutput, Moving):
     """A copy of x in which numbers s are combined at places i: by a sum, a product, a mean, the largest or smallest.
 
     included: x's own number is one of those that are combined.

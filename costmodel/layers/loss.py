@@ -282,7 +282,7 @@ class Compared(InnerLoss):
 
 
 @layer
-class Picked(Shaped, InnerLoss):
+class NllLoss(Shaped, InnerLoss):
     """−x[target], x: (batch, classes, ...) of logarithms: of each row, or the mean or sum. `shape`: of the result."""
 
     source = "torch.nn.functional.nll_loss; keeps x, the target, weights of classes and the total weight"

@@ -215,7 +215,7 @@ class Moving(Movement):
 
 
 @layer
-class Part(View):
+class AsStrided(View):
     """A part of a tensor along one axis, or one seen several times: other sizes over the same memory.
 
     piece: whether it is one of several that are split off at once, whose gradients are joined at once too; the gradient
@@ -255,7 +255,7 @@ def _overlaps(shape: Shape, strides: Shape | None) -> bool:
 
 
 @layer
-class Joined(Joining, Moving):
+class Cat(Joining, Moving):
     """Tensors one after another along an axis."""
 
     source = "torch.cat, torch.stack; each gradient is a slice of the incoming one"
@@ -275,7 +275,7 @@ class Joined(Joining, Moving):
 
 
 @layer
-class Copied(Moving):
+class Copy(Moving):
     """The same numbers in memory of their own, contiguous or in the input's order.
 
     moved: whether they are in other places, so that backward copies too, to have them back.

@@ -24,7 +24,7 @@ class Parameter(Kernel):
         return weight
 
 
-class Made(Kernel):
+class Computed(Kernel):
     """A range, or the comparison of each element with a number."""
 
     def case(self, draw: Draw) -> Case:
@@ -43,7 +43,7 @@ class Made(Kernel):
         return np.maximum(inputs[0] - 1, 0) != 0 if inputs else np.indices((p.y.size,)).reshape(p.y.shape)
 
 
-class Chosen(Kernel):
+class Gather(Kernel):
     """Places of the first axis."""
 
     def case(self, draw: Draw) -> Case:
@@ -63,7 +63,7 @@ class Chosen(Kernel):
         return np.eye(len(x))[places] @ x
 
 
-class Placed(Kernel):
+class Scatter(Kernel):
     """One place of the first axis gets other numbers, or a constant."""
 
     def case(self, draw: Draw) -> Case:
@@ -90,7 +90,7 @@ class Placed(Kernel):
         return np.concatenate([x[:place], row, x[place + 1 :]])
 
 
-class Accumulated(Kernel):
+class ScatterAdd(Kernel):
     """Rows are added to places of the first axis, several to one or none."""
 
     def case(self, draw: Draw) -> Case:
@@ -111,7 +111,7 @@ class Accumulated(Kernel):
         return x + np.eye(len(x))[places].T @ rows
 
 
-class Combined(Kernel):
+class ScatterReduce(Kernel):
     """By a product: rows, of numbers that are not 0, multiply places of the first axis, several one or none."""
 
     def case(self, draw: Draw) -> Case:

@@ -209,7 +209,7 @@ class Compared(Kernel):
         return {"none": each, "mean": np.average(each), "sum": np.sum(each)}[p.kind.reduction]
 
 
-class Picked(Kernel):
+class NllLoss(Kernel):
     """The mean, or each row's."""
 
     def case(self, draw: Draw) -> Case:

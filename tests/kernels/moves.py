@@ -135,7 +135,7 @@ class Concat(Kernel):
         return np.stack(channels, axis=1)
 
 
-class Part(Kernel):
+class AsStrided(Kernel):
     """A slice, an expansion of an axis, or windows of the last axis that may overlap."""
 
     def case(self, draw: Draw) -> Case:
@@ -173,7 +173,7 @@ class Part(Kernel):
         return np.lib.stride_tricks.as_strided(x, p.kind.shape, strides)
 
 
-class Copied(Kernel):
+class Copy(Kernel):
     """As it is, rolled, or repeated."""
 
     def case(self, draw: Draw) -> Case:
@@ -197,7 +197,7 @@ class Copied(Kernel):
         return np.roll(np.tile(x, (p.kind.shape[0] // x.shape[0], 1)), 1, axis=0)
 
 
-class Joined(Kernel):
+class Cat(Kernel):
     """Along the second axis."""
 
     def case(self, draw: Draw) -> Case:

@@ -597,8 +597,19 @@ def broadcasting(draw: st.DrawFn) -> tuple[single.Given, single.Given]:
 
 
 IMPORTED = {
-    *("pointwise", "gated", "reduce", "cumulate", "compared", "picked", "batchnorm_fixed", "parameter", "made"),
-    *("part", "copied", "joined", "chosen", "placed", "unknown", "accumulated", "combined", "add_quotient", "cumprod"),
+    *("pointwise", "gated", "reduce", "cumulate", "compared", "nll_loss", "batchnorm_fixed", "parameter", "computed"),
+    *(
+        "as_strided",
+        "copy",
+        "cat",
+        "gather",
+        "scatter",
+        "unknown",
+        "scatter_add",
+        "scatter_reduce",
+        "add_quotient",
+        "cumprod",
+    ),
     *(
         "lstm",
         "gru",

@@ -40,9 +40,9 @@ ROWS = {"pointwise": "pointwise pow"}
 """Of kinds that a table tells apart, the function whose kernel is beside."""
 BESIDE = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.beside)
 UNDETERMINED = {
-    *("power", "extreme", "bounded", "gated", "reduce", "cumulate", "compared", "picked"),
-    *("parameter", "part", "copied", "joined", "chosen", "placed", "made", "unknown"),
-    *("convolve", "columns", "add_quotient", "accumulated", "combined", "cumprod"),
+    *("power", "extreme", "bounded", "gated", "reduce", "cumulate", "compared", "nll_loss"),
+    *("parameter", "as_strided", "copy", "cat", "gather", "scatter", "computed", "unknown"),
+    *("convolve", "columns", "add_quotient", "scatter_add", "scatter_reduce", "cumprod"),
     *("affine_grid", "grid_sample", "window_mean", "log_cumsum_exp", "embedding_bag", "grouped_matmul"),
 }
 """Kinds that stand for an operator of PyTorch, whose constants, axes or places they do not hold."""
@@ -54,7 +54,7 @@ SEED = st.integers(0, 99)
 
 REFUSED = (*MIXERS, "disentangled", "altup")
 """Modules of what mixes tokens in another way, or holds several streams, which is refused by name."""
-OF_REFUSED = {"compared", "parameter", "copied"}
+OF_REFUSED = {"compared", "parameter", "copy"}
 """Kinds of losses and of pooling by attention, which are refused by name."""
 
 

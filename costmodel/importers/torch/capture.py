@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.importers.torch.program import SIZE, TENSOR, Given, Made, Program, Step, Tree, Weight
+from costmodel.importers.torch.program import SIZE, TENSOR, Given, Program, Step, StepOutput, Tree, Weight
 from costmodel.importers.torch.rules import load_rules
 
 IDLE = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"})
@@ -78,7 +78,7 @@ class Capture:
             elif kind == "USER_INPUT":
                 self.inputs[node.name] = Given(node.name, self._shape(value), dtype_name(value.dtype))
             else:
-                made = Made(node.name, self._shape(value), dtype_name(value.dtype))
+                made = StepOutput(node.name, self._shape(value), dtype_name(value.dtype))
                 self.steps.append(Step("constant", (), node.name, {}, (made,), grad=False))
 
     def _walk(self, graph: Any, *, grad: bool) -> list[tuple[Any, str]]:
@@ -131,16 +131,16 @@ class Capture:
         self._called.update(_callers(node))
         self.steps.append(Step(plain, _path(node), node.name, args, makes, changed, grad))
 
-    def _makes(self, node: Any, value: Any) -> tuple[Made, ...]:
+    def _makes(self, node: Any, value: Any) -> tuple[StepOutput, ...]:
         if hasattr(value, "shape"):
             self._names[node] = {TENSOR: self._unique(node.name)}
-            return (Made(self._names[node][TENSOR], self._shape(value), dtype_name(value.dtype)),)
+            return (StepOutput(self._names[node][TENSOR], self._shape(value), dtype_name(value.dtype)),)
         if not isinstance(value, list | tuple):
             return ()
         unique = self._unique(node.name)
         self._names[node] = [{TENSOR: f"{unique}.{n}"} for n in range(len(value))]
         found = [(f"{unique}.{n}", one) for n, one in enumerate(value) if hasattr(one, "shape")]
-        return tuple(Made(name, self._shape(one), dtype_name(one.dtype)) for name, one in found)
+        return tuple(StepOutput(name, self._shape(one), dtype_name(one.dtype)) for name, one in found)
 
     def _unique(self, name: str) -> str:
         """A name that no tensor has: nested graphs name theirs anew."""

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError, shown
 from costmodel.graph.tensor import Role, Shape, Tensor, viewed_strides
-from costmodel.importers.torch.program import SIZE, TENSOR, Step, evaluate
-from costmodel.importers.torch.program import Made as MadeTensor
+from costmodel.importers.torch.program import SIZE, TENSOR, Step, StepOutput, evaluate
 from costmodel.layers.base import Layer
-from costmodel.layers.indexing import Made
-from costmodel.layers.shape import Copied, Part
+from costmodel.layers.indexing import Computed
+from costmodel.layers.shape import AsStrided, Copy
 from costmodel.symbolic.sizes import peek
 from costmodel.training.dtypes import Dtype
 
@@ -86,7 +85,7 @@ class OpCall:
         return [axis % max(len(x.shape), 1) for axis in (value if isinstance(value, list) else [value])]
 
     @property
-    def makes(self) -> MadeTensor:
+    def makes(self) -> StepOutput:
         """The first tensor that the step makes."""
         return self.step.makes[0]
 
@@ -108,7 +107,7 @@ class OpCall:
     def layer(self, kind: Layer, *inputs: Tensor, name: str = "", tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Record a layer under the step's name, or under one of its own."""
         y = self.tape.record(kind, inputs, name or self.step.name, tied)
-        if isinstance(kind, Made):
+        if isinstance(kind, Computed):
             y.requires_grad = False
         return y
 
@@ -117,15 +116,15 @@ class OpCall:
         return NoRuleError(f"{'.'.join((*self.step.path, self.step.name))}: {self.step.op} {why}", self.step.op)
 
     def part(self, x: Tensor, shape: Shape, strides: Shape, *, piece: bool = False) -> Tensor:
-        """A part of `x`, or `x` seen several times; `x` itself if nothing is left out. `piece`: as for `Part`."""
+        """A part of `x`, or `x` seen several times; `x` itself if nothing is left out. `piece`: as for `AsStrided`."""
         if x.has(shape):
             return x
-        return self.layer(Part(shape, strides, piece), x)
+        return self.layer(AsStrided(shape, strides, piece), x)
 
     def reshaped(self, x: Tensor, shape: Shape) -> Tensor:
         """`x` in another shape: a view where memory order allows it, else a copy."""
         strides = viewed_strides(x.shape, x.strides, shape)
-        return self.layer(Copied(shape), x) if strides is False else x.view(shape, strides)
+        return self.layer(Copy(shape), x) if strides is False else x.view(shape, strides)
 
 
 def last(x: Tensor, axis: int) -> Tensor:

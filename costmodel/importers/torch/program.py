@@ -79,7 +79,7 @@ class Given(NamedTuple):
     dtype: str
 
 
-class Made(NamedTuple):
+class StepOutput(NamedTuple):
     """A tensor that a step makes."""
 
     name: str
@@ -98,7 +98,7 @@ class Step(NamedTuple):
     path: tuple[str, ...]
     name: str
     args: dict[str, Any]
-    makes: tuple[Made, ...]
+    makes: tuple[StepOutput, ...]
     changes: str | None = None
     grad: bool = True
 
@@ -134,7 +134,8 @@ def program_of(data: Any) -> Program:
     try:
         named = {part: {name: _read(kind, item) for name, item in data[part].items()} for part, kind in _NAMED.items()}
         steps = [
-            _read(Step, {**step, "makes": tuple(_read(Made, made) for made in step["makes"])}) for step in data["steps"]
+            _read(Step, {**step, "makes": tuple(_read(StepOutput, made) for made in step["makes"])})
+            for step in data["steps"]
         ]
         lists = frozenset(map(tuple, data.get("lists", ())))
         for item in (*(item for items in named.values() for item in items.values()), *_made(steps)):
@@ -144,7 +145,7 @@ def program_of(data: Any) -> Program:
         raise ValueError(f"this is no program as from_torch makes them: {error}") from None
 
 
-def _made(steps: list[Any]) -> Iterator[Made]:
+def _made(steps: list[Any]) -> Iterator[StepOutput]:
     return (made for step in steps for made in step.makes)
 
 

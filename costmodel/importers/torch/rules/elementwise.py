@@ -41,7 +41,7 @@ from costmodel.layers.arithmetic import (
 from costmodel.layers.attention import Mask
 from costmodel.layers.base import Unary
 from costmodel.layers.function import FUNCTIONS, IN_PLACE, Bounded, Lerp, Pointwise, Within
-from costmodel.layers.indexing import Made
+from costmodel.layers.indexing import Computed
 
 ACTIVATIONS = {
     "relu": Relu,
@@ -217,9 +217,9 @@ def dropout(op: OpCall) -> Tensor:
         return op.layer(Identity(), x)
     name = op.step.name
     if p >= 1:
-        return op.layer(Multiply(), x, op.layer(Made(()), name=f"{name}.zero"))
+        return op.layer(Multiply(), x, op.layer(Computed(()), name=f"{name}.zero"))
     if op.step.op == "alpha_dropout":
-        noise, shift = (op.layer(Made(x.shape), name=f"{name}.{part}") for part in ("noise", "shift"))
+        noise, shift = (op.layer(Computed(x.shape), name=f"{name}.{part}") for part in ("noise", "shift"))
         return op.layer(Add(), op.layer(Multiply(), x, noise, name=f"{name}.product"), shift)
     return op.layer(ChannelDropout(p) if op.step.op == "feature_dropout" else Dropout(p), x)
 
@@ -231,12 +231,12 @@ def _two(op: OpCall, kind: Elementwise, a: Tensor, b: Tensor) -> Tensor:
 
 def number(op: OpCall, name: str) -> Tensor:
     """A number as a tensor of one element."""
-    return op.layer(Made((), op.role), name=f"{op.step.name}.{name}")
+    return op.layer(Computed((), op.role), name=f"{op.step.name}.{name}")
 
 
 def made(op: OpCall, *inputs: Tensor) -> Tensor:
     """Numbers that no gradient goes to, in the order of memory of what they are worked out from."""
-    y = op.layer(Made(op.shape, op.role, 1), *inputs)
+    y = op.layer(Computed(op.shape, op.role, 1), *inputs)
     whole = next((x for x in inputs if x.has(y.shape)), y)
     return y.view(y.shape, dense_strides(whole.shape, whole.strides))
 
@@ -266,12 +266,12 @@ TAKEN_OVER = frozenset({"bernoulli", "exponential", "fill", "normal", "uniform",
 def range_(op: OpCall) -> Tensor:
     """New numbers, without arithmetic; those like a tensor in its order of memory."""
     if not op.is_tensor("self"):
-        return op.layer(Made(op.shape, op.role))
+        return op.layer(Computed(op.shape, op.role))
     x = op.tensor("self")
     if x.requires_grad and op.step.op in TAKEN_OVER:
         y = op.layer(Pointwise("zero"), x)
         return y.view(y.shape) if op.step.op == "bernoulli" else y
-    y = op.layer(Made(op.shape, op.role), x)
+    y = op.layer(Computed(op.shape, op.role), x)
     alike = not op.step.op.startswith(("new_", "bernoulli")) and x.has(op.shape)
     return y.view(y.shape, dense_strides(x.shape, x.strides)) if alike else y
 

@@ -9,12 +9,12 @@ from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
 from costmodel.layers.embedding import EmbeddingBag
 from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
 from costmodel.layers.function import PAIRED, Paired
-from costmodel.layers.indexing import Chosen, Made
+from costmodel.layers.indexing import Computed, Gather
 from costmodel.layers.norm import WeightNorm
 from costmodel.layers.pool import WindowMean
 from costmodel.layers.reduction import LogCumsumExp, Trace
 from costmodel.layers.resize import GridSample, Pad
-from costmodel.layers.shape import Copied
+from costmodel.layers.shape import Copy
 from costmodel.symbolic.sizes import peek, product
 
 
@@ -54,14 +54,14 @@ def diagonal(op: OpCall) -> Tensor:
 @rule("diagonal_copy")
 def diagonal_copy(op: OpCall) -> Tensor:
     """A copy of it."""
-    return op.layer(Copied(op.shape), _diagonal(op, op.tensor("self")))
+    return op.layer(Copy(op.shape), _diagonal(op, op.tensor("self")))
 
 
 @rule("rot90")
 def rot90(op: OpCall) -> Tensor:
     """A copy; by a quarter with both axes exchanged."""
     x = op.tensor("self")
-    y = op.layer(Copied(x.shape, ordered=True, moved=True), x)
+    y = op.layer(Copy(x.shape, ordered=True, moved=True), x)
     first, second = (axis % len(x.shape) for axis in op.value("dims"))
     return y.transpose(first, second) if op.value("k", 1) % 2 else y
 
@@ -72,8 +72,8 @@ def max_pool(op: OpCall) -> list[Tensor]:
     x = op.tensor("self")
     kernel = op.value("kernel_size")
     among = product(kernel * (len(x.shape) - 2) if len(kernel) == 1 else kernel) if kernel else _mean_window(op, x)
-    places = op.layer(Made(op.shape, "index", max(among - 1, 0)), x, name=f"{op.step.name}.places")
-    return [op.layer(Chosen(op.shape, whole=True), x, places), places]
+    places = op.layer(Computed(op.shape, "index", max(among - 1, 0)), x, name=f"{op.step.name}.places")
+    return [op.layer(Gather(op.shape, whole=True), x, places), places]
 
 
 def _mean_window(op: OpCall, x: Tensor) -> int:
@@ -150,7 +150,7 @@ def grouped(op: OpCall) -> Tensor:
         raise op.fail("of other shapes than rows and a matrix for each group has no rule")
     ends = op.tensor("offs")
     if ends.storage not in op.replay.narrow:  # whole numbers of four bytes each, as a statistic has
-        made = op.layer(Made(ends.shape, "statistic"), ends, name=f"{op.step.name}.ends")
+        made = op.layer(Computed(ends.shape, "statistic"), ends, name=f"{op.step.name}.ends")
         op.replay.narrow[ends.storage] = made
     return op.layer(GroupedMatmul(), x, w, op.replay.narrow[ends.storage])
 
@@ -159,5 +159,5 @@ def grouped(op: OpCall) -> Tensor:
 def window(op: OpCall) -> Tensor:
     """Numbers; periodic ones are all but the last of one more."""
     if not op.value("periodic", True):
-        return op.layer(Made(op.shape), name=op.step.name)
-    return op.part(op.layer(Made((op.shape[0] + 1,)), name=f"{op.step.name}.whole"), op.shape, (1,))
+        return op.layer(Computed(op.shape), name=op.step.name)
+    return op.part(op.layer(Computed((op.shape[0] + 1,)), name=f"{op.step.name}.whole"), op.shape, (1,))

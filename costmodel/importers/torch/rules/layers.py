@@ -15,13 +15,13 @@ from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale, Subtract
 from costmodel.layers.attention import FusedAttention, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.function import Pointwise
-from costmodel.layers.indexing import Chosen, Made
+from costmodel.layers.indexing import Computed, Gather
 from costmodel.layers.linear import Linear, Matmul
-from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredError, Picked
+from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredError, NllLoss
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
 from costmodel.layers.resize import Pad
-from costmodel.layers.shape import Copied
+from costmodel.layers.shape import Copy
 from costmodel.symbolic.sizes import ceil_div, exact_div, peek, product
 
 
@@ -62,7 +62,7 @@ def multiplied(op: OpCall, a: Tensor, b: Tensor) -> Tensor:
         if len(a.shape) == 1:
             return op.layer(Matmul(vector=True), turned, _column(a)).view(op.shape)
         y = op.layer(Matmul(), turned, a.transpose(0, 1), name=f"{op.step.name}.product")
-        return op.layer(Copied(op.shape), y.transpose(len(y.shape) - 2, len(y.shape) - 1))
+        return op.layer(Copy(op.shape), y.transpose(len(y.shape) - 2, len(y.shape) - 1))
     folds = len(b.shape) <= 2 and (len(a.shape) <= 2 or _folds(a, b))
     if len(a.shape) == 1:
         a = a.view((1, a.shape[0]), (a.shape[0] * strides_of(a)[0], strides_of(a)[0]))
@@ -250,8 +250,8 @@ def reduce(op: OpCall) -> Tensor | list[Tensor]:
     function = f"a{op.step.op}" if op.step.op in ("max", "min") and not op.has("dim") else op.step.op
     if len(op.step.makes) == 2:
         shape = op.shapes[1]
-        places = op.layer(Made(shape, "index", 1), x, name=f"{op.step.name}.places")
-        return [op.layer(Chosen(op.shape), x, places), places]
+        places = op.layer(Computed(shape, "index", 1), x, name=f"{op.step.name}.places")
+        return [op.layer(Gather(op.shape), x, places), places]
     if op.role != "activation":
         return made(op, x)
     orders = {"norm": "p", "linalg_vector_norm": "ord"}
@@ -335,16 +335,16 @@ def _mask(op: OpCall, query: Tensor, key: Tensor) -> Tensor | None:
     """What is added to the scores: a mask of truth values becomes one of numbers."""
     name = f"{op.step.name}.mask_numbers"
     if op.value("is_causal", False):
-        return op.layer(Made((query.shape[-2], key.shape[-2])), name=name)
+        return op.layer(Computed((query.shape[-2], key.shape[-2])), name=name)
     if not op.has("attn_mask"):
         return None
     mask = op.tensor("attn_mask")
-    return op.layer(Made(mask.shape), mask, name=name) if mask.storage.role == "mask" else mask
+    return op.layer(Computed(mask.shape), mask, name=name) if mask.storage.role == "mask" else mask
 
 
 def _repeated(op: OpCall, x: Tensor, heads: int) -> Tensor:
     shape = (*x.shape[:-3], exact_div(heads, x.shape[-3]) * x.shape[-3], *x.shape[-2:])
-    return op.layer(Copied(shape), x, name=f"{op.step.name}.repeat")
+    return op.layer(Copy(shape), x, name=f"{op.step.name}.repeat")
 
 
 @rule("batch_norm")
@@ -407,7 +407,7 @@ def instance_norm(op: OpCall) -> Tensor:
     x = op.reshaped(x, (1, b * c, *rest))
     name = op.step.name
     weights = {
-        part: op.layer(Copied((b * c,)), op.tensor(part), name=f"{name}.{part}_of_each")
+        part: op.layer(Copy((b * c,)), op.tensor(part), name=f"{name}.{part}_of_each")
         for part in ("weight", "bias")
         if op.has(part)
     }
@@ -430,7 +430,7 @@ def cross_entropy(op: OpCall) -> Tensor:
     if not op.has("weight") and op.value("reduction", 1) == 1:
         return op.layer(CrossEntropy(), x, target)
     logarithms = op.layer(Softmax(1, logarithm=True), x, name=f"{op.step.name}.log_softmax")
-    return op.layer(Picked(op.shape), logarithms, target, *weights(op, "weight"))
+    return op.layer(NllLoss(op.shape), logarithms, target, *weights(op, "weight"))
 
 
 @rule("l1_loss")
@@ -471,4 +471,4 @@ def weights(op: OpCall, *names: str) -> list[Tensor]:
 @rule("nll_loss_nd", "nll_loss", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward")
 def nll_loss(op: OpCall) -> Tensor:
     """The logarithm at the class of each row."""
-    return op.layer(Picked(op.shape), op.tensor("self"), op.tensor("target"), *weights(op, "weight"))
+    return op.layer(NllLoss(op.shape), op.tensor("self"), op.tensor("target"), *weights(op, "weight"))

@@ -9,7 +9,7 @@ from costmodel.layers.activation import Relu, Sigmoid, Tanh
 from costmodel.layers.arithmetic import Add, Dropout, Multiply
 from costmodel.layers.linear import Linear
 from costmodel.layers.recurrent import Elman, Gru, Lstm, Recurrent
-from costmodel.layers.shape import Joined
+from costmodel.layers.shape import Cat
 
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -47,7 +47,7 @@ def recurrent(op: OpCall) -> Tensor | list[Tensor]:
     return [
         y,
         *(
-            op.layer(Joined(shape), *states, name=f"{op.step.name}.last{n}")
+            op.layer(Cat(shape), *states, name=f"{op.step.name}.last{n}")
             for n, (shape, states) in enumerate(zip(shapes, last, strict=True))
         ),
     ]
@@ -80,7 +80,7 @@ def joined(op: OpCall, tensors: list[Tensor], axis: int, name: str) -> Tensor:
     """Tensors of one shape one after another along an axis."""
     shape = list(tensors[0].shape)
     shape[axis] = len(tensors) * shape[axis]
-    return op.layer(Joined(tuple(shape), axis), *tensors, name=f"{op.step.name}.{name}")
+    return op.layer(Cat(tuple(shape), axis), *tensors, name=f"{op.step.name}.{name}")
 
 
 @rule("lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")

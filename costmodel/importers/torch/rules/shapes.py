@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor, dense_strides, is_contiguous, strides_of
 from costmodel.importers.torch.op_call import EXACT, OpCall, layer_rules, rule
-from costmodel.layers.indexing import Accumulated, Chosen, Combined, Made, Placed
+from costmodel.layers.indexing import Computed, Gather, Scatter, ScatterAdd, ScatterReduce
 from costmodel.layers.reduction import Reduce
-from costmodel.layers.shape import Copied, Joined
+from costmodel.layers.shape import Cat, Copy
 from costmodel.layers.spatial import channels_last as is_channels_last
 from costmodel.symbolic.sizes import ceil_div, product
 
@@ -138,7 +138,7 @@ def contiguous(op: OpCall) -> Tensor:
     x = op.tensor("self")
     if op.value("memory_format") == "channels_last":
         return x if is_channels_last(x) else channels_last(op, x)
-    return x if is_contiguous(x.shape, x.strides) else op.layer(Copied(x.shape), x)
+    return x if is_contiguous(x.shape, x.strides) else op.layer(Copy(x.shape), x)
 
 
 @rule("clone", "flip")
@@ -148,33 +148,33 @@ def clone(op: OpCall) -> Tensor:
     asked = op.value("memory_format", "preserve_format")
     if asked == "channels_last":
         return channels_last(op, x)
-    return op.layer(Copied(x.shape, ordered=asked == "preserve_format", moved=op.step.op == "flip"), x)
+    return op.layer(Copy(x.shape, ordered=asked == "preserve_format", moved=op.step.op == "flip"), x)
 
 
 def channels_last(op: OpCall, x: Tensor) -> Tensor:
     """A copy with its channels last in memory."""
     _, c, h, w = x.shape
-    return op.layer(Copied(x.shape), x).view(x.shape, (h * w * c, 1, w * c, c))
+    return op.layer(Copy(x.shape), x).view(x.shape, (h * w * c, 1, w * c, c))
 
 
 @rule("roll", "lift_fresh_copy")
 def copy(op: OpCall) -> Tensor:
     """A copy in row-major order."""
     x = op.tensor("self")
-    return op.layer(Copied(x.shape, moved=op.step.op == "roll"), x)
+    return op.layer(Copy(x.shape, moved=op.step.op == "roll"), x)
 
 
 layer_rules(
-    dict.fromkeys(("repeat", "repeat_interleave", "tile"), (lambda op: Copied(op.shape), "self"))
+    dict.fromkeys(("repeat", "repeat_interleave", "tile"), (lambda op: Copy(op.shape), "self"))
     | dict.fromkeys(
         ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),  # a view of more axes, permuted, and copied into place
-        (lambda op: Copied(op.shape, moved=True), "self"),
+        (lambda op: Copy(op.shape, moved=True), "self"),
     )
     | {
-        "index_add": (lambda op: Accumulated(whole=True), "self source index"),
-        "scatter_add": (lambda op: Accumulated(whole=False), "self src index"),
+        "index_add": (lambda op: ScatterAdd(whole=True), "self source index"),
+        "scatter_add": (lambda op: ScatterAdd(whole=False), "self src index"),
         "scatter_reduce": (
-            lambda op: Combined(op.value("reduce"), op.value("include_self", True)),
+            lambda op: ScatterReduce(op.value("reduce"), op.value("include_self", True)),
             "self src index",
         ),
     }
@@ -188,8 +188,8 @@ def convert(op: OpCall) -> Tensor:
     same = x.storage.role == op.role and (op.role != "index" or EXACT[op.makes.dtype] == x.storage.dtype)
     if same or (x.storage.role not in ("index", "mask") and op.role == "activation"):
         copied = op.step.op == "_to_copy" or op.value("copy", False)
-        return op.layer(Copied(x.shape, ordered=True), x) if copied else x
-    return op.layer(Made(x.shape, op.role), x)
+        return op.layer(Copy(x.shape, ordered=True), x) if copied else x
+    return op.layer(Computed(x.shape, op.role), x)
 
 
 @rule("cat", "concat", "concatenate", "stack", "hstack", "vstack")
@@ -197,10 +197,10 @@ def cat(op: OpCall) -> Tensor:
     """One after another."""
     tensors = op.tensors("tensors")
     if len(tensors) == 1 and op.step.op != "stack":
-        return op.layer(Copied(op.shape), tensors[0])
+        return op.layer(Copy(op.shape), tensors[0])
     beside = {"hstack": min(1, len(op.shape) - 1), "vstack": 0}
     axis = beside[op.step.op] if op.step.op in beside else op.value("dim", 0) % len(op.shape)
-    return op.layer(Joined(op.shape, axis), *tensors)
+    return op.layer(Cat(op.shape, axis), *tensors)
 
 
 @rule("index", "index_select", "gather", "take_along_dim")
@@ -209,7 +209,7 @@ def index(op: OpCall) -> Tensor:
     x = op.tensor("self")
     name = "indices" if op.has("indices") else "index"
     places = [op.tensor(name)] if op.is_tensor(name) else op.tensors(name)
-    return op.layer(Chosen(op.shape, op.step.op in ("gather", "take_along_dim")), x, *places)
+    return op.layer(Gather(op.shape, op.step.op in ("gather", "take_along_dim")), x, *places)
 
 
 @rule("unfold")
@@ -234,8 +234,8 @@ def ranked(op: OpCall) -> list[Tensor] | Tensor:
     x = op.tensor("self")
     if len(op.step.makes) == 1:
         raise op.fail("of a whole tensor has no rule")
-    places = op.layer(Made(op.shapes[1], "index", 1), x, name=f"{op.step.name}.places")
-    values = op.layer(Chosen(op.shape, op.step.op in ("cummax", "cummin")), x, places)
+    places = op.layer(Computed(op.shapes[1], "index", 1), x, name=f"{op.step.name}.places")
+    values = op.layer(Gather(op.shape, op.step.op in ("cummax", "cummin")), x, places)
     strides = dense_strides(x.shape, x.strides) if op.step.op == "sort" else None
     return [values.view(values.shape, strides), places]
 
@@ -246,7 +246,7 @@ def placed(op: OpCall) -> Tensor:
     values = next((name for name in ("values", "source", "src", "value") if op.is_tensor(name)), None)
     names = "indices" if op.has("indices") else "index"
     places = [op.tensor(names)] if op.is_tensor(names) else op.tensors(names)
-    kind = Placed(values is not None, op.step.op == "index_copy")
+    kind = Scatter(values is not None, op.step.op == "index_copy")
     y = op.layer(kind, op.tensor("self"), *([op.tensor(values)] if values else []), *places)
     return y.view(y.shape) if op.step.op in ("scatter", "index_copy") else y
 
@@ -255,7 +255,7 @@ def placed(op: OpCall) -> Tensor:
 def copied(op: OpCall) -> Tensor:
     """The numbers of another tensor, in this one's order of memory."""
     x = op.tensor("self")
-    y = op.layer(Copied(op.shape), expanded(op, op.tensor("src"), op.shape))
+    y = op.layer(Copy(op.shape), expanded(op, op.tensor("src"), op.shape))
     return y.view(op.shape, dense_strides(x.shape, x.strides))
 
 
