@@ -17,8 +17,8 @@ from costmodel.symbolic.guards import Branch
 
 STANDING = tuple(line for line in Alive._fields if line not in LINES)
 """What is in memory throughout a step."""
-OUTER = ("batch", "layers", "decoder_layers")
-"""Sizes by which formulas are collected, so that they read as sums over repeats with the batch in front."""
+REPEATS = ("layers", "decoder_layers")
+"""Sizes that count repeats: formulas read as sums over them, with the batch in front."""
 
 
 class Part(NamedTuple):
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 def part_of(forms: PageForms, names: Mapping[str, str]) -> Part:
     """Print what has been explored; names: what each letter is called."""
-    part = Part(Formulas(names, [name for name in OUTER if name in names]), [], [], None, forms.kernels)
+    part = Part(Formulas(names, REPEATS, ("batch",)), [], [], None, forms.kernels)
     known: dict[Any, int] = {}
     return part._replace(tree=_tree(forms, forms.tree, part, known))
 

@@ -58,7 +58,7 @@ class Atom:
         if self.op == "letter":
             return point[self.args[0]]
         values = [a.value(point) for a in self.args]
-        return _OPERATIONS[self.op](*values)
+        return OPERATIONS[self.op](*values)
 
     def sympy(self) -> Any:
         """The same as a sympy expression."""
@@ -92,13 +92,14 @@ class Atom:
 
 
 _ATOMS: WeakValueDictionary[str, Atom] = WeakValueDictionary()
-_OPERATIONS: dict[str, Any] = {
+OPERATIONS: dict[str, Any] = {
     "ceil": lambda n, d: -(-n // d),
     "quotient": lambda n, d: n // d,
     "mod": lambda n, d: n % d,
     "min": min,
     "max": max,
 }
+"""What each operation works out."""
 
 
 class Polynomial:

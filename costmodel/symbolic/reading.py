@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.symbolic.polynomial import Atom, Polynomial, arguments
+from costmodel.symbolic.polynomial import OPERATIONS, Atom, Polynomial, arguments
 
 if TYPE_CHECKING:
     import sympy
@@ -17,12 +17,15 @@ Powers = tuple[tuple["Factor", int], ...]
 Terms = dict[Powers, Fraction | int]
 """The coefficient of each product."""
 _CLASSES = {"letter": (2, 0, ""), "ceil": (4, 10_000, "CeilDiv"), "mod": (4, 10_000, "Mod")}
-_CLASSES |= {"max": (5, 0, "Max"), "min": (5, 0, "Min")}
+_CLASSES |= {"quotient": (4, 10_000, "Quotient"), "max": (5, 0, "Max"), "min": (5, 0, "Min")}
 """The order of sympy's classes, in which factors are written; sums are between letters and functions."""
 
 
 class Factor(NamedTuple):
-    """A letter (op "letter", `name`), a sum in brackets ("sum") or a function of sums ("ceil", "mod", "min", "max")."""
+    """A letter (op "letter", `name`), a sum in brackets ("sum") or a function of sums.
+
+    Functions are "ceil", "mod", "min" and "max", and "quotient" where exact quotients are no fractions.
+    """
 
     op: str
     name: str = ""
@@ -53,12 +56,8 @@ class Factor(NamedTuple):
         """Its value where the letters have those of `point`."""
         if self.op == "letter":
             return point[self.name]
-        found = [arg.value(point) for arg in self.args]
-        if self.op in ("min", "max"):
-            return min(found) if self.op == "min" else max(found)
-        if self.op == "sum":
-            return found[0]
-        return -(-found[0] // found[1]) if self.op == "ceil" else found[0] % found[1]
+        values = [arg.value(point) for arg in self.args]
+        return values[0] if self.op == "sum" else OPERATIONS[self.op](*values)
 
     def letters(self) -> set[str]:
         """Names of the letters within."""
@@ -136,15 +135,17 @@ class Sum(NamedTuple):
         return sympy.Add(*(sympy.Rational(*Fraction(c).as_integer_ratio()) * each for c, each in products))
 
 
-def readable(formula: Polynomial, counts: Sequence[str], fronts: Sequence[str]) -> Sum:
+def readable(formula: Polynomial, counts: Sequence[str], fronts: Sequence[str], *, fractions: bool = True) -> Sum:
     """A polynomial as a sum over the letters of `counts`, with those of `fronts` before what they multiply.
 
-    A maximum is one of such sums.
+    A maximum is one of such sums. fractions: whether an exact quotient is distributed over the terms of what is
+    divided, each a fraction then, or is a function, whose value is whole.
     """
     if len(candidates := arguments("max", formula)) > 1:
-        return Sum.of(_function("max", [readable(candidate, counts, fronts) for candidate in candidates]))
+        sums = [readable(candidate, counts, fronts, fractions=fractions) for candidate in candidates]
+        return Sum.of(_function("max", sums))
     parts: dict[Powers, Terms] = {}
-    for powers, c in _expanded(formula).terms:
+    for powers, c in _expanded(formula, fractions).terms:
         counted = tuple(power for power in powers if power[0].name in counts)
         parts.setdefault(counted, {})[tuple(power for power in powers if power not in counted)] = c
     commons = {counted: _common(part, fronts) for counted, part in parts.items()}
@@ -164,24 +165,24 @@ def _in_brackets(outside: Powers, inside: Terms) -> Terms:
     return {_times(outside, ((Factor("sum", args=(Sum.of(inside),)), 1),)): 1}
 
 
-def _expanded(formula: Polynomial) -> Sum:
-    """The same polynomial; what is divided by something is distributed over the terms."""
+def _expanded(formula: Polynomial, fractions: bool) -> Sum:
+    """The same polynomial, term by term."""
     total: Terms = {}
     for monomial, coefficient in formula.terms.items():
         product: Terms = {(): coefficient}
         for atom, n in monomial:
             for _ in range(n):
-                product = _multiplied(product, _terms_of(atom))
+                product = _multiplied(product, _terms_of(atom, fractions))
         for powers, c in product.items():
             total[powers] = total.get(powers, 0) + c
     return Sum.of(total)
 
 
-def _terms_of(atom: Atom) -> Terms:
+def _terms_of(atom: Atom, fractions: bool) -> Terms:
     if atom.op == "letter":
         return {((Factor("letter", atom.args[0]), 1),): 1}
-    args = [*map(_expanded, atom.args)]
-    if atom.op != "quotient":
+    args = [_expanded(argument, fractions) for argument in atom.args]
+    if atom.op != "quotient" or not fractions:
         return _function(atom.op, args)
     n, d = args
     powers, c = next(iter(d.terms)) if len(d.terms) == 1 else (((Factor("sum", args=(d,)), 1),), 1)

@@ -47,7 +47,7 @@ def worth(formulas: Formulas, point: dict[str, int]) -> list[int]:
 @examples(150)
 def test_the_script_is_worth_what_the_polynomials_are(several: list[Polynomial], sizes: tuple[int, ...]) -> None:
     point = dict(zip(LETTERS, sizes, strict=True))
-    formulas = Formulas(LETTERS, ["batch", "layers"])
+    formulas = Formulas(LETTERS, ["layers"], ["batch"])
     places = [formulas.number(polynomial) for polynomial in several]
     found = worth(formulas, point)
     assert [found[place] for place in places] == [polynomial.value(point) for polynomial in several]
@@ -57,13 +57,13 @@ def test_equal_formulas_are_printed_once() -> None:
     formulas = Formulas(LETTERS)
     b, d = Polynomial.letter("batch"), Polynomial.letter("width")
     assert formulas.number(b * d + d) == formulas.number(d + d * b)
-    assert formulas.texts == ["d*(B+1n)"]
+    assert formulas.texts == ["B*d+d"]
 
 
-def test_sums_are_collected_by_the_outer_letters() -> None:
+def test_formulas_are_sums_over_repeats_with_the_batch_in_front() -> None:
     b, layers, d = (Polynomial.letter(name) for name in ("batch", "layers", "width"))
     total = reduce(lambda a, c: a + c, [b * layers * d * d * 12, b * layers * d * 13, b * d * 2, d])
-    assert Formulas(LETTERS, ["batch", "layers"]).text(total) == "d*(B*(L*(12n*d+13n)+2n)+1n)"
+    assert Formulas(LETTERS, ["layers"], ["batch"]).text(total) == "B*L*(12n*d**2n+13n*d)+2n*B*d+d"
 
 
 @pytest.mark.parametrize("symbol", ["in", "q1", "1x", "λ", "a b", "</script>", "max", "", "constructor"])
