@@ -7,7 +7,7 @@ what holds where nothing more exact is known.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import exp, log, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,67 +19,337 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
 
-class Source(NamedTuple):
+class Reference(NamedTuple):
     """Where values are from. confirmed: whether it was at hand when they were written down."""
 
     title: str
     confirmed: bool = False
 
 
-class Constant(NamedTuple):
+class ConstantRange(NamedTuple):
     """A measured value. low, high: an interval that holds about four of five machines and libraries of its family."""
 
     low: float
     typical: float
     high: float
-    source: Source
-    found: str
+    source: Reference
+    evidence: str
+
+
+SQUARE = Reference(
+    "zzc0721/torch-performance-test-data: torch.matmul of 1024 to 10240 squared on 60 devices", confirmed=True
+)
+MAMF = Reference("Bekman, Machine Learning Engineering: maximum achievable matmul FLOPS", confirmed=True)
+LLMC = Reference("LLMCompass (Zhang et al., ISCA 2024): measured operators", confirmed=True)
+FA3 = Reference("Shah et al. 2024, FlashAttention-3, figure 5", confirmed=True)
+TF = Reference("tensorflow/tensorflow pull request 58054", confirmed=True)
+P2P = Reference("tinygrad/open-gpu-kernel-modules issue 6", confirmed=True)
+FA = Reference("Dao 2023, FlashAttention-2, figures 5-7")
+STREAM = Reference("BabelStream triad over the datasheet's bandwidth")
+TILES = Reference("NVIDIA, Matrix Multiplication Background User's Guide")
+CONV = Reference("NVIDIA, Convolutional Layers User's Guide")
+GRAPHS = Reference("Gray 2019, Getting Started with CUDA Graphs")
+VOLTA = Reference("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking")
+POWER = Reference("power of CMOS: f·V², between linear and cubic in f")
+KNOWN = Reference("general knowledge")
+HERE = Reference("the machine itself", confirmed=True)
+
+ATTAINED = ("product_share", "vector_share", "bandwidth_share")
+"""Shares of published peaks, which are 1 of peaks that were measured."""
+
+
+def _by_family(meaning: str, *rows: tuple[str, float, float, float, Reference, str]) -> Any:
+    """A constant: what it is, with its unit, and a row for each family that has a range of its own, see `family`."""
+    return field(metadata={"meaning": meaning, "families": {row[0]: ConstantRange(*row[1:]) for row in rows}})
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """One value of each constant, for one machine."""
+    """One value of each constant, for one machine; or of each an array of values."""
 
-    product_share: float
-    narrow_share: float
-    vector_share: float
-    product_watts: float
-    vector_watts: float
-    static_watts: float
-    static_power: float
-    power_exponent: float
-    headroom: float
-    tile_intensity: float
-    vector_tile_intensity: float
-    tile_fill: float
-    split_share: float
-    misaligned: float
-    product_stream: float
-    unpack8: float
-    unpack4: float
-    convolution_share: float
-    vector_convolution_share: float
-    channels_first: float
-    direct_share: float
-    direct_stream: float
-    direct_weight: float
-    attention_share: float
-    attention_backward: float
-    softmax_depth: float
-    attention_stream: float
-    bandwidth_share: float
-    reduction_stream: float
-    softmax_stream: float
-    gather_stream: float
-    cache_speedup: float
-    pointwise_rate: float
-    overlap: float
-    kernel_seconds: float
-    product_seconds: float
-    eager_seconds: float
-    compiled_seconds: float
-    graph_seconds: float
-    conditions: float
+    product_share: float = _by_family(
+        "share of the sustained peak that large products reach on matrix units",
+        ("", 0.65, 0.8, 0.93, KNOWN, "between the families below"),
+        ("volta", 0.8, 0.9, 0.95, SQUARE, "V100 97 of 125, V100S 89 of 130 TFLOP/s"),
+        ("turing", 0.78, 0.9, 0.96, SQUARE, "RTX 2080 Ti 48-57 of 53.8 TFLOP/s"),
+        ("ampere", 0.87, 0.93, 0.97, MAMF, "A100 271 of 312; LLMCompass: up to 293"),
+        ("ampere-graphics", 0.9, 0.97, 1.0, SQUARE, "A10G 69 of 70, RTX 3060 25 of 25.5 TFLOP/s"),
+        ("ada", 0.9, 0.95, 1.0, SQUARE, "L20 107-114 of 119.5, RTX 4090 152-173 of 165 TFLOP/s"),
+        ("hopper", 0.88, 0.95, 0.98, SQUARE, "H20, whose power allows its clock, 142 of 148 TFLOP/s"),
+        ("blackwell", 0.85, 0.93, 0.97, SQUARE, "B200 1,696 of 2,250 TFLOP/s on 1,000 W"),
+        ("blackwell-graphics", 0.88, 0.97, 1.0, SQUARE, "RTX 5090 224-240 of 209.5, RTX 5080 102 of 112.6"),
+        ("cdna1", 0.55, 0.7, 0.8, KNOWN, "as cdna2"),
+        ("cdna2", 0.64, 0.7, 0.78, SQUARE, "MI210 117-131 of 181; Bekman: MI250X 147 of 191.5 a die"),
+        ("cdna3", 0.68, 0.8, 0.9, MAMF, "MI300X 668-782 of 1,307, MI325X 785; AMD ROCm blog"),
+        ("tpu", 0.8, 0.92, 0.97, KNOWN, "Google, Cloud TPU performance guide; JAX scaling book, 0.90-0.95"),
+        ("gaudi2", 0.9, 0.97, 0.99, MAMF, "429 of 432"),
+        ("gaudi3", 0.66, 0.72, 0.78, MAMF, "1,289 of 1,677 (1,835 on the sheet)"),
+        ("apple", 0.55, 0.72, 0.85, SQUARE, "M3 Max 11.5-12.8 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
+        ("cpu", 0.5, 0.7, 0.9, KNOWN, "OpenBLAS and oneDNN, 50-90 % of peak by core and clock"),
+        ("cdna4", 0.72, 0.85, 0.92, KNOWN, "as cdna3, with newer libraries"),
+        ("rdna3", 0.7, 0.8, 0.85, SQUARE, "RX 7900 XT 82-83 of 103 TFLOP/s"),
+        ("rdna4", 0.55, 0.64, 0.72, SQUARE, "RX 9060 XT 66 of 103 TFLOP/s"),
+    )
+    narrow_share: float = _by_family(
+        "speed of products of 8 bits and fewer over what their peak would have of it",
+        ("", 0.75, 0.9, 0.97, MAMF, "H100 fp8 0.71, bf16 0.80 of peak; GH200 0.78, 0.84"),
+    )
+    vector_share: float = _by_family(
+        "share of the sustained peak that large products reach on vector units",
+        ("", 0.7, 0.82, 0.93, KNOWN, "between the families below"),
+        ("pascal", 0.86, 0.92, 0.95, SQUARE, "P100 8.6 of 9.3, GTX 1080 Ti 10.1 of 11.3 TFLOP/s"),
+        ("volta", 0.86, 0.93, 0.96, SQUARE, "V100 14.4 of 15.7 TFLOP/s"),
+        ("turing", 0.84, 0.92, 0.96, SQUARE, "RTX 2080 9.2 of 10.1 TFLOP/s"),
+        ("ampere", 0.9, 0.97, 0.99, SQUARE, "A100 19.1 of 19.5 TFLOP/s"),
+        ("ampere-graphics", 0.62, 0.7, 0.76, SQUARE, "RTX 3080 21.3 of 29.8: one pipe of two is for integers too"),
+        ("ada", 0.58, 0.64, 0.7, SQUARE, "RTX 4090 53-56 of 82.6, L20 36 of 59.8 TFLOP/s"),
+        ("hopper", 0.7, 0.77, 0.82, SQUARE, "H100 52 of 67, H20 32 of 44 TFLOP/s"),
+        ("blackwell", 0.75, 0.83, 0.88, SQUARE, "B200 66 of 80 TFLOP/s"),
+        ("blackwell-graphics", 0.54, 0.6, 0.66, SQUARE, "RTX 5090 66 of 104.8, RTX 5080 33 of 56.3"),
+        ("apple", 0.55, 0.72, 0.85, SQUARE, "M3 Max 11.5 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
+        ("cpu", 0.5, 0.7, 0.9, KNOWN, "OpenBLAS and oneDNN"),
+        ("rdna3", 0.38, 0.45, 0.55, SQUARE, "RX 7900 XT 23 of 51.5: two instructions at once are rare"),
+        ("rdna4", 0.32, 0.37, 0.45, SQUARE, "RX 9060 XT 9.4 of 25.6 TFLOP/s"),
+    )
+    product_watts: float = _by_family(
+        "dynamic power of 16-bit products at the boost clock [W per TFLOP/s]",
+        ("", 0.6, 0.8, 1.1, KNOWN, "between the families below"),
+        ("volta", 2.0, 2.35, 2.7, SQUARE, "V100 of 300 W 0.78, V100S of 250 W 0.68 of peak"),
+        ("turing", 1.7, 2.6, 3.5, SQUARE, "T4 of 70 W up to 42 of 65; NVIDIA forum 264462: 24 TFLOP/s sustained"),
+        ("ampere", 0.95, 1.05, 1.15, SQUARE, "A100 of 400 W 0.85, of 250 W 0.63-0.77 of peak"),
+        ("ampere-graphics", 1.8, 2.05, 2.4, SQUARE, "A40 and A6000 of 300 W 0.80, A4000 of 140 W 0.77"),
+        ("ada", 1.05, 1.2, 1.4, SQUARE, "L40S of 350 W 0.74, L4 of 72 W 0.44-0.57 of peak"),
+        ("hopper", 0.7, 0.79, 0.9, SQUARE, "H100 of 700 W 0.80, of 350 W 0.58-0.66 of peak"),
+        ("blackwell", 0.45, 0.53, 0.6, SQUARE, "B200 of 1,000 W 0.75 of peak"),
+        ("blackwell-graphics", 1.15, 1.4, 1.7, SQUARE, "RTX PRO 6000 of 600 W 0.81 of peak"),
+        ("cdna1", 0.8, 1.0, 1.2, KNOWN, "as cdna2"),
+        ("cdna2", 0.7, 0.9, 1.2, MAMF, "MI250X of 560 W"),
+        ("cdna3", 0.8, 0.95, 1.1, MAMF, "MI300X of 750 W 0.51-0.60, MI325X of 1,000 W 0.60; AMD ROCm blog"),
+        ("tpu", 0.2, 0.4, 0.6, KNOWN, "TPU v4 of 192 W does not throttle (Jouppi et al. 2023)"),
+        ("gaudi2", 0.5, 0.8, 1.0, MAMF, "0.99 of peak on 600 W"),
+        ("gaudi3", 0.2, 0.3, 0.4, MAMF, "does not throttle"),
+        ("cdna4", 0.55, 0.7, 0.85, KNOWN, "MI355X of 1,400 W about 0.67 of peak"),
+    )
+    vector_watts: float = _by_family(
+        "dynamic power of fp32 products on vector units at the boost clock [W per TFLOP/s]",
+        ("", 3.0, 4.5, 7.0, KNOWN, "between the families below"),
+        ("pascal", 8.0, 10.5, 16.0, SQUARE, "P4 of 75 W 5.0 of 5.5, P40 of 250 W 10.1 of 11.8 TFLOP/s"),
+        ("volta", 11.0, 13.0, 14.5, SQUARE, "V100 of 300 W 0.92, V100S of 250 W 0.83 of peak"),
+        ("turing", 11.0, 13.4, 15.0, SQUARE, "T4 of 70 W 4.2-4.4 of 8.1, RTX 2080 Ti of 250 W 11.5 of 13.5"),
+        ("ampere", 9.0, 11.5, 13.0, SQUARE, "A100 of 400 W 0.98, of 250 W 0.85-0.90 of peak"),
+        ("ampere-graphics", 6.2, 7.4, 8.5, SQUARE, "A40 and A6000 of 300 W 0.62 of peak"),
+        ("ada", 3.6, 4.2, 4.9, SQUARE, "L40S of 350 W 0.51, L4 of 72 W 0.35-0.41 of peak"),
+        ("hopper", 5.0, 5.9, 6.8, SQUARE, "H100 of 350 W 0.72 of peak"),
+        ("cdna1", 3.0, 4.5, 6.0, POWER, "MI100 of 300 W at 46 TFLOP/s"),
+        ("cdna2", 3.0, 4.5, 6.0, POWER, "MI210 of 300 W at 45 TFLOP/s"),
+    )
+    static_watts: float = _by_family(
+        "power of any board that does not follow the clock of its processors [W]",
+        ("", 12.0, 20.0, 28.0, KNOWN, "memory and regulators of boards of 70-75 W, at 10 W idle"),
+    )
+    static_power: float = _by_family(
+        "share of the board's power that does not follow the clock of the processors, on top",
+        ("", 0.12, 0.2, 0.28, KNOWN, "memory and leakage: A100 60-80 of 400 W with idle processors"),
+    )
+    power_exponent: float = _by_family(
+        "power grows as the clock to this power",
+        ("", 1.5, 2.0, 2.8, POWER, "lowest voltage to highest clock"),
+    )
+    headroom: float = _by_family(
+        "clock over the datasheet's boost clock where power allows",
+        ("", 0.98, 1.0, 1.0, KNOWN, "boards for data centres state their highest clock"),
+        ("ampere-graphics", 1.0, 1.04, 1.1, KNOWN, "cards for games state an average: RTX 3090 1.75-1.9 of 1.695 GHz"),
+        ("ada", 1.0, 1.05, 1.1, KNOWN, "cards for games state an average: RTX 4090 2.7 of 2.52 GHz"),
+        ("blackwell-graphics", 1.02, 1.08, 1.12, KNOWN, "RTX 5090: mma at 0.885 of an int8 peak that counts 838"),
+    )
+    tile_intensity: float = _by_family(
+        "m·n/(m+n) of the smallest tile that keeps matrix units busy [elements]",
+        ("", 48.0, 64.0, 80.0, TILES, "128x128 and above at full speed"),
+        ("volta", 42.0, 52.0, 64.0, TILES, "half of ampere's products a clock"),
+        ("turing", 42.0, 52.0, 64.0, TILES, "128x128 and above at full speed"),
+        ("ampere-graphics", 32.0, 42.0, 56.0, TILES, "half of GA100's products a clock"),
+        ("ada", 32.0, 42.0, 56.0, TILES, "as GA102"),
+        ("blackwell-graphics", 32.0, 42.0, 56.0, TILES, "as ada"),
+        ("hopper", 64.0, 80.0, 96.0, TILES, "twice ampere's products a clock; operands in shared memory"),
+        ("blackwell", 70.0, 85.0, 110.0, TILES, "tiles of 256x128 over two processors"),
+    )
+    vector_tile_intensity: float = _by_family(
+        "m·n/(m+n) of the smallest tile that keeps vector units busy [elements]",
+        ("", 24.0, 36.0, 48.0, KNOWN, "CUTLASS, Efficient GEMM in CUDA: 128x64 at full speed"),
+    )
+    tile_fill: float = _by_family(
+        "start and end of a tile, as so many more elements of k",
+        ("", 0.0, 32.0, 96.0, TILES, "a pipeline of 2-4 stages of 32 elements"),
+    )
+    split_share: float = _by_family(
+        "share of speed left when tiles are cut along k to fill the last wave",
+        ("", 0.7, 0.85, 0.95, KNOWN, "Osama et al. 2023, Stream-K, figures 5-8"),
+    )
+    misaligned: float = _by_family(
+        "times as long where rows of operands do not start at multiples of 16 bytes",
+        ("", 1.1, 1.6, 2.5, KNOWN, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not"),
+    )
+    product_stream: float = _by_family(
+        "share of attained bandwidth that products bound by memory reach",
+        ("", 0.85, 0.97, 1.05, LLMC, "A100 0.76-0.80 of the datasheet's at 64 and 128 rows"),
+        ("cdna1", 0.42, 0.65, 0.9, KNOWN, "as cdna2"),
+        ("cdna2", 0.42, 0.6, 0.9, LLMC, "MI210 0.34 of the datasheet's at 32 and 64 rows"),
+        ("cdna3", 0.6, 0.8, 0.95, KNOWN, "hipBLASLt, products of few rows"),
+        ("cdna4", 0.6, 0.8, 0.95, KNOWN, "as cdna3"),
+    )
+    unpack8: float = _by_family(
+        "share of that left where weights of 8 bits are unpacked as they are read",
+        (
+            "",
+            0.65,
+            0.85,
+            1.0,
+            KNOWN,
+            "kernels of one row in torchao and llama.cpp reach 0.5-0.85 of the datasheet's bandwidth",
+        ),
+    )
+    unpack4: float = _by_family(
+        "share of that left where weights of 4 bits are unpacked as they are read",
+        (
+            "",
+            0.5,
+            0.75,
+            1.0,
+            KNOWN,
+            "Frantar et al. 2024, Marlin: 0.95; torchao and llama.cpp 0.4-0.8 of the datasheet's bandwidth",
+        ),
+    )
+    convolution_share: float = _by_family(
+        "share of a matrix product's speed that an implicit one reaches on matrix units",
+        ("", 0.6, 0.8, 0.95, CONV, "figures 3-8"),
+    )
+    vector_convolution_share: float = _by_family(
+        "share of a matrix product's speed that a convolution reaches on vector units",
+        ("", 0.7, 0.92, 1.1, KNOWN, "Lavin and Gray 2016: Winograd halves products of 3x3; others reach 0.7-0.9"),
+    )
+    channels_first: float = _by_family(
+        "speed of convolutions on matrix units with channels first over that with channels last",
+        ("", 0.6, 0.82, 1.0, TF, "channels last gains about 20 % with tf32; 59029: 20 % with bf16"),
+    )
+    direct_share: float = _by_family(
+        "share of vector peak that depthwise and grouped convolutions reach without matrix units",
+        ("", 0.1, 0.25, 0.45, KNOWN, "cuDNN and PyTorch kernels of depthwise convolutions"),
+    )
+    direct_stream: float = _by_family(
+        "share of attained bandwidth that depthwise and grouped convolutions reach",
+        ("", 0.45, 0.7, 0.9, KNOWN, "a window is read again through caches: 0.4-0.8 of the datasheet's"),
+    )
+    direct_weight: float = _by_family(
+        "speed of their weights' gradients, sums over all images and places, over that of the rest",
+        ("", 0.15, 0.4, 0.8, KNOWN, "PyTorch and cuDNN kernels of weights' gradients of depthwise layers"),
+    )
+    attention_share: float = _by_family(
+        "share of the sustained peak that fused attention reaches with heads of unlimited size",
+        ("", 0.45, 0.65, 0.95, KNOWN, "between the families below"),
+        ("volta", 0.4, 0.55, 0.75, KNOWN, "CUTLASS memory-efficient attention, V100 50-65 of 125 TFLOP/s"),
+        ("turing", 0.4, 0.55, 0.75, KNOWN, "CUTLASS memory-efficient attention"),
+        ("ampere", 0.8, 0.95, 1.05, FA, "A100 170-225 of 312 TFLOP/s"),
+        ("ampere-graphics", 0.75, 0.9, 1.0, FA, "as A100, twice the exponentials a product"),
+        ("ada", 0.75, 0.9, 1.0, FA, "as A100, twice the exponentials a product"),
+        ("hopper", 0.52, 0.66, 1.05, FA3, "FlashAttention-2 370, cuDNN 600, FlashAttention-3 648 of 989"),
+        ("blackwell", 0.35, 0.6, 1.0, FA, "scaled by products a clock; cuDNN on B200"),
+        ("cdna1", 0.2, 0.35, 0.5, KNOWN, "as cdna2"),
+        ("cdna2", 0.25, 0.4, 0.6, KNOWN, "Composable Kernel FlashAttention-2, MI250 60-80 of 181 TFLOP/s a die"),
+        ("cdna3", 0.45, 0.65, 0.85, KNOWN, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"),
+        ("tpu", 0.5, 0.7, 0.95, KNOWN, "Pallas splash attention"),
+        ("cdna4", 0.4, 0.6, 0.85, KNOWN, "as cdna3"),
+    )
+    attention_backward: float = _by_family(
+        "speed of its backward pass over that of its forward pass",
+        ("", 0.65, 0.8, 0.95, FA, "0.75-0.9 of forward"),
+    )
+    softmax_depth: float = _by_family(
+        "cost of the exponential of a score, as so many more elements of the head",
+        ("", 24.0, 45.0, 64.0, FA, "heads of 64 reach 0.79 of heads of 128; one exponential a 16 products"),
+        ("ampere-graphics", 12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock, as many exponentials"),
+        ("ada", 12.0, 24.0, 40.0, KNOWN, "as GA102"),
+        ("volta", 12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock"),
+        ("turing", 12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock"),
+    )
+    attention_stream: float = _by_family(
+        "share of attained bandwidth that attention of a few queries reaches",
+        ("", 0.6, 0.83, 0.97, KNOWN, "FlashDecoding and paged attention, 0.5-0.85 of the datasheet's"),
+    )
+    bandwidth_share: float = _by_family(
+        "share of the datasheet's bandwidth that pointwise kernels attain",
+        ("", 0.76, 0.84, 0.92, STREAM, "0.76-0.93"),
+        ("pascal", 0.68, 0.75, 0.8, STREAM, "P100 0.74"),
+        ("volta", 0.84, 0.9, 0.93, STREAM, "V100 0.93"),
+        ("turing", 0.72, 0.78, 0.84, STREAM, "T4 0.75-0.84 (Jia et al. 2019)"),
+        ("ampere", 0.77, 0.84, 0.91, LLMC, "A100 GELU 0.79; mli/transformers-benchmarks issue 4: A800 0.89"),
+        ("ampere-graphics", 0.84, 0.9, 0.94, STREAM, "RTX 3090 0.93"),
+        ("ada", 0.84, 0.9, 0.94, P2P, "copies on RTX 4090 0.91-0.92"),
+        ("hopper", 0.8, 0.88, 0.93, STREAM, "H100 0.90-0.92"),
+        ("cdna1", 0.7, 0.78, 0.84, STREAM, "MI100 0.78-0.82"),
+        ("cdna2", 0.7, 0.78, 0.84, STREAM, "MI250X 0.80-0.84"),
+        ("cdna3", 0.65, 0.75, 0.82, STREAM, "MI300X 0.76-0.81"),
+        ("tpu", 0.75, 0.88, 0.95, KNOWN, "JAX scaling book"),
+        ("cpu", 0.6, 0.75, 0.88, KNOWN, "STREAM triad"),
+        ("cdna4", 0.65, 0.75, 0.82, KNOWN, "as cdna3"),
+    )
+    reduction_stream: float = _by_family(
+        "share of attained bandwidth that norms, pooling and sums reach",
+        ("", 0.65, 0.9, 1.08, LLMC, "A100 layer norm 0.88-0.91; allenai/OLMo issue 258: 0.61"),
+    )
+    softmax_stream: float = _by_family(
+        "share of attained bandwidth that softmax and cross-entropy reach",
+        ("", 0.55, 0.7, 1.0, LLMC, "A100 softmax 0.47-0.63; rows above 1,024 are read three times"),
+    )
+    gather_stream: float = _by_family(
+        "share of attained bandwidth that embeddings and indexing reach",
+        ("", 0.4, 0.72, 0.95, KNOWN, "rows of an embedding, 0.4-0.8 of the datasheet's"),
+    )
+    cache_speedup: float = _by_family(
+        "bandwidth of the last cache over that of memory, where the machine does not give it",
+        ("", 1.8, 2.5, 4.0, KNOWN, "Chips and Cheese: last caches of A100, H100, AD102, 2-5 x memory"),
+    )
+    pointwise_rate: float = _by_family(
+        "share of vector peak that arithmetic outside products reaches",
+        ("", 0.15, 0.35, 0.7, KNOWN, "special functions at 1/8 to 1/4 of the rate of products"),
+    )
+    overlap: float = _by_family(
+        "exponent p of (compute^p + memory^p)^(1/p); infinite: perfect overlap",
+        ("", 2.5, 5.0, 12.0, LLMC, "A100 at 128 rows, where compute and memory take as long"),
+    )
+    kernel_seconds: float = _by_family(
+        "from the start of one kernel to that of the next at least [s]",
+        ("", 1.5e-06, 2.5e-06, 4e-06, GRAPHS, "3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"),
+        ("cdna1", 3e-06, 5e-06, 9e-06, KNOWN, "rocprof, empty kernels"),
+        ("cdna2", 3e-06, 5e-06, 9e-06, KNOWN, "rocprof, empty kernels"),
+        ("cdna3", 2.5e-06, 4e-06, 8e-06, KNOWN, "rocprof, empty kernels"),
+        ("tpu", 2e-07, 1e-06, 3e-06, KNOWN, "one program, no launch a kernel"),
+        ("apple", 3e-06, 6e-06, 1.5e-05, KNOWN, "Metal command encoders"),
+        ("cpu", 5e-07, 3e-06, 1e-05, KNOWN, "dispatch, and fork and join of threads"),
+        ("cdna4", 2.5e-06, 4e-06, 8e-06, KNOWN, "as cdna3"),
+    )
+    product_seconds: float = _by_family(
+        "what a product takes more: filling its pipeline [s]",
+        ("", 5e-07, 2e-06, 4e-06, VOLTA, "latencies of memory and pipeline"),
+    )
+    eager_seconds: float = _by_family(
+        "time of the host for one kernel of an eager framework [s]",
+        ("", 4e-06, 8e-06, 1.6e-05, KNOWN, "PyTorch modules, dispatcher and launch: 5-10 us, 20 on slow hosts"),
+        ("cpu", 0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
+    )
+    compiled_seconds: float = _by_family(
+        "time of the host for one kernel of compiled code [s]",
+        ("", 2e-06, 3.5e-06, 7e-06, KNOWN, "cudaLaunchKernel 2-4 us from generated code"),
+        ("cpu", 0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
+    )
+    graph_seconds: float = _by_family(
+        "time of the host for one kernel replayed from a recorded graph [s]",
+        ("", 1e-07, 4e-07, 1e-06, GRAPHS, "3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"),
+        ("cpu", 0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
+    )
+    conditions: float = _by_family(
+        "time over that of a cool, idle machine with the libraries of the other constants",
+        ("", 0.95, 1.0, 1.12, KNOWN, "published recipes: 6 % between quarterly containers of one system"),
+    )
 
     def changed(self, **values: float) -> Constants:
         """The same with some of them replaced, as by a calibration. Raises SettingError for what is no constant."""
@@ -88,336 +358,19 @@ class Constants:
                 raise unknown("constant", name, TABLE)
         return replace(self, **values)
 
-    def with_ends(self, ranges: Mapping[str, Constant]) -> Constants:
+    def with_ends(self, ranges: Mapping[str, ConstantRange]) -> Constants:
         """Arrays: of each range in turn one constant at its low and at its high end [2 · ranges], at last none."""
-        names = [field.name for field in fields(self)]
+        names = list(TABLE)
         values = np.tile(np.array([[getattr(self, name)] for name in names]), 2 * len(ranges) + 1)
         for number, (name, of) in enumerate(ranges.items()):
             values[names.index(name), 2 * number : 2 * number + 2] = of.low, of.high
         return Constants(*values)
 
 
-UNITS = {
-    "product_share": "share of the sustained peak that large products reach on matrix units",
-    "narrow_share": "speed of products of 8 bits and fewer over what their peak would have of it",
-    "vector_share": "share of the sustained peak that large products reach on vector units",
-    "product_watts": "dynamic power of 16-bit products at the boost clock [W per TFLOP/s]",
-    "vector_watts": "dynamic power of fp32 products on vector units at the boost clock [W per TFLOP/s]",
-    "static_watts": "power of any board that does not follow the clock of its processors [W]",
-    "static_power": "share of the board's power that does not follow the clock of the processors, on top",
-    "power_exponent": "power grows as the clock to this power",
-    "headroom": "clock over the datasheet's boost clock where power allows",
-    "tile_intensity": "m·n/(m+n) of the smallest tile that keeps matrix units busy [elements]",
-    "vector_tile_intensity": "m·n/(m+n) of the smallest tile that keeps vector units busy [elements]",
-    "tile_fill": "start and end of a tile, as so many more elements of k",
-    "split_share": "share of speed left when tiles are cut along k to fill the last wave",
-    "misaligned": "times as long where rows of operands do not start at multiples of 16 bytes",
-    "product_stream": "share of attained bandwidth that products bound by memory reach",
-    "unpack8": "share of that left where weights of 8 bits are unpacked as they are read",
-    "unpack4": "share of that left where weights of 4 bits are unpacked as they are read",
-    "convolution_share": "share of a matrix product's speed that an implicit one reaches on matrix units",
-    "vector_convolution_share": "share of a matrix product's speed that a convolution reaches on vector units",
-    "channels_first": "speed of convolutions on matrix units with channels first over that with channels last",
-    "direct_share": "share of vector peak that depthwise and grouped convolutions reach without matrix units",
-    "direct_stream": "share of attained bandwidth that depthwise and grouped convolutions reach",
-    "direct_weight": "speed of their weights' gradients, sums over all images and places, over that of the rest",
-    "attention_share": "share of the sustained peak that fused attention reaches with heads of unlimited size",
-    "attention_backward": "speed of its backward pass over that of its forward pass",
-    "softmax_depth": "cost of the exponential of a score, as so many more elements of the head",
-    "attention_stream": "share of attained bandwidth that attention of a few queries reaches",
-    "bandwidth_share": "share of the datasheet's bandwidth that pointwise kernels attain",
-    "reduction_stream": "share of attained bandwidth that norms, pooling and sums reach",
-    "softmax_stream": "share of attained bandwidth that softmax and cross-entropy reach",
-    "gather_stream": "share of attained bandwidth that embeddings and indexing reach",
-    "cache_speedup": "bandwidth of the last cache over that of memory, where the machine does not give it",
-    "pointwise_rate": "share of vector peak that arithmetic outside products reaches",
-    "overlap": "exponent p of (compute^p + memory^p)^(1/p); infinite: perfect overlap",
-    "kernel_seconds": "from the start of one kernel to that of the next at least [s]",
-    "product_seconds": "what a product takes more: filling its pipeline [s]",
-    "eager_seconds": "time of the host for one kernel of an eager framework [s]",
-    "compiled_seconds": "time of the host for one kernel of compiled code [s]",
-    "graph_seconds": "time of the host for one kernel replayed from a recorded graph [s]",
-    "conditions": "time over that of a cool, idle machine with the libraries of the other constants",
-}
-"""What each constant is, with its unit."""
-
-SQUARE = Source(
-    "zzc0721/torch-performance-test-data: torch.matmul of 1024 to 10240 squared on 60 devices", confirmed=True
-)
-MAMF = Source("Bekman, Machine Learning Engineering: maximum achievable matmul FLOPS", confirmed=True)
-LLMC = Source("LLMCompass (Zhang et al., ISCA 2024): measured operators", confirmed=True)
-FA3 = Source("Shah et al. 2024, FlashAttention-3, figure 5", confirmed=True)
-TF = Source("tensorflow/tensorflow pull request 58054", confirmed=True)
-P2P = Source("tinygrad/open-gpu-kernel-modules issue 6", confirmed=True)
-FA = Source("Dao 2023, FlashAttention-2, figures 5-7")
-STREAM = Source("BabelStream triad over the datasheet's bandwidth")
-TILES = Source("NVIDIA, Matrix Multiplication Background User's Guide")
-CONV = Source("NVIDIA, Convolutional Layers User's Guide")
-GRAPHS = Source("Gray 2019, Getting Started with CUDA Graphs")
-VOLTA = Source("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking")
-POWER = Source("power of CMOS: f·V², between linear and cubic in f")
-KNOWN = Source("general knowledge")
-HERE = Source("the machine itself", confirmed=True)
-
-ATTAINED = ("product_share", "vector_share", "bandwidth_share")
-"""Shares of published peaks, which are 1 of peaks that were measured."""
-
-TABLE: dict[str, dict[str, Constant]] = {
-    "product_share": {
-        "": Constant(0.65, 0.8, 0.93, KNOWN, "between the families below"),
-        "volta": Constant(0.8, 0.9, 0.95, SQUARE, "V100 97 of 125, V100S 89 of 130 TFLOP/s"),
-        "turing": Constant(0.78, 0.9, 0.96, SQUARE, "RTX 2080 Ti 48-57 of 53.8 TFLOP/s"),
-        "ampere": Constant(0.87, 0.93, 0.97, MAMF, "A100 271 of 312; LLMCompass: up to 293"),
-        "ampere-graphics": Constant(0.9, 0.97, 1.0, SQUARE, "A10G 69 of 70, RTX 3060 25 of 25.5 TFLOP/s"),
-        "ada": Constant(0.9, 0.95, 1.0, SQUARE, "L20 107-114 of 119.5, RTX 4090 152-173 of 165 TFLOP/s"),
-        "hopper": Constant(0.88, 0.95, 0.98, SQUARE, "H20, whose power allows its clock, 142 of 148 TFLOP/s"),
-        "blackwell": Constant(0.85, 0.93, 0.97, SQUARE, "B200 1,696 of 2,250 TFLOP/s on 1,000 W"),
-        "blackwell-graphics": Constant(0.88, 0.97, 1.0, SQUARE, "RTX 5090 224-240 of 209.5, RTX 5080 102 of 112.6"),
-        "cdna1": Constant(0.55, 0.7, 0.8, KNOWN, "as cdna2"),
-        "cdna2": Constant(0.64, 0.7, 0.78, SQUARE, "MI210 117-131 of 181; Bekman: MI250X 147 of 191.5 a die"),
-        "cdna3": Constant(0.68, 0.8, 0.9, MAMF, "MI300X 668-782 of 1,307, MI325X 785; AMD ROCm blog"),
-        "tpu": Constant(0.8, 0.92, 0.97, KNOWN, "Google, Cloud TPU performance guide; JAX scaling book, 0.90-0.95"),
-        "gaudi2": Constant(0.9, 0.97, 0.99, MAMF, "429 of 432"),
-        "gaudi3": Constant(0.66, 0.72, 0.78, MAMF, "1,289 of 1,677 (1,835 on the sheet)"),
-        "apple": Constant(0.55, 0.72, 0.85, SQUARE, "M3 Max 11.5-12.8 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
-        "cpu": Constant(0.5, 0.7, 0.9, KNOWN, "OpenBLAS and oneDNN, 50-90 % of peak by core and clock"),
-        "cdna4": Constant(0.72, 0.85, 0.92, KNOWN, "as cdna3, with newer libraries"),
-        "rdna3": Constant(0.70, 0.80, 0.85, SQUARE, "RX 7900 XT 82-83 of 103 TFLOP/s"),
-        "rdna4": Constant(0.55, 0.64, 0.72, SQUARE, "RX 9060 XT 66 of 103 TFLOP/s"),
-    },
-    "narrow_share": {"": Constant(0.75, 0.90, 0.97, MAMF, "H100 fp8 0.71, bf16 0.80 of peak; GH200 0.78, 0.84")},
-    "vector_share": {
-        "": Constant(0.7, 0.82, 0.93, KNOWN, "between the families below"),
-        "pascal": Constant(0.86, 0.92, 0.95, SQUARE, "P100 8.6 of 9.3, GTX 1080 Ti 10.1 of 11.3 TFLOP/s"),
-        "volta": Constant(0.86, 0.93, 0.96, SQUARE, "V100 14.4 of 15.7 TFLOP/s"),
-        "turing": Constant(0.84, 0.92, 0.96, SQUARE, "RTX 2080 9.2 of 10.1 TFLOP/s"),
-        "ampere": Constant(0.9, 0.97, 0.99, SQUARE, "A100 19.1 of 19.5 TFLOP/s"),
-        "ampere-graphics": Constant(
-            0.62, 0.7, 0.76, SQUARE, "RTX 3080 21.3 of 29.8: one pipe of two is for integers too"
-        ),
-        "ada": Constant(0.58, 0.64, 0.7, SQUARE, "RTX 4090 53-56 of 82.6, L20 36 of 59.8 TFLOP/s"),
-        "hopper": Constant(0.7, 0.77, 0.82, SQUARE, "H100 52 of 67, H20 32 of 44 TFLOP/s"),
-        "blackwell": Constant(0.75, 0.83, 0.88, SQUARE, "B200 66 of 80 TFLOP/s"),
-        "blackwell-graphics": Constant(0.54, 0.6, 0.66, SQUARE, "RTX 5090 66 of 104.8, RTX 5080 33 of 56.3"),
-        "apple": Constant(0.55, 0.72, 0.85, SQUARE, "M3 Max 11.5 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
-        "cpu": Constant(0.5, 0.7, 0.9, KNOWN, "OpenBLAS and oneDNN"),
-        "rdna3": Constant(0.38, 0.45, 0.55, SQUARE, "RX 7900 XT 23 of 51.5: two instructions at once are rare"),
-        "rdna4": Constant(0.32, 0.37, 0.45, SQUARE, "RX 9060 XT 9.4 of 25.6 TFLOP/s"),
-    },
-    "product_watts": {
-        "": Constant(0.6, 0.8, 1.1, KNOWN, "between the families below"),
-        "volta": Constant(2.0, 2.35, 2.7, SQUARE, "V100 of 300 W 0.78, V100S of 250 W 0.68 of peak"),
-        "turing": Constant(
-            1.7, 2.6, 3.5, SQUARE, "T4 of 70 W up to 42 of 65; NVIDIA forum 264462: 24 TFLOP/s sustained"
-        ),
-        "ampere": Constant(0.95, 1.05, 1.15, SQUARE, "A100 of 400 W 0.85, of 250 W 0.63-0.77 of peak"),
-        "ampere-graphics": Constant(1.8, 2.05, 2.4, SQUARE, "A40 and A6000 of 300 W 0.80, A4000 of 140 W 0.77"),
-        "ada": Constant(1.05, 1.2, 1.4, SQUARE, "L40S of 350 W 0.74, L4 of 72 W 0.44-0.57 of peak"),
-        "hopper": Constant(0.7, 0.79, 0.9, SQUARE, "H100 of 700 W 0.80, of 350 W 0.58-0.66 of peak"),
-        "blackwell": Constant(0.45, 0.53, 0.6, SQUARE, "B200 of 1,000 W 0.75 of peak"),
-        "blackwell-graphics": Constant(1.15, 1.4, 1.7, SQUARE, "RTX PRO 6000 of 600 W 0.81 of peak"),
-        "cdna1": Constant(0.8, 1.0, 1.2, KNOWN, "as cdna2"),
-        "cdna2": Constant(0.7, 0.9, 1.2, MAMF, "MI250X of 560 W"),
-        "cdna3": Constant(0.8, 0.95, 1.1, MAMF, "MI300X of 750 W 0.51-0.60, MI325X of 1,000 W 0.60; AMD ROCm blog"),
-        "tpu": Constant(0.2, 0.4, 0.6, KNOWN, "TPU v4 of 192 W does not throttle (Jouppi et al. 2023)"),
-        "gaudi2": Constant(0.5, 0.8, 1.0, MAMF, "0.99 of peak on 600 W"),
-        "gaudi3": Constant(0.2, 0.3, 0.4, MAMF, "does not throttle"),
-        "cdna4": Constant(0.55, 0.70, 0.85, KNOWN, "MI355X of 1,400 W about 0.67 of peak"),
-    },
-    "vector_watts": {
-        "": Constant(3.0, 4.5, 7.0, KNOWN, "between the families below"),
-        "pascal": Constant(8.0, 10.5, 16.0, SQUARE, "P4 of 75 W 5.0 of 5.5, P40 of 250 W 10.1 of 11.8 TFLOP/s"),
-        "volta": Constant(11.0, 13.0, 14.5, SQUARE, "V100 of 300 W 0.92, V100S of 250 W 0.83 of peak"),
-        "turing": Constant(11.0, 13.4, 15.0, SQUARE, "T4 of 70 W 4.2-4.4 of 8.1, RTX 2080 Ti of 250 W 11.5 of 13.5"),
-        "ampere": Constant(9.0, 11.5, 13.0, SQUARE, "A100 of 400 W 0.98, of 250 W 0.85-0.90 of peak"),
-        "ampere-graphics": Constant(6.2, 7.4, 8.5, SQUARE, "A40 and A6000 of 300 W 0.62 of peak"),
-        "ada": Constant(3.6, 4.2, 4.9, SQUARE, "L40S of 350 W 0.51, L4 of 72 W 0.35-0.41 of peak"),
-        "hopper": Constant(5.0, 5.9, 6.8, SQUARE, "H100 of 350 W 0.72 of peak"),
-        "cdna1": Constant(3.0, 4.5, 6.0, POWER, "MI100 of 300 W at 46 TFLOP/s"),
-        "cdna2": Constant(3.0, 4.5, 6.0, POWER, "MI210 of 300 W at 45 TFLOP/s"),
-    },
-    "static_watts": {
-        "": Constant(12.0, 20.0, 28.0, KNOWN, "memory and regulators of boards of 70-75 W, at 10 W idle"),
-    },
-    "static_power": {
-        "": Constant(0.12, 0.2, 0.28, KNOWN, "memory and leakage: A100 60-80 of 400 W with idle processors"),
-    },
-    "power_exponent": {
-        "": Constant(1.5, 2.0, 2.8, POWER, "lowest voltage to highest clock"),
-    },
-    "headroom": {
-        "": Constant(0.98, 1.0, 1.0, KNOWN, "boards for data centres state their highest clock"),
-        "ampere-graphics": Constant(
-            1.0, 1.04, 1.1, KNOWN, "cards for games state an average: RTX 3090 1.75-1.9 of 1.695 GHz"
-        ),
-        "ada": Constant(1.0, 1.05, 1.1, KNOWN, "cards for games state an average: RTX 4090 2.7 of 2.52 GHz"),
-        "blackwell-graphics": Constant(
-            1.02, 1.08, 1.12, KNOWN, "RTX 5090: mma at 0.885 of an int8 peak that counts 838"
-        ),
-    },
-    "tile_intensity": {
-        "": Constant(48.0, 64.0, 80.0, TILES, "128x128 and above at full speed"),
-        "volta": Constant(42.0, 52.0, 64.0, TILES, "half of ampere's products a clock"),
-        "turing": Constant(42.0, 52.0, 64.0, TILES, "128x128 and above at full speed"),
-        "ampere-graphics": Constant(32.0, 42.0, 56.0, TILES, "half of GA100's products a clock"),
-        "ada": Constant(32.0, 42.0, 56.0, TILES, "as GA102"),
-        "blackwell-graphics": Constant(32.0, 42.0, 56.0, TILES, "as ada"),
-        "hopper": Constant(64.0, 80.0, 96.0, TILES, "twice ampere's products a clock; operands in shared memory"),
-        "blackwell": Constant(70.0, 85.0, 110.0, TILES, "tiles of 256x128 over two processors"),
-    },
-    "vector_tile_intensity": {
-        "": Constant(24.0, 36.0, 48.0, KNOWN, "CUTLASS, Efficient GEMM in CUDA: 128x64 at full speed"),
-    },
-    "tile_fill": {
-        "": Constant(0.0, 32.0, 96.0, TILES, "a pipeline of 2-4 stages of 32 elements"),
-    },
-    "split_share": {
-        "": Constant(0.7, 0.85, 0.95, KNOWN, "Osama et al. 2023, Stream-K, figures 5-8"),
-    },
-    "misaligned": {
-        "": Constant(1.1, 1.6, 2.5, KNOWN, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not"),
-    },
-    "product_stream": {
-        "": Constant(0.85, 0.97, 1.05, LLMC, "A100 0.76-0.80 of the datasheet's at 64 and 128 rows"),
-        "cdna1": Constant(0.42, 0.65, 0.9, KNOWN, "as cdna2"),
-        "cdna2": Constant(0.42, 0.6, 0.9, LLMC, "MI210 0.34 of the datasheet's at 32 and 64 rows"),
-        "cdna3": Constant(0.6, 0.8, 0.95, KNOWN, "hipBLASLt, products of few rows"),
-        "cdna4": Constant(0.60, 0.80, 0.95, KNOWN, "as cdna3"),
-    },
-    "unpack8": {
-        "": Constant(
-            0.65,
-            0.85,
-            1.0,
-            KNOWN,
-            "kernels of one row in torchao and llama.cpp reach 0.5-0.85 of the datasheet's bandwidth",
-        ),
-    },
-    "unpack4": {
-        "": Constant(
-            0.5,
-            0.75,
-            1.0,
-            KNOWN,
-            "Frantar et al. 2024, Marlin: 0.95; torchao and llama.cpp 0.4-0.8 of the datasheet's bandwidth",
-        ),
-    },
-    "convolution_share": {
-        "": Constant(0.6, 0.8, 0.95, CONV, "figures 3-8"),
-    },
-    "vector_convolution_share": {
-        "": Constant(
-            0.7, 0.92, 1.1, KNOWN, "Lavin and Gray 2016: Winograd halves products of 3x3; others reach 0.7-0.9"
-        ),
-    },
-    "channels_first": {
-        "": Constant(0.6, 0.82, 1.0, TF, "channels last gains about 20 % with tf32; 59029: 20 % with bf16"),
-    },
-    "direct_share": {
-        "": Constant(0.1, 0.25, 0.45, KNOWN, "cuDNN and PyTorch kernels of depthwise convolutions"),
-    },
-    "direct_stream": {
-        "": Constant(0.45, 0.7, 0.9, KNOWN, "a window is read again through caches: 0.4-0.8 of the datasheet's"),
-    },
-    "direct_weight": {
-        "": Constant(0.15, 0.4, 0.8, KNOWN, "PyTorch and cuDNN kernels of weights' gradients of depthwise layers"),
-    },
-    "attention_share": {
-        "": Constant(0.45, 0.65, 0.95, KNOWN, "between the families below"),
-        "volta": Constant(0.4, 0.55, 0.75, KNOWN, "CUTLASS memory-efficient attention, V100 50-65 of 125 TFLOP/s"),
-        "turing": Constant(0.4, 0.55, 0.75, KNOWN, "CUTLASS memory-efficient attention"),
-        "ampere": Constant(0.8, 0.95, 1.05, FA, "A100 170-225 of 312 TFLOP/s"),
-        "ampere-graphics": Constant(0.75, 0.9, 1.0, FA, "as A100, twice the exponentials a product"),
-        "ada": Constant(0.75, 0.9, 1.0, FA, "as A100, twice the exponentials a product"),
-        "hopper": Constant(0.52, 0.66, 1.05, FA3, "FlashAttention-2 370, cuDNN 600, FlashAttention-3 648 of 989"),
-        "blackwell": Constant(0.35, 0.6, 1.0, FA, "scaled by products a clock; cuDNN on B200"),
-        "cdna1": Constant(0.2, 0.35, 0.5, KNOWN, "as cdna2"),
-        "cdna2": Constant(
-            0.25, 0.4, 0.6, KNOWN, "Composable Kernel FlashAttention-2, MI250 60-80 of 181 TFLOP/s a die"
-        ),
-        "cdna3": Constant(
-            0.45, 0.65, 0.85, KNOWN, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"
-        ),
-        "tpu": Constant(0.5, 0.7, 0.95, KNOWN, "Pallas splash attention"),
-        "cdna4": Constant(0.40, 0.60, 0.85, KNOWN, "as cdna3"),
-    },
-    "attention_backward": {
-        "": Constant(0.65, 0.8, 0.95, FA, "0.75-0.9 of forward"),
-    },
-    "softmax_depth": {
-        "": Constant(24.0, 45.0, 64.0, FA, "heads of 64 reach 0.79 of heads of 128; one exponential a 16 products"),
-        "ampere-graphics": Constant(12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock, as many exponentials"),
-        "ada": Constant(12.0, 24.0, 40.0, KNOWN, "as GA102"),
-        "volta": Constant(12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock"),
-        "turing": Constant(12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock"),
-    },
-    "attention_stream": {
-        "": Constant(0.6, 0.83, 0.97, KNOWN, "FlashDecoding and paged attention, 0.5-0.85 of the datasheet's"),
-    },
-    "bandwidth_share": {
-        "": Constant(0.76, 0.84, 0.92, STREAM, "0.76-0.93"),
-        "pascal": Constant(0.68, 0.75, 0.8, STREAM, "P100 0.74"),
-        "volta": Constant(0.84, 0.9, 0.93, STREAM, "V100 0.93"),
-        "turing": Constant(0.72, 0.78, 0.84, STREAM, "T4 0.75-0.84 (Jia et al. 2019)"),
-        "ampere": Constant(0.77, 0.84, 0.91, LLMC, "A100 GELU 0.79; mli/transformers-benchmarks issue 4: A800 0.89"),
-        "ampere-graphics": Constant(0.84, 0.9, 0.94, STREAM, "RTX 3090 0.93"),
-        "ada": Constant(0.84, 0.9, 0.94, P2P, "copies on RTX 4090 0.91-0.92"),
-        "hopper": Constant(0.8, 0.88, 0.93, STREAM, "H100 0.90-0.92"),
-        "cdna1": Constant(0.7, 0.78, 0.84, STREAM, "MI100 0.78-0.82"),
-        "cdna2": Constant(0.7, 0.78, 0.84, STREAM, "MI250X 0.80-0.84"),
-        "cdna3": Constant(0.65, 0.75, 0.82, STREAM, "MI300X 0.76-0.81"),
-        "tpu": Constant(0.75, 0.88, 0.95, KNOWN, "JAX scaling book"),
-        "cpu": Constant(0.6, 0.75, 0.88, KNOWN, "STREAM triad"),
-        "cdna4": Constant(0.65, 0.75, 0.82, KNOWN, "as cdna3"),
-    },
-    "reduction_stream": {
-        "": Constant(0.65, 0.9, 1.08, LLMC, "A100 layer norm 0.88-0.91; allenai/OLMo issue 258: 0.61"),
-    },
-    "softmax_stream": {
-        "": Constant(0.55, 0.7, 1.0, LLMC, "A100 softmax 0.47-0.63; rows above 1,024 are read three times"),
-    },
-    "gather_stream": {
-        "": Constant(0.4, 0.72, 0.95, KNOWN, "rows of an embedding, 0.4-0.8 of the datasheet's"),
-    },
-    "cache_speedup": {
-        "": Constant(1.8, 2.5, 4.0, KNOWN, "Chips and Cheese: last caches of A100, H100, AD102, 2-5 x memory"),
-    },
-    "pointwise_rate": {
-        "": Constant(0.15, 0.35, 0.7, KNOWN, "special functions at 1/8 to 1/4 of the rate of products"),
-    },
-    "overlap": {
-        "": Constant(2.5, 5.0, 12.0, LLMC, "A100 at 128 rows, where compute and memory take as long"),
-    },
-    "kernel_seconds": {
-        "": Constant(1.5e-06, 2.5e-06, 4e-06, GRAPHS, "3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"),
-        "cdna1": Constant(3e-06, 5e-06, 9e-06, KNOWN, "rocprof, empty kernels"),
-        "cdna2": Constant(3e-06, 5e-06, 9e-06, KNOWN, "rocprof, empty kernels"),
-        "cdna3": Constant(2.5e-06, 4e-06, 8e-06, KNOWN, "rocprof, empty kernels"),
-        "tpu": Constant(2e-07, 1e-06, 3e-06, KNOWN, "one program, no launch a kernel"),
-        "apple": Constant(3e-06, 6e-06, 1.5e-05, KNOWN, "Metal command encoders"),
-        "cpu": Constant(5e-07, 3e-06, 1e-05, KNOWN, "dispatch, and fork and join of threads"),
-        "cdna4": Constant(2.5e-06, 4e-06, 8e-06, KNOWN, "as cdna3"),
-    },
-    "product_seconds": {
-        "": Constant(5e-07, 2e-06, 4e-06, VOLTA, "latencies of memory and pipeline"),
-    },
-    "eager_seconds": {
-        "": Constant(4e-06, 8e-06, 1.6e-05, KNOWN, "PyTorch modules, dispatcher and launch: 5-10 us, 20 on slow hosts"),
-        "cpu": Constant(0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
-    },
-    "compiled_seconds": {
-        "": Constant(2e-06, 3.5e-06, 7e-06, KNOWN, "cudaLaunchKernel 2-4 us from generated code"),
-        "cpu": Constant(0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
-    },
-    "graph_seconds": {
-        "": Constant(1e-07, 4e-07, 1e-06, GRAPHS, "3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"),
-        "cpu": Constant(0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
-    },
-    "conditions": {
-        "": Constant(0.95, 1.0, 1.12, KNOWN, "published recipes: 6 % between quarterly containers of one system"),
-    },
-}
+TABLE: dict[str, dict[str, ConstantRange]] = {of.name: of.metadata["families"] for of in fields(Constants)}
 """Each constant by family; see `family`."""
+UNITS: dict[str, str] = {of.name: of.metadata["meaning"] for of in fields(Constants)}
+"""What each constant is, with its unit."""
 
 
 def family(machine: Machine) -> Iterator[str]:
@@ -435,15 +388,15 @@ def family(machine: Machine) -> Iterator[str]:
     yield ""
 
 
-def constant(name: str, machine: Machine) -> Constant:
+def constant(name: str, machine: Machine) -> ConstantRange:
     """The constant of a machine: by the most exact family that the table has, or what the machine says itself."""
     if name not in TABLE:
         raise unknown("constant", name, TABLE)
     if machine.measured and name in ATTAINED:
-        return Constant(0.92, 1.0, 1.04, HERE, "its figures were attained, not published as peaks")
+        return ConstantRange(0.92, 1.0, 1.04, HERE, "its figures were attained, not published as peaks")
     if machine.call_overhead and name == "kernel_seconds":
         overhead = machine.call_overhead
-        return Constant(0.8 * overhead, overhead, 1.25 * overhead, HERE, "its call overhead")
+        return ConstantRange(0.8 * overhead, overhead, 1.25 * overhead, HERE, "its call overhead")
     values = TABLE[name]
     return next(values[key] for key in family(machine) if key in values)
 
@@ -453,14 +406,11 @@ def typical(machine: Machine) -> Constants:
     return Constants(**{name: constant(name, machine).typical for name in TABLE})
 
 
-assert set(TABLE) == set(UNITS) == {field.name for field in fields(Constants)}
-
-
 class Effect(NamedTuple):
     """What one constant does: seconds at the end of its range that is faster, and at the slower one."""
 
     name: str
-    constant: Constant
+    constant: ConstantRange
     low: float
     high: float
 

@@ -11,7 +11,7 @@ from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
 from costmodel.hardware.machine import Machine
 from costmodel.performance.breakdown import KernelTime, LayerTime, PhaseTime, StepBottleneck
-from costmodel.performance.constants import UNITS, Effect, Interval, Source
+from costmodel.performance.constants import UNITS, Effect, Interval, Reference
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import Tier
 from costmodel.training.settings import Settings
@@ -165,7 +165,7 @@ def _effect(effect: Effect, seconds: float) -> str:
     )
 
 
-def _sourced(source: Source) -> str:
+def _sourced(source: Reference) -> str:
     return source.title if source.confirmed else f"{source.title}, unconfirmed"
 
 

@@ -198,7 +198,7 @@ def test_every_constant_has_a_range_and_a_source(name: str) -> None:
     for of in TABLE[name].values():
         assert 0 <= of.low <= of.typical <= of.high
         assert of.source.title
-        assert of.found
+        assert of.evidence
 
 
 @given(machines, sorts, sizes, sizes, sizes)
