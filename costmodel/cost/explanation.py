@@ -28,11 +28,8 @@ _EXTENTS = ("B", "T", "P", "H", "W")
 
 def repeats_of(block: Block) -> list[str]:
     """Letters that count repeats: formulas are sums over them."""
-    letters: dict[str, None] = {}
-    for entry in block.entries:
-        if isinstance(entry, Block):
-            letters.update(dict.fromkeys([*sorted(expression(entry.count).letters), *repeats_of(entry)]))
-    return list(letters)
+    letters = (letter for nested in block.blocks() for letter in sorted(expression(nested.count).letters))
+    return list(dict.fromkeys(letters))
 
 
 _OTHER_SOURCES = {

@@ -306,7 +306,7 @@ class ForwardLiveness:
             self.output = places.get(y.storage, self._elsewhere)
         elif y.storage in call.tape.trained:
             self._slot(y)
-        if self._detached or call.held or (y.requires_grad and not call.differentiated):
+        if self._detached or call.detached or (y.requires_grad and not call.differentiated):
             self._follow(call)
         if call.differentiated and not memory.same:
             saved: list[Allocation] = []
@@ -327,7 +327,7 @@ class ForwardLiveness:
         for earlier in before:
             earlier.died = now
         if call.y.requires_grad and not call.differentiated:
-            saved = [self._places[s] for s in call.held if s in self._places]
+            saved = [self._places[s] for s in call.detached if s in self._places]
             self._ungraded[call] = detached = Detached(before, saved, now, self._round)
             self._detached.append(detached)
 
@@ -397,11 +397,11 @@ def memory_of(call: Call) -> CallMemory:
     """What all rounds of `call` have in common."""
     y, layer, tape = call.y, call.layer, call.tape
     operands = call.operands()
-    inputs = call.inputs if call.given is call.inputs else (*call.given, *call.inputs)
+    inputs = call.inputs if call.raw_inputs is call.inputs else (*call.raw_inputs, *call.inputs)
     known = [x.storage for x in (*operands, *call.buffers.values())]
     gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
     trained = [x for x, _ in gradients if x.storage.origin == "weight"]
-    makes = [(s, s.bytes) for s in dict.fromkeys((y.storage, *call.saved, *call.held)) if s not in known]
+    makes = [(s, s.bytes) for s in dict.fromkeys((y.storage, *call.saved, *call.detached)) if s not in known]
     workspace = layer.workspace(call)
     passes = len(operands) == 1 == len(call.inputs) and [shared for _, shared in gradients] == [True]
     same = passes and branch_value(y.size) == branch_value(call.x.size)

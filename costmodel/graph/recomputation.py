@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -65,6 +65,10 @@ class Recomputation:
         picked = {name for name in self.names if is_named(here, name)}
         self.matched |= picked
         return bool(picked)
+
+    def part(self, path: list[str], block: Block) -> AbstractContextManager[None]:
+        """What is called within, on `block`, is recomputed if the part at this path was named."""
+        return self.stretch(block) if self.picks(path) else nullcontext()
 
     @contextmanager
     def stretch(self, block: Block) -> Iterator[None]:

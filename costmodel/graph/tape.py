@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, Protocol
 
 from costmodel.errors import ShapeError, SpecError
@@ -151,8 +151,8 @@ class Tape:
         dtype: the type that it is stored in; one that is trained is of the policy's. part: the layer that has it, in
         the parts that are open (default: as `name` says).
         """
-        asked = self.adaptation is None or self.adaptation.trains([*self._path, part or name.split(".")[-2]])
-        trains = self.training and not frozen and asked
+        adapted = self.adaptation is None or self.adaptation.trains([*self._path, part or name.split(".")[-2]])
+        trains = self.training and not frozen and adapted
         stored = self.precision.weight if trains else dtype
         tensor = self.tensor(shape, "weight", origin="weight", requires_grad=trains, name=name, dtype=stored)
         self.weights[tensor.storage] = shape
@@ -195,8 +195,8 @@ class Tape:
         for buffer, (shape, role) in layer.buffers(call).items():
             call.buffers[buffer] = self.buffer(shape, role, f"{call.name}.{buffer}")
         self._take_types(call, name)
-        made = layer.output(call)
-        call.y = made if isinstance(made, Tensor) else self.tensor(made)
+        output = layer.output(call)
+        call.y = output if isinstance(output, Tensor) else self.tensor(output)
         call.y.storage.name = call.y.storage.name or call.name
         call.y.maker = call
         call.y.requires_grad = call.differentiated = (
@@ -245,7 +245,7 @@ class Tape:
         for call in self.root.calls():
             if call.differentiated and call not in reached:
                 call.differentiated = False
-                call.held, call.saved = call.saved, ()
+                call.detached, call.saved = call.saved, ()
         for block in self.root.blocks():
             if block.recomputed and not any(call.differentiated for call in block.calls()):
                 block.saved = ()
@@ -257,17 +257,17 @@ class Tape:
         layer, shared = call.layer, self._shared
         for weight, shape in layer.weights(call).items():
             within = ".".join([*self._path[shared.depth :], name, weight]) if shared else ""
-            given = tied.get(weight) or (shared.weights.get(within) if shared else None)
-            if given is None:
+            tensor = tied.get(weight) or (shared.weights.get(within) if shared else None)
+            if tensor is None:
                 stored = self.precision.stored(layer.kind, shape)
                 inner, self.block = self.block, shared.block if shared else self.block
-                given = self.weight(shape, f"{call.name}.{weight}", stored, frozen=layer.fixed)
+                tensor = self.weight(shape, f"{call.name}.{weight}", stored, frozen=layer.fixed)
                 self.block = inner
                 if shared:
-                    shared.weights[within] = given
-            elif given.shape != shape:
-                raise call.fail(f"a tied {weight} of {show_shape(given.shape)} is not {show_shape(shape)}")
-            call.weights[weight] = given
+                    shared.weights[within] = tensor
+            elif tensor.shape != shape:
+                raise call.fail(f"a tied {weight} of {show_shape(tensor.shape)} is not {show_shape(shape)}")
+            call.weights[weight] = tensor
 
     def _take_types(self, call: Call, name: str) -> None:
         """Cast what autocast casts, and settle what the call computes in."""
@@ -321,10 +321,7 @@ class Tape:
         self._path.append(name)
         self._scopes = f"{outer}{name}{'.' if listed else '/'}"
         try:
-            if self.recomputation.picks(self._path):
-                with self.recomputation.stretch(self.block):
-                    yield
-            else:
+            with self.recomputation.part(self._path, self.block):
                 yield
         finally:
             self._path.pop()
@@ -353,14 +350,9 @@ class Tape:
         """`name`, with those of the parts of the model that are open."""
         return ".".join([*self._path, name])
 
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
+    def part(self, name: str) -> AbstractContextManager[None]:
         """A part of the model that can be recomputed by `name`, which its layers do not carry."""
-        if self.recomputation.picks([*self._path, name]):
-            with self.recomputation.stretch(self.block):
-                yield
-        else:
-            yield
+        return self.recomputation.part([*self._path, name], self.block)
 
     def repeat(
         self,
@@ -445,14 +437,14 @@ def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) ->
     if y.storage is entry.storage:
         entry.storage.parts = (x.storage,)
         return Tensor(y.tape, y.shape, x.storage, y.requires_grad, y.strides, y.maker)
-    made = y.storage
-    if made.block is not block:  # made outside, the same in every round
-        entry.storage.parts = (x.storage, made)
+    once = y.storage
+    if once.block is not block:  # made outside, the same in every round
+        entry.storage.parts = (x.storage, once)
         return y
     rounds = Block(block.name, block.count - 1, outer)
     rest, last = (
-        Storage(made.elements, made.role, made.origin, where, made.name, made.dtype) for where in (rounds, outer)
+        Storage(once.elements, once.role, once.origin, where, once.name, once.dtype) for where in (rounds, outer)
     )
-    made.parts = (rest, last)
+    once.parts = (rest, last)
     entry.storage.parts = (x.storage, rest)
     return Tensor(y.tape, y.shape, last, y.requires_grad, y.strides, y.maker)

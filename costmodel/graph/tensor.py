@@ -420,10 +420,10 @@ class Call:
     """One layer applied to its inputs: what it reads, makes and keeps.
 
     Layers are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are
-    what it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `saved` is
-    what it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `part` and
+    what it computes with: those `stored`, or casts of them, as `inputs` are the `raw_inputs` or casts of them. What it
+    keeps for backward is `saved`, until then or, if it is `recomputed`, only once it has been run again. `part` and
     `phase` are the part of the model and the phase of the pass that it is in. `differentiated`: whether a gradient
-    comes back to it; what a call keeps to which none does is `held` only as long as something that it led to is there.
+    comes back to it; what a call keeps to which none does is `detached`, there as long as something that it led to.
     """
 
     __slots__ = (
@@ -431,14 +431,14 @@ class Call:
         "_operands",
         "block",
         "buffers",
+        "detached",
         "differentiated",
-        "given",
-        "held",
         "inputs",
         "layer",
         "name",
         "part",
         "phase",
+        "raw_inputs",
         "recomputed",
         "saved",
         "stored",
@@ -450,7 +450,7 @@ class Call:
     def __init__(self, tape: Tape, layer: AbstractLayer, inputs: tuple[Tensor, ...], name: str) -> None:
         self.tape = tape
         self.layer = layer
-        self.inputs = self.given = inputs
+        self.inputs = self.raw_inputs = inputs
         self.name = name
         self.block = tape.block
         self.part = tape.caller
@@ -459,7 +459,7 @@ class Call:
         self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}
         self.saved: tuple[Storage, ...] = ()
-        self.held: tuple[Storage, ...] = ()
+        self.detached: tuple[Storage, ...] = ()
         self.recomputed = False
         self.differentiated = False
         self.y: Tensor

@@ -281,7 +281,7 @@ class Rmsnorm(Norm):
         x, n, unit = call.x, call.x.size, size_bytes(1, call.y.dtype)
         wide, raised = size_bytes(1, "fp32") // unit, x.dtype != "fp32"
         operands = [operand.storage for operand in call.operands()]
-        kept = sum(s.elements for s in (*call.saved, *call.held) if s not in operands)
+        kept = sum(s.elements for s in (*call.saved, *call.detached) if s not in operands)
         copied = raised and x.requires_grad  # else the copy of x has gone when y is cast
         forward = wide * (x.rows + 2 * raised * n + (n if self.affine else 0 if copied else x.rows) - kept)
         forward = forward - (n if raised and not copied else 0)

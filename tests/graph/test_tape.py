@@ -9,12 +9,15 @@ from hypothesis import given
 
 import costmodel as cm
 from costmodel.architectures.trace import trace
+from costmodel.cost.costs import Costs
+from costmodel.cost.quantities import SUMMED
 from costmodel.cost.rows import rows_of
+from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Alias, Block
 from costmodel.layers.activation import Relu
 from costmodel.training.settings import Settings
-from tests.graph.walking import check_tape
+from tests.graph.walking import Copying, check_tape
 from tests.profiles import examples
 from tests.strategies import questions
 
@@ -52,6 +55,21 @@ def test_a_replay_meets_every_tensor_of_every_ready_model(asked: str) -> None:
 def test_a_replay_meets_every_tensor_of_a_drawn_model(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
     check_tape(cm.predict(model, **asked).tape)
+
+
+@given(questions())
+@examples(60)
+def test_a_tape_that_is_recorded_again_costs_the_same(question: tuple[Any, dict[str, Any]]) -> None:
+    """All that a tape costs follows from its entries, as a replay hands them over: every round by itself, anew."""
+    model, asked = question
+    settings = Settings(**asked | {"checkpoint": "none"})
+    costs = Costs(model, settings)
+    copying = Copying(costs.tape)
+    replay(costs.tape.root, copying)
+    again = Costs(model, settings, copying.tape)
+    assert {name: again.number(name) for name in SUMMED} == {name: costs.number(name) for name in SUMMED}
+    assert again.memory.weights == costs.memory.weights
+    assert sum(row.forward_bytes for row in again.layers) == sum(row.forward_bytes for row in costs.layers)
 
 
 def test_a_view_is_on_the_tape_and_on_no_report() -> None:
