@@ -62,6 +62,11 @@ def unknown(what: str, name: object, known: Iterable[str], short: Iterable[str] 
     return UnknownNameError(f"unknown {what} {shown(name)}: known are {listed(sorted(short) or names)}")
 
 
+def a(noun: str) -> str:
+    """A noun with its article: ``a machine``, ``an optimizer``."""
+    return f"a{'n' * (noun[:1].lower() in 'aeiou')} {noun}"
+
+
 def listed(names: Sequence[str]) -> str:
     """Names in one line: the first of them, and how many more there are."""
     ends = list(accumulate(len(name) + 2 for name in names))

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from costmodel.architectures.activations import NAMES
 from costmodel.documents.description import Description, Listed, Reads
-from costmodel.errors import SettingError, SpecError, shown, unknown
+from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -224,13 +224,6 @@ def fitting_divisors(model: Architecture, name: str, whole: int) -> list[int]:
         return False
 
     return [n for n in divisors(whole) if fits(n)]
-
-
-def whole_size(name: str, size: Any) -> int:
-    """`size`, if it is one. Raises SettingError."""
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_SIZE:
-        raise SettingError(f"{name}={shown(size)} is not a whole number between 1 and {LARGEST_SIZE:,}")
-    return size
 
 
 def scaled_size(size: int, width: int, base: int, multiple: int = 1) -> int:

@@ -15,7 +15,6 @@ from costmodel.architectures.base import (
     ImageShape,
     refuse,
     scaled_size,
-    whole_size,
 )
 from costmodel.architectures.composites import (
     COMPOSITES,
@@ -35,7 +34,7 @@ from costmodel.layers import load_all
 from costmodel.layers.base import Layer
 from costmodel.layers.conv import Conv, ConvTranspose
 from costmodel.layers.linear import Linear
-from costmodel.training.fields import check_names, checked, show
+from costmodel.training.fields import check_names, checked, show, whole_size
 
 MOST_VALUES = 20_000
 """A description with more items and template values is refused: no network needs them, and a runaway file does."""

@@ -20,7 +20,6 @@ from costmodel.architectures.base import (
     as_tuple,
     refuse,
     scaled_size,
-    whole_size,
 )
 from costmodel.documents.description import Listed
 from costmodel.errors import SettingError
@@ -29,6 +28,7 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
+from costmodel.training.fields import whole_size
 
 NORMS = {"batchnorm": Batchnorm, "layernorm": Layernorm, "rmsnorm": Rmsnorm}
 

@@ -8,12 +8,12 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from costmodel.errors import CostModelError, SpecError
+from costmodel.errors import CostModelError, SpecError, a, shown
 
 if TYPE_CHECKING:
     from costmodel.documents.document import Document
 
-Made = TypeVar("Made")
+Built = TypeVar("Built")
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # A wheel has the specs in the package; a checkout and an editable install have them beside it.
@@ -39,38 +39,27 @@ def shown_path(path: str | os.PathLike[str]) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def read_fields(path: str | os.PathLike[str], what: str, made: Callable[[Any], Made]) -> Made:
-    """What `made` makes of the data in a YAML or JSON file that describes a `what`, such as an optimizer.
+def read_fields(path: str | os.PathLike[str], what: str, build: Callable[[Any], Built], start: str) -> Built:
+    """What `build` makes of the fields in a YAML or JSON file that describes a `what`; start: a line that it may have.
 
-    Raises SpecError, with the line; errors of `made` name a value by its path, `what` first.
+    Raises SpecError, with the line; errors of `build` name a value by its path, with or without `what` first.
     """
     from costmodel.documents.document import Document, parse
 
     where = shown_path(path)
-    found = parse(text_of(path, where), where, f"the {what}'s fields")
-    lines = {(what, *place): line for place, line in found.lines.items()}
-    try:
-        return made(found.data)
-    except CostModelError as error:
-        document = Document({what: found.data}, where, lines)
-        raise SpecError(f"{document.place(culprit(SpecError(str(error)), document))}: {error}") from None
-
-
-def read_named(path: str | os.PathLike[str], what: str, start: str, made: Callable[..., Made]) -> Made:
-    """What `made` makes of the named fields in a YAML or JSON file that describes a `what`; `start`: a line of one.
-
-    Raises SpecError, with the line.
-    """
-    from costmodel.documents.document import parse
-
-    where = shown_path(path)
-    document = parse(text_of(path, where, what), where, f"a {what}, starting with its {start.partition(':')[0]}")
+    document = parse(text_of(path, where, what), where, f"the {what}'s fields, starting with {start!r}")
     if not isinstance(document.data, dict):
-        raise SpecError(f"{where}: a {what} has named fields: start with a line such as {start!r}")
+        data = shown(document.data)
+        raise SpecError(
+            f"{document.place(())}: {what}: {data} is not a mapping of fields: start with a line such as {start!r}"
+        )
     try:
-        return made(**document.data)
-    except SpecError as error:
-        raise SpecError(f"{document.place(culprit(error, document))}: {error}") from None
+        return build(document.data)
+    except CostModelError as error:
+        lines = document.lines | {(what, *place): line for place, line in document.lines.items()}
+        whole = Document({**document.data, what: document.data}, where, lines)
+        blame = error if isinstance(error, SpecError) else SpecError(str(error))
+        raise SpecError(f"{whole.place(culprit(blame, whole))}: {error}") from None
 
 
 def culprit(error: SpecError, document: Document) -> tuple[str | int, ...]:
@@ -105,7 +94,7 @@ def _text(path: str | os.PathLike[str], where: str, what: str) -> str:
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
         if kind == stat.S_IFDIR:
-            raise SpecError(f"{where} is a directory: name a {what} file in it")
+            raise SpecError(f"{where} is a directory: name {a(what)} file in it")
         if kind != stat.S_IFREG:
             raise SpecError(f"{where} is a device or pipe: name a regular file")
         with open(path, "rb") as file:
@@ -116,9 +105,9 @@ def _text(path: str | os.PathLike[str], where: str, what: str) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(f"cannot read {where}: {reason.lower()}: give the path of a YAML or JSON file") from None
     if len(content) > MOST_BYTES:
-        raise SpecError(f"{where} is larger than {MOST_BYTES:,} bytes: a {what} file is a few thousand at most")
+        raise SpecError(f"{where} is larger than {MOST_BYTES:,} bytes: {a(what)} file is a few thousand at most")
     if b"\0" in content:
-        raise SpecError(f"{where} is binary: a {what} file is YAML or JSON text in UTF-8")
+        raise SpecError(f"{where} is binary: {a(what)} file is YAML or JSON text in UTF-8")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -14,7 +14,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import read_amount, read_budget, show_amount, show_bytes
 from costmodel.documents.description import ABSENT, ALL, Description, Listed, Reads
-from costmodel.documents.files import read_named
+from costmodel.documents.files import read_fields
 from costmodel.errors import SettingError, shown, unknown
 
 Item = TypeVar("Item")
@@ -387,7 +387,7 @@ class Machine(Answer, Description):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Machine:
         """The machine that a YAML or JSON file describes. Raises SpecError, with the line."""
-        return read_named(path, "machine", "name: lab", cls)
+        return read_fields(path, "machine", lambda data: cls(**data), "name: lab")
 
     def _known(self, dtype: Any) -> str:
         if not isinstance(dtype, str) or dtype not in _PRODUCTS:

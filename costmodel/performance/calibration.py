@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from costmodel.cost.costs import Costs
 from costmodel.display.units import read_amount, read_text
 from costmodel.documents.description import ALL, Description, Listed
-from costmodel.documents.files import read_named
+from costmodel.documents.files import read_fields
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
@@ -48,7 +48,7 @@ class Calibration(Description):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
         """The calibration that a YAML or JSON file describes. Raises SpecError, with the line."""
-        return read_named(path, "calibration", "machine: h100-sxm", cls)
+        return read_fields(path, "calibration", lambda data: cls(**data), "machine: h100-sxm")
 
     def dump(self) -> str:
         """The text of a file that `load` reads back."""

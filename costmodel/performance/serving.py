@@ -18,8 +18,8 @@ from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import typical
 from costmodel.performance.time import Time
-from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.engines import KERNELS, Engine
+from costmodel.training.fields import whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.keywords import ServedSettings
 from costmodel.training.settings import SETTINGS, plain
@@ -131,7 +131,7 @@ class Serving(Answer):
 
     def at(self, concurrency: int) -> Load:
         """What so many requests at a time get, whether they fit or not."""
-        _check("concurrency", concurrency)
+        whole_size("concurrency", concurrency)
         first, rest = self._prefill(concurrency), self.output - 1
         step = self._decode(concurrency)
         if self.arrivals == "together":
@@ -438,12 +438,6 @@ def _doublings(most: int) -> list[int]:
     return [*found, most] if most > found[-1] else found
 
 
-def _check(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SIZE:
-        raise SettingError(f"{name}={shown(value)} is not a whole number from 1 on")
-    return value
-
-
 def decoder(model: Any) -> Transformer:
     """A model that makes tokens. Raises CostModelError."""
     if isinstance(model, str | os.PathLike):
@@ -500,7 +494,7 @@ def serve(
         if name not in served:
             raise unknown("setting of serving", name, served)
     for name, value in (("input", input), ("output", output)):
-        _check(name, value)
+        whole_size(name, value)
     if input + output > found.context:
         raise SettingError(
             f"input {input} and output {output} are beyond the context {found.context} of {found.title}: use at most "
@@ -513,7 +507,7 @@ def serve(
     asked = None
     if concurrency is not None:
         several = [concurrency] if isinstance(concurrency, int) else list(concurrency)
-        asked = tuple(sorted({_check("concurrency", value) for value in several}))
+        asked = tuple(sorted({whole_size("concurrency", value) for value in several}))
         if not asked:
             raise SettingError("concurrency is empty: give numbers of requests such as [1, 8, 64]")
     made = Drafts(**drafts) if isinstance(drafts, Mapping) else drafts

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeGuard, TypeVar, get_args, get_origin
 
 from costmodel.documents.files import is_path, read_fields
-from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, UnknownNameError, a, shown, unknown
 from costmodel.training.fields import check_fields, check_names, field_types
 from costmodel.training.frozen import Frozen
 
@@ -44,8 +44,7 @@ class Declaration(Frozen):
         if isinstance(value, Mapping):
             return built(cls, value, cls.kind())
         if not isinstance(value, str):
-            article = "an" if cls.kind()[0] in "aeiou" else "a"
-            raise UnknownNameError(f"{cls.kind()}={shown(value)} is neither a name nor {article} {cls.__name__}")
+            raise UnknownNameError(f"{cls.kind()}={shown(value)} is neither a name nor {a(cls.__name__)}")
         if value not in cls.READY:
             raise unknown(cls.kind(), value, cls.READY)
         return cls.READY[value]
@@ -55,7 +54,7 @@ class Declaration(Frozen):
         """What a YAML or JSON file declares, if `value` is its path; else `value`. Raises SpecError, with the line."""
         if not (isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value))):
             return value
-        return read_fields(value, cls.kind(), lambda data: built(cls, data, cls.kind()))
+        return read_fields(value, cls.kind(), lambda data: built(cls, data, cls.kind()), "name: mine")
 
     def check(self) -> None:
         """Raise SettingError unless each field has the type that it is declared with, and the fields agree."""

@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from costmodel.errors import CostModelError, SpecError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, SpecError, a, shown, unknown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Probability = Annotated[float, "at least 0 and less than 1"]
@@ -22,6 +22,15 @@ Pair = int | tuple[int, int]
 def pair(value: Pair) -> tuple[int, int]:
     """(height, width)."""
     return value if isinstance(value, tuple) else (value, value)
+
+
+def whole_size(name: str, value: Any) -> int:
+    """A size as it is. Raises SettingError for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingError(f"{name}={shown(value)} is not a whole number: use an int such as {name.split()[-1]}=32")
+    if not 1 <= value <= LARGEST_SIZE:
+        raise SettingError(f"{name}={shown(value)} is not between 1 and {LARGEST_SIZE:,}")
+    return value
 
 
 @cache
@@ -136,7 +145,7 @@ def _describe(wanted: Any, least: int) -> str:
         bool: "true or false",
         str: "a text",
     }
-    return names.get(wanted) or f"a {wanted.__name__}"
+    return names.get(wanted) or a(wanted.__name__)
 
 
 def show(value: Any) -> str:

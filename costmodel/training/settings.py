@@ -11,10 +11,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self, TypeVar, Union, get_args, get_origin
 
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
-from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.declaration import Declaration, built
 from costmodel.training.dtypes import Dtype
-from costmodel.training.fields import check_fields
+from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
@@ -165,22 +164,14 @@ def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
         return tuple(value)
     if isinstance(value, list | tuple):
         raise SettingError(f"{name}={shown(value)} is not a list of names of parts")
-    return _size(name, value)
-
-
-def _size(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingError(f"{name}={shown(value)} is not a whole number: use an int such as {name}=32")
-    if not 1 <= value <= LARGEST_SIZE:
-        raise SettingError(f"{name}={shown(value)} is not between 1 and {LARGEST_SIZE:,}")
-    return value
+    return whole_size(name, value)
 
 
 def _image(name: str, value: Any) -> tuple[int, int]:
     if isinstance(value, tuple | list) and len(value) != 2:
         raise SettingError(f"{name}={shown(value)} is not (height, width) or one size for both: use {name}=(224, 320)")
     height, width = value if isinstance(value, tuple | list) else (value, value)
-    return _size(name, height), _size(name, width)
+    return whole_size(name, height), whole_size(name, width)
 
 
 def _check_choice(names: Iterable[str | None], name: str, value: Any) -> None:
@@ -235,7 +226,7 @@ def _by_type(setting: Setting) -> Callable[[str, Any], Any]:
     return next((_OF_TYPES[each] for each in setting.options if each in _OF_TYPES), lambda _, value: value)
 
 
-_OF_TYPES: dict[type, Callable[[str, Any], Any]] = {int: _size, float: _share, bool: _truth}
+_OF_TYPES: dict[type, Callable[[str, Any], Any]] = {int: whole_size, float: _share, bool: _truth}
 
 
 @frozen(kw_only=True)

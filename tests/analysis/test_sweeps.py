@@ -293,7 +293,7 @@ def test_a_space_travels_with_its_formulas() -> None:
         ({"bacth": [1, 2]}, "'batch'"),
         ({"batch": [1], "quantities": ["memory.peek"]}, "'memory.peak'"),
         ({"batch": []}, "axis batch is empty"),
-        ({"batch": [0, 1]}, "axis batch: 0 is not between 1"),
+        ({"batch": [0, 1]}, "axis batch=0 is not between 1"),
         ({"batch": [1, "2"]}, "'2' is not a whole number"),
         ({"batch": [True]}, "True is not a whole number"),
         ({"batch": [1, 2, 1]}, "has 1 twice"),

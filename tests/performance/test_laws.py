@@ -256,7 +256,7 @@ def test_a_calibration_is_read_back(tmp_path: Path) -> None:
         ("machine: one\nconstants: {product_share: fast}", "'fast' is no positive number"),
         ("machine: one\nconstants: 3", "is not a mapping"),
         ("constants: {product_share: 0.9}", "field machine is missing"),
-        ("- one", "a calibration has named fields"),
+        ("- one", "is not a mapping of fields: start with a line such as 'machine: h100-sxm'"),
     ],
 )
 def test_a_calibration_that_is_wrong_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:

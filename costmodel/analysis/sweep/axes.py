@@ -14,7 +14,7 @@ from costmodel.cost.recipes import SIDES, SIZES
 from costmodel.documents.description import Description, unknown_field
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
-from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.fields import whole_size
 from costmodel.training.settings import SETTING_NAMES, SETTINGS
 
 MOST_VALUES = 10_000_000
@@ -140,14 +140,14 @@ def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:
         return _of_images(values)
     if name in model.DERIVED:
         for value in values:
-            _check_size(name, value)
+            whole_size(f"axis {name}", value)
         _check_distinct(name, values)
         return Axis(name, list(values), list(values), {})
     letter = model.spelt(name)
     sized = letter in SIZES or letter in open_sizes(model)
     if sized and (name in SIZES or all(isinstance(v, int) and not isinstance(v, bool) for v in values)):
         for value in (values[0], values[-1]) if isinstance(values, range) else values:
-            _check_size(name, value)
+            whole_size(f"axis {name}", value)
         if not isinstance(values, range):
             _check_distinct(name, values)
         return Axis(name, values, values, {letter: values})
@@ -163,18 +163,11 @@ def _of_images(values: Sequence[Any]) -> Axis:
         if len(pair) != 2:
             raise SettingError(f"image={shown(pair)} is not (height, width) or one size for both")
         for side in pair:
-            _check_size("image", side)
+            whole_size("axis image", side)
     square = all(height == width for height, width in pairs)
     labels = [height if square else f"{height}x{width}" for height, width in pairs]
     _check_distinct("image", labels)
     return Axis("image", pairs, labels, dict(zip(SIDES, zip(*pairs, strict=True), strict=True)))
-
-
-def _check_size(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingError(f"axis {name}: {shown(value)} is not a whole number")
-    if not 1 <= value <= LARGEST_SIZE:
-        raise SettingError(f"axis {name}: {shown(value)} is not between 1 and {LARGEST_SIZE:,}")
 
 
 def _check_distinct(name: str, labels: Sequence[Any]) -> None:
