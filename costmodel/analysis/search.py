@@ -180,8 +180,8 @@ class Curve:
         """Whether there is a measure there, and it is at most `limit`."""
         return self.exists(position) and self.value(position) <= limit
 
-    def guess(self, target: Any, start: int = 1, rounds: int = 4) -> int:
-        """About the last position at which a measure that grows in proportion to the value is within a target."""
+    def guess(self, target: Any, start: int = 1, rounds: int = 8) -> int:
+        """About the last position at which a measure that rises with the value is within a target."""
         return line_guess(lambda n: self.value(n) if self.exists(n) else 0, self.values, target, start, rounds)
 
 
@@ -208,19 +208,19 @@ def last_true(holds: Callable[[int], bool], count: int, guess: int = 0) -> int:
     return low
 
 
-def line_guess(value: Callable[[int], int], sizes: Sequence[int], target: int, start: int = 1, rounds: int = 4) -> int:
-    """About the last of the positions at which a value that grows in proportion to its size is within a target.
+def line_guess(value: Callable[[int], int], sizes: Sequence[int], target: int, start: int = 1, rounds: int = 8) -> int:
+    """About the last of the positions at which a value that rises with its size is within a target: by secants.
 
-    Straight lines are drawn from position 0 to the last guess, `start` at first, until they lead to the same, or for
+    Lines are drawn through the last two guesses, at first position 0 and `start`, until they lead to the same, or for
     so many rounds.
     """
     last = len(sizes) - 1
-    guess = min(max(start, 1), last)
+    before, guess = 0, min(max(start, 1), last)
     for _ in range(rounds):
-        rise = value(guess) - value(0)
-        if rise <= 0:
+        rise, run = value(guess) - value(before), sizes[guess] - sizes[before]
+        if rise * run <= 0:
             return guess
-        size = sizes[0] + (target - value(0)) * (sizes[guess] - sizes[0]) // rise
+        size = sizes[before] + (target - value(before)) * run // rise
         before, guess = guess, min(max(bisect_right(sizes, size) - 1, 1), last)
         if guess == before:
             return guess

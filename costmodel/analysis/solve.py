@@ -387,7 +387,7 @@ class _Search:
         return self.curve.within(position, self.limit)
 
     def _last(self, holds: Callable[[int], bool], count: int) -> int:
-        rounds = 1 if self.quantity in TIMED else 4  # times rise in steps: more lines lead no nearer
+        rounds = 1 if self.quantity in TIMED else 8  # times rise in steps: more lines lead no nearer
         guess = self.curve.guess(self.target.bytes - self.reserve, rounds=rounds) if count > 2 else 0
         return last_true(holds, count, guess)
 
@@ -395,7 +395,7 @@ class _Search:
         """The first value does not do: either a later one does, or none."""
         self.curve.at(0)
         last = self._last(lambda n: not self._within(n), count)
-        if last + 1 == count:  # it may fall, and end before the next of the values that were tried
+        if last + 1 == count and not self.curve.exists(last):  # it may fall, and end before the next that was tried
             count = last_true(self.curve.exists, count) + 1
             last = self._last(lambda n: not self._within(n), count)
         if last + 1 < count:

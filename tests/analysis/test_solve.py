@@ -181,7 +181,7 @@ def test_the_shell_answers_as_python_does(capsys) -> None:
     refused(here(capsys, *asked, "24GiB", "--for", "batch", "--batch", "3"), "leave it out")
 
 
-@pytest.mark.parametrize(("name", "most"), [("batch", 8), ("seq", 20), ("layers", 8), ("width", 20)])
+@pytest.mark.parametrize(("name", "most"), [("batch", 8), ("seq", 8), ("layers", 8), ("width", 12)])
 def test_few_questions_are_predicted(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
     values: list[int] = []
     at = VariedSize.at
