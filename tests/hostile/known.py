@@ -155,7 +155,7 @@ def _calls() -> dict[str, tuple[Callable[[], Any], str]]:
     return {
         "an endless axis": (lambda: cm.sweep("mlp-mnist", batch=itertools.count(1)), "does not end before"),
         "tokens": (_prepended, "tokens 1,099,511,627,776 are too many"),
-        "a million states": (lambda: cm.predict("mlp-mnist", optimizer=states), "1000000 are too many"),
+        "a million states": (lambda: cm.predict("mlp-mnist", optimizer=states), "1,000,000 are too many"),
         "4,768 layers replayed": (lambda: cm.predict(deep, allocator="cuda").reserved, "too long to replay"),
         "family": (lambda: cm.models(family=3), "family=3"),  # type: ignore[arg-type]
         "break_even": (lambda: cm.break_even("gpt2-small", 1.5, "mlp", for_="seq"), "1.5 is not a cost"),  # type: ignore[arg-type]

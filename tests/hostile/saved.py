@@ -35,11 +35,11 @@ class Touch:
 
 
 def lay(ground: Ground) -> None:
-    """Lay results on the ground: a sweep as a Zarr store, and a Parquet file of 2·10^8 equal rows."""
+    """Lay results on the ground: a sweep as a Zarr store, and a Parquet file of 2·10^7 equal rows."""
     run([*SWEEP, "--out", ground.at("whole.zarr")])
     part = pyarrow.table({name: np.ones(2_000_000, np.int64) for name in ("batch", *PARETO)})
     with parquet.ParquetWriter(ground.at("many.parquet"), part.schema) as writer:
-        for _ in range(100):
+        for _ in range(10):
             writer.write_table(part, row_group_size=2_000_000)
 
 

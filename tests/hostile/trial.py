@@ -1,9 +1,15 @@
-"""Runs one hostile case in a forked child, and measures what it took: time of the CPU, and memory beyond the start."""
+"""Runs one hostile case in a forked child, and counts what it took: calls of functions, and memory beyond the start.
+
+Calls are counted, not seconds: a busy machine changes none of them. What computes without a call, as a loop in C does, is
+ended after `STUCK` times what a reference took in this process, however fast the machine is.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import io
+import math
 import os
 import pickle
 import resource
@@ -11,76 +17,90 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 from costmodel.errors import CostModelError
 
-STUCK_SECONDS = 120
-"""A child that waits for ever is ended after so long by the clock; how much it computes is told by time of the CPU."""
-STUCK_CPU = 20
+WAITING_SECONDS = 600
+"""A child that waits for ever, as on a pipe, is ended by the clock; none that computes comes near."""
+STUCK = 400
+"""A child is ended after so many times the reference, some 20 s of the CPU."""
 STUCK_BYTES = 6 * 2**30
 
 
 class Outcome(NamedTuple):
     """What a case did. code: an exit code, 2 for an error that was raised; -1 for anything else that ended it.
 
-    out, err: what it printed; failure: a traceback, or what ended it; cpu: seconds; grown: bytes beyond the start.
+    out, err: what it printed; failure: a traceback, or what ended it; calls: of functions in Python and C;
+    grown: bytes beyond the start.
     """
 
     code: int
     out: str
     err: str
     failure: str
-    cpu: float
+    calls: int
     grown: int
 
 
-def trial(case: Callable[[], Any]) -> Outcome:
+@cache
+def reference_seconds() -> float:
+    """What a loop of a million steps takes of this CPU."""
+    begun = time.process_time()
+    sum(number & 7 for number in range(1_000_000))
+    return time.process_time() - begun
+
+
+def trial(case: Callable[[], Any], stuck: float = STUCK) -> Outcome:
     """Run a case in a child of its own, in an empty folder. It returns an exit code or a value, or raises."""
     folder = tempfile.mkdtemp(prefix="hostile-")
-    with tempfile.TemporaryFile() as told:
+    most_seconds = math.ceil(stuck * reference_seconds())
+    with tempfile.TemporaryFile() as report:
         child = os.fork()
         if child == 0:
-            _be_tried(case, folder, told)
-        _, status, used = os.wait4(child, 0)
-        told.seek(0)
-        text = told.read()
+            _be_tried(case, folder, report, most_seconds)
+        _, status, usage = os.wait4(child, 0)
+        report.seek(0)
+        text = report.read()
     shutil.rmtree(folder, ignore_errors=True)
     if not text:
         signalled = os.WIFSIGNALED(status)
         ended = f"ended by {signal.Signals(os.WTERMSIG(status)).name}" if signalled else f"ended with status {status}"
-        return Outcome(-1, "", "", ended, used.ru_utime + used.ru_stime, 0)
-    code, out, err, failure, cpu, start = pickle.loads(text)
-    peak = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Outcome(code, out, err, failure, used.ru_utime + used.ru_stime - cpu, peak - start)
+        return Outcome(-1, "", "", ended, 0, 0)
+    code, out, err, failure, calls, start = pickle.loads(text)
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return Outcome(code, out, err, failure, calls, peak - start)
 
 
-def _be_tried(case: Callable[[], Any], folder: str, told: Any) -> None:
+def _be_tried(case: Callable[[], Any], folder: str, report: Any, most_seconds: int) -> None:
     """The child: never returns."""
-    signal.alarm(STUCK_SECONDS)
-    resource.setrlimit(resource.RLIMIT_CPU, (STUCK_CPU, STUCK_CPU))
+    signal.alarm(WAITING_SECONDS)
+    resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))
     resource.setrlimit(resource.RLIMIT_AS, (STUCK_BYTES, STUCK_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(folder)
-    begun = resource.getrusage(resource.RUSAGE_SELF)
-    start, cpu = _resident(), begun.ru_utime + begun.ru_stime
+    start = _resident()
     out, err = io.StringIO(), io.StringIO()
     code, failure = 0, ""
+    counter = cProfile.Profile()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            code = case()
+            code = counter.runcall(case)
             code = code if type(code) is int and 0 <= code < 256 else 0
     except CostModelError as error:
         code = 2
         err.write(f"error: {error}\n")
     except BaseException as error:
         code, failure = -1, "".join(traceback.format_exception(error))[-3000:]
-    told.write(pickle.dumps((code, out.getvalue(), err.getvalue(), failure, cpu, start)))
-    told.flush()
+    calls = sum(entry.callcount for entry in counter.getstats())
+    report.write(pickle.dumps((code, out.getvalue(), err.getvalue(), failure, calls, start)))
+    report.flush()
     os._exit(0)
 
 
