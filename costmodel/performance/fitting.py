@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from math import exp, log
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
@@ -17,11 +20,8 @@ from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration, MeasuredStep, measured_step
 from costmodel.performance.constants import UNITS, Constants, constant, typical
+from costmodel.performance.laws import Numbers
 from costmodel.performance.time import Time, time_on
-
-if TYPE_CHECKING:
-    from costmodel.hardware.machine import Machine
-
 
 FITTED = (
     "conditions",
@@ -38,14 +38,16 @@ FEW = 3
 """From fewer rows than this a single number is taken: how much longer all kernels take."""
 
 
-@dataclass(frozen=True, repr=False)
-class Fit(Answer):
-    """Constants that measured steps gave, and how well each step is predicted before and after."""
+class MachineFit(Answer):
+    """Abstract: constants of a machine that measurements gave, and how well each is predicted before and after."""
 
     calibration: Calibration
-    steps: tuple[MeasuredStep, ...]
-    before: tuple[float, ...]
-    after: tuple[Time, ...]
+    OF: ClassVar[str]
+    """What was measured: "step" or "kernel"."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each measurement: what was measured as text, and seconds as measured, before and after."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibration to a file that `Prediction.on` takes. Raises CostModelError."""
@@ -53,57 +55,67 @@ class Fit(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s]."""
-        return {
-            "calibration": self.calibration.model_dump(mode="json"),
-            "steps": [
-                {"row": step.row, "measured": step.seconds, "before": before, "after": after.seconds}
-                for step, before, after in zip(self.steps, self.before, self.after, strict=True)
-            ],
-        }
+        return {"calibration": self.calibration.model_dump(mode="json"), f"{self.OF}s": self.rows()}
+
+    def tables(self, constants: tuple[str, str], measurements: str, off: Callable[[float, float], str]) -> list[Table]:
+        """Constants and measurements, with these headings; off: shows a predicted time beside the measured one."""
+        machine = load_machine(self.calibration.machine)
+        values = [
+            (name, f"{value:.3g}", f"{constant(name, machine).typical:.3g}")
+            for name, value in self.calibration.constants.items()
+        ]
+        rows = [
+            (text, show_seconds(measured), off(before, measured), off(after, measured))
+            for text, measured, before, after in map(dict.values, self.rows())
+        ]
+        return [Table((*constants, "typical"), values), Table((measurements, "measured", "before", "after"), rows)]
+
+    @property
+    def notes(self) -> list[str]:
+        """What each constant is."""
+        return [f"{name}: {UNITS[name]}" for name in self.calibration.constants]
+
+
+@dataclass(frozen=True, repr=False)
+class StepFit(MachineFit):
+    """Constants that measured steps gave. before: seconds of each step; after: its time with these constants."""
+
+    calibration: Calibration
+    steps: tuple[MeasuredStep, ...]
+    before: tuple[float, ...]
+    after: tuple[Time, ...]
+
+    OF = "step"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each step."""
-        return self.to_dict()["steps"]
+        return [
+            {"row": step.row, "measured": step.seconds, "before": before, "after": after.seconds}
+            for step, before, after in zip(self.steps, self.before, self.after, strict=True)
+        ]
 
     @property
     def warnings(self) -> list[str]:
         """Steps that no run on the machine can have been, which the fit cannot meet."""
-        said = []
-        for step, after in zip(self.steps, self.after, strict=True):
-            least = after.ceiling_seconds
-            if step.seconds < least:
-                policy = step.prediction.settings.policy.name
-                said.append(
-                    f"{step.row} is faster than the datasheet allows in {policy} ({show_seconds(least)}): it ran in "
-                    "another type, or on another machine; if fp32 ran in tf32, say allow_tf32=true in the row"
-                )
-        return said
+        return [
+            f"{step.row} is faster than the datasheet allows in {step.prediction.settings.policy.name} "
+            f"({show_seconds(after.ceiling_seconds)}): it ran in another type, or on another machine; if fp32 ran in "
+            "tf32, say allow_tf32=true in the row"
+            for step, after in zip(self.steps, self.after, strict=True)
+            if step.seconds < after.ceiling_seconds
+        ]
 
     def sheet(self) -> Sheet:
-        """What was found, and what it does to each step."""
-        machine = self.calibration.machine
-        constants = [
-            (name, f"{value:.3g}", f"{constant(name, load_machine(machine)).typical:.3g}")
-            for name, value in self.calibration.constants.items()
-        ]
-        rows = [
-            (step.row, show_seconds(step.seconds), _off(before, step), _off(after.seconds, step))
-            for step, before, after in zip(self.steps, self.before, self.after, strict=True)
-        ]
-        tables = [
-            Table((f"Constants of {machine}", "fitted", "typical"), constants),
-            Table(("Measured step", "measured", "before", "after"), rows),
-        ]
-        return Sheet(
-            [], tables, warnings=self.warnings, notes=[f"{name}: {UNITS[name]}" for name in self.calibration.constants]
-        )
+        """The constants, and what they do to each step."""
+
+        def off(seconds: float, measured: float) -> str:
+            return f"{show_seconds(seconds)} ({show_change(seconds / measured - 1)})"
+
+        tables = self.tables((f"Constants of {self.calibration.machine}", "fitted"), "Measured step", off)
+        return Sheet([], tables, warnings=self.warnings, notes=self.notes)
 
 
-def _off(seconds: float, step: MeasuredStep) -> str:
-    return f"{show_seconds(seconds)} ({show_change(seconds / step.seconds - 1)})"
-
-
-def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], *, software: str = "") -> Fit:
+def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], *, software: str = "") -> StepFit:
     """The constants of a machine that measured steps ask for; see `fitting`.
 
     Fewer than three steps give one number: how much longer kernels take than typical (`conditions`), or if the device
@@ -120,9 +132,9 @@ def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], 
 
     Example:
         >>> import costmodel as cm
-        >>> found = cm.fit_machine("h100-sxm", ["gpt2-small batch=32 seq=512: 0.4 s"])
-        >>> type(found).__name__
-        'Fit'
+        >>> fit = cm.fit_machine("h100-sxm", ["gpt2-small batch=32 seq=512: 0.4 s"])
+        >>> type(fit).__name__
+        'StepFit'
 
     """
     device = load_machine(machine)
@@ -131,18 +143,20 @@ def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], 
     if not steps:
         raise SettingError("nothing was measured: give one step or more")
     times = [_time_of(step, device) for step in steps]
-    names = _one(times) if len(steps) < FEW else _effective(times, device)
-    wanted = [log(step.seconds) for step in steps]
-    found = drawn(names, device, lambda c: [log(time.seconds_with(c)) for time in times], wanted)
-    calibration = Calibration(
-        machine=device.name,
-        constants={name: getattr(found, name) for name in names},
-        date=date.today().isoformat(),
-        software=software,
-        measured=[step.row for step in steps],
+
+    def predicted(constants: Constants) -> list[Numbers]:
+        return [time.seconds_with(constants) for time in times]
+
+    names = _one(times) if len(steps) < FEW else effective(FITTED, device, predicted, 0.001)
+    calibration = calibrated(
+        device,
+        names,
+        predicted,
+        [(step.row, step.seconds) for step in steps],
+        software,
     )
     after = [_time_of(step, calibration) for step in steps]
-    return Fit(calibration, tuple(steps), tuple(time.seconds for time in times), tuple(after))
+    return StepFit(calibration, tuple(steps), tuple(time.seconds for time in times), tuple(after))
 
 
 def _time_of(step: MeasuredStep, machine: Machine | Calibration) -> Time:
@@ -157,16 +171,14 @@ def _one(times: Sequence[Time]) -> tuple[str]:
     return (waiting[0],) if len(waiting) == 1 and all(t.bound == "host" for t in times) else ("conditions",)
 
 
-def _effective(times: Sequence[Time], machine: Machine) -> tuple[str, ...]:
-    """Constants that change a step by a thousandth or more within their range."""
-    middle = typical(machine)
-    found = []
-    for name in FITTED:
-        of = constant(name, machine)
-        ends = [[t.seconds_with(middle.changed(**{name: end})) for end in (of.low, of.high)] for t in times]
-        if any(max(pair) > 1.001 * min(pair) for pair in ends):
-            found.append(name)
-    return tuple(found)
+def effective(
+    names: Sequence[str], machine: Machine, predicted: Callable[[Constants], Sequence[Numbers]], least: float
+) -> tuple[str, ...]:
+    """Those of some constants that change a predicted time by a share of at least `least` within their range."""
+    ends = typical(machine).with_ends({name: constant(name, machine) for name in names})
+    times = np.array([np.broadcast_to(time, 2 * len(names) + 1) for time in predicted(ends)])
+    changes = np.abs(np.log(times[:, 1:-1:2] / times[:, :-1:2])).max(axis=0)
+    return tuple(name for name, change in zip(names, changes, strict=True) if change > log(1 + least))
 
 
 NOISE = 0.03
@@ -177,31 +189,31 @@ FARTHEST = 3.0
 """Logarithms: of one step at most, and of the distance from the typical value."""
 
 
-def drawn(
-    names: Sequence[str],
+def calibrated(
     machine: Machine,
+    names: Sequence[str],
     predicted: Callable[[Constants], Sequence[float]],
-    wanted: Sequence[float],
-) -> Constants:
-    """The constants of a machine, those of `names` changed so that what is predicted comes near what is wanted.
+    measured: Sequence[tuple[str, float]],
+    software: str,
+    **known: float,
+) -> Calibration:
+    """The constants of a machine, those of `names` changed so that what is predicted comes near what was measured.
 
-    predicted, wanted: logarithms of seconds. Gauss-Newton steps on logarithms of constants lessen the squares of what
-    measurements are off, over `NOISE`, and of how far constants leave their middle, over half their range. A single
-    constant has only the measurements to follow.
+    predicted: seconds. measured: what, and its seconds. Gauss-Newton steps on logarithms of constants lessen the
+    squares of what measurements are off, over `NOISE`, and of how far constants leave their middle, over half their
+    range. A single constant has only the measurements to follow. known: constants that need no fit.
     """
-    import numpy as np
-
     middle = typical(machine)
     center = np.log([getattr(middle, name) for name in names])
     widths = np.array([_half_width(name, machine) for name in names])
     prior = np.diag(1 / widths) if len(names) > 1 else np.zeros((1, 1))
-    goal = np.asarray(wanted)
+    goal = np.array([log(seconds) for _, seconds in measured])
 
     def constants_at(at: Any) -> Constants:
         return middle.changed(**{name: exp(value) for name, value in zip(names, at, strict=True)})
 
     def values(at: Any) -> Any:
-        return np.asarray(predicted(constants_at(at)))
+        return np.array([log(seconds) for seconds in predicted(constants_at(at))])
 
     logs = center.copy()
     for _ in range(ROUNDS):
@@ -215,7 +227,14 @@ def drawn(
         right = np.concatenate([(goal - here) / NOISE, prior @ (center - logs)])
         step = np.linalg.lstsq(matrix, right, rcond=None)[0]
         logs = np.clip(logs + np.clip(step, -LONGEST, LONGEST), center - FARTHEST, center + FARTHEST)
-    return constants_at(logs)
+    fitted = constants_at(logs)
+    return Calibration(
+        machine=machine.name,
+        constants={name: getattr(fitted, name) for name in names} | known,
+        date=date.today().isoformat(),
+        software=software,
+        measured=[what for what, _ in measured],
+    )
 
 
 def _half_width(name: str, machine: Machine) -> float:

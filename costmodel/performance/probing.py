@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
-from math import log
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from costmodel.display.answer import Answer, Sheet
-from costmodel.display.table import Table
+from costmodel.display.answer import Sheet
 from costmodel.display.units import show_change, show_seconds
 from costmodel.errors import CostModelError
 from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration
-from costmodel.performance.constants import UNITS, Constants, constant, typical
-from costmodel.performance.fitting import drawn
+from costmodel.performance.constants import Constants, typical
+from costmodel.performance.fitting import MachineFit, calibrated, effective
 from costmodel.performance.laws import KernelModel, KernelTable
 from costmodel.training.dtypes import BITS, Dtype
 
@@ -39,7 +36,7 @@ LAUNCHES = 1000
 """Kernels in a row that the launch gap is the mean of: so small that the device waits for the host."""
 
 
-class Probe(NamedTuple):
+class KernelProbe(NamedTuple):
     """A kernel to time. operator: what runs it; sizes: what that takes (see `torch_timer`)."""
 
     operator: str
@@ -52,11 +49,11 @@ class Probe(NamedTuple):
         return f"{self.operator} {'x'.join(map(str, self.sizes))} {self.kernel.dtype}"
 
 
-Timer = Callable[[Probe], float]
+Timer = Callable[[KernelProbe], float]
 """Seconds of one kernel, back to back with others like it."""
 
 
-def probes(machine: Machine) -> Iterator[Probe]:
+def probes(machine: Machine) -> Iterator[KernelProbe]:
     """What is timed: 24 products, 6 of fused attention, 7 copies, 6 norms and softmaxes, and a launch."""
     half: Dtype = "bf16" if machine.runs_in("bf16") == "bf16" else "fp16"
     for m, n, k in (
@@ -76,40 +73,42 @@ def probes(machine: Machine) -> Iterator[Probe]:
         yield _stream("softmax", (rows, columns), "reduction", "softmax", 5, "fp32")
 
 
-def _product(operator: str, sizes: tuple[int, int, int], dtype: Dtype) -> Probe:
+def _product(operator: str, sizes: tuple[int, int, int], dtype: Dtype) -> KernelProbe:
     m, n, k = sizes
     size = BITS[dtype] // 8
     product = Product(1, m, n, k)
-    return Probe(
+    return KernelProbe(
         operator,
         sizes,
         Kernel("product", "product", product.flops, size * (m * k + k * n), size * m * n, dtype, 1, product),
     )
 
 
-def _attention(sizes: tuple[int, int, int], dtype: Dtype) -> Probe:
+def _attention(sizes: tuple[int, int, int], dtype: Dtype) -> KernelProbe:
     heads, tokens, features = sizes
     moved = BITS[dtype] // 8 * heads * tokens * features
     flops = 4 * heads * tokens * tokens * features
     product = Product(heads, tokens, tokens, features)
-    return Probe("attention", sizes, Kernel("attention", "attention", flops, 3 * moved, moved, dtype, 1, product))
+    return KernelProbe("attention", sizes, Kernel("attention", "attention", flops, 3 * moved, moved, dtype, 1, product))
 
 
-def _stream(operator: str, sizes: tuple[int, ...], sort: Sort, name: str, work: int, dtype: Dtype) -> Probe:
+def _stream(operator: str, sizes: tuple[int, ...], sort: Sort, name: str, work: int, dtype: Dtype) -> KernelProbe:
     elements = sizes[0] * (sizes[1] if len(sizes) > 1 else 1)
     moved = elements * BITS[dtype] // 8
-    return Probe(operator, sizes, Kernel(name, sort, work * elements, moved, moved, dtype))
+    return KernelProbe(operator, sizes, Kernel(name, sort, work * elements, moved, moved, dtype))
 
 
 @dataclass(frozen=True, repr=False)
-class Probing(Answer):
-    """Constants that kernels gave, and how well each kernel is predicted before and after [s]."""
+class KernelFit(MachineFit):
+    """Constants that kernels gave. measured, before, after: seconds of each that was timed."""
 
     calibration: Calibration
-    timed: tuple[Probe, ...]
+    timed: tuple[KernelProbe, ...]
     measured: tuple[float, ...]
     before: tuple[float, ...]
     after: tuple[float, ...]
+
+    OF = "kernel"
 
     def errors(self) -> tuple[float, float]:
         """Mean of what kernels are off, before and after, relative."""
@@ -119,37 +118,27 @@ class Probing(Answer):
         ]
         return means[0], means[1]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data [s]."""
-        columns = zip(self.timed, self.measured, self.before, self.after, strict=True)
-        return {
-            "calibration": self.calibration.model_dump(mode="json"),
-            "kernels": [{"kernel": p.row, "measured": m, "before": b, "after": a} for p, m, b, a in columns],
-        }
-
     def rows(self) -> list[dict[str, Any]]:
         """A row for each kernel."""
-        return self.to_dict()["kernels"]
+        columns = zip(self.timed, self.measured, self.before, self.after, strict=True)
+        return [{"kernel": p.row, "measured": m, "before": b, "after": a} for p, m, b, a in columns]
 
     def sheet(self) -> Sheet:
-        """What was found, and what it does to each kernel."""
-        machine = load_machine(self.calibration.machine)
-        found = self.calibration.constants
-        constants = [(n, f"{v:.3g}", f"{constant(n, machine).typical:.3g}") for n, v in found.items()]
-        columns = zip(self.timed, self.measured, self.before, self.after, strict=True)
-        rows = [(p.row, show_seconds(m), show_change(b / m - 1), show_change(a / m - 1)) for p, m, b, a in columns]
+        """The constants, and what they do to each kernel."""
         before, after = self.errors()
-        said = f"{machine.name}: {len(rows)} kernels are off by {before:.1%} on average before, {after:.1%} after"
-        tables = [
-            Table(("Constant", "measured", "typical"), constants),
-            Table(("Kernel", "measured", "before", "after"), rows),
-        ]
-        return Sheet([said], tables, notes=[f"{name}: {UNITS[name]}" for name in found])
+        head = (
+            f"{self.calibration.machine}: {len(self.timed)} kernels are off by {before:.1%} on average before, "
+            f"{after:.1%} after"
+        )
+        tables = self.tables(
+            ("Constant", "measured"), "Kernel", lambda guess, seconds: show_change(guess / seconds - 1)
+        )
+        return Sheet([head], tables, notes=self.notes)
 
 
 def calibrate_machine(
     machine: str | Machine, timer: Timer | None = None, *, launch: float | None = None, software: str = ""
-) -> Probing:
+) -> KernelFit:
     """Time kernels on the GPU at hand, and take constants from them, each drawn to its typical value.
 
     Args:
@@ -165,9 +154,9 @@ def calibrate_machine(
         >>> import costmodel as cm
         >>> def timer(probe):
         ...     return 1e-4  # seconds; on a GPU it is left out
-        >>> found = cm.calibrate_machine("h100-sxm", timer, launch=4e-6)
-        >>> type(found).__name__
-        'Probing'
+        >>> fit = cm.calibrate_machine("h100-sxm", timer, launch=4e-6)
+        >>> type(fit).__name__
+        'KernelFit'
 
     """
     device = load_machine(machine)
@@ -177,31 +166,16 @@ def calibrate_machine(
     for probe in probes(device):
         timed.append(probe)
         measured.append(timer(probe))
-    kernels = [probe.kernel for probe in timed]
-    names = [name for name in PROBED if _matters(name, kernels, device)]
-    wanted = [log(seconds) for seconds in measured]
-    middle = typical(device)
-    found = drawn(names, device, lambda constants: [log(s) for s in _seconds(kernels, device, constants)], wanted)
-    constants = {name: getattr(found, name) for name in names}
-    if launch is not None:
-        constants["eager_seconds"] = launch
-    rows = [f"{probe.row}: {show_seconds(seconds)}" for probe, seconds in zip(timed, measured, strict=True)]
-    calibration = Calibration(
-        machine=device.name, constants=constants, date=date.today().isoformat(), software=software, measured=rows
-    )
-    before, after = (_seconds(kernels, device, c) for c in (middle, calibration.on(device)))
-    return Probing(calibration, tuple(timed), tuple(measured), tuple(before), tuple(after))
+    table = KernelTable([probe.kernel for probe in timed])
 
+    def predicted(constants: Constants) -> list[Any]:
+        return table.times(KernelModel(device, constants, allow_tf32=False))
 
-def _seconds(kernels: Sequence[Kernel], machine: Machine, constants: Constants) -> list[float]:
-    return KernelTable(kernels).times(KernelModel(machine, constants, allow_tf32=False))
-
-
-def _matters(name: str, kernels: Sequence[Kernel], machine: Machine) -> bool:
-    """Whether a constant changes a kernel by a hundredth or more within its range."""
-    of, middle = constant(name, machine), typical(machine)
-    low, high = (_seconds(kernels, machine, middle.changed(**{name: end})) for end in (of.low, of.high))
-    return any(abs(log(a / b)) > 0.01 for a, b in zip(low, high, strict=True))
+    rows = [(f"{probe.row}: {show_seconds(seconds)}", seconds) for probe, seconds in zip(timed, measured, strict=True)]
+    known = {} if launch is None else {"eager_seconds": launch}
+    calibration = calibrated(device, effective(PROBED, device, predicted, 0.01), predicted, rows, software, **known)
+    before, after = (predicted(constants) for constants in (typical(device), calibration.on(device)))
+    return KernelFit(calibration, tuple(timed), tuple(measured), tuple(before), tuple(after))
 
 
 def torch_timer(launch: float | None, software: str) -> tuple[Timer, float, str]:
@@ -218,17 +192,17 @@ def torch_timer(launch: float | None, software: str) -> tuple[Timer, float, str]
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     functional = torch.nn.functional
 
-    def runner(probe: Probe) -> Callable[[], Any]:
-        made = {"device": "cuda", "dtype": types[probe.kernel.dtype]}
+    def runner(probe: KernelProbe) -> Callable[[], Any]:
+        kind = {"device": "cuda", "dtype": types[probe.kernel.dtype]}
         if probe.operator == "product":
             m, n, k = probe.sizes
-            a, b = torch.randn(m, k, **made), torch.randn(k, n, **made)
+            a, b = torch.randn(m, k, **kind), torch.randn(k, n, **kind)
             return lambda: a @ b
         if probe.operator == "attention":
             heads, tokens, size = probe.sizes
-            q, k_, v = (torch.randn(1, heads, tokens, size, **made) for _ in range(3))
+            q, k_, v = (torch.randn(1, heads, tokens, size, **kind) for _ in range(3))
             return lambda: functional.scaled_dot_product_attention(q, k_, v)
-        x = torch.randn(*probe.sizes, **made)
+        x = torch.randn(*probe.sizes, **kind)
         if probe.operator == "copy":
             y = torch.empty_like(x)
             return lambda: y.copy_(x)
@@ -245,7 +219,7 @@ def torch_timer(launch: float | None, software: str) -> tuple[Timer, float, str]
         end.synchronize()
         return start.elapsed_time(end) / 1e3 / times
 
-    def timer(probe: Probe) -> float:
+    def timer(probe: KernelProbe) -> float:
         run = runner(probe)
         for _ in range(3):
             run()

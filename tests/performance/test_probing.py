@@ -10,7 +10,7 @@ import costmodel as cm
 from costmodel.errors import CostModelError
 from costmodel.performance.constants import typical
 from costmodel.performance.laws import KernelModel
-from costmodel.performance.probing import Probe, probes
+from costmodel.performance.probing import KernelProbe, probes
 from tests.command import here
 
 TRUE = {"product_share": 0.75, "bandwidth_share": 0.78, "kernel_seconds": 4e-6, "reduction_stream": 0.8}
@@ -21,7 +21,7 @@ def timer_of(machine: cm.Machine, noise: float = 0.0):
     model = KernelModel(machine, typical(machine).changed(**TRUE), allow_tf32=False)
     state = {"sign": 1}
 
-    def timer(probe: Probe) -> float:
+    def timer(probe: KernelProbe) -> float:
         state["sign"] = -state["sign"]
         return model.kernel_time(probe.kernel) * (1 + state["sign"] * noise)
 
