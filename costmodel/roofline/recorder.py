@@ -132,8 +132,12 @@ class Recorder:
         self.steps.append(Recorded(y, site, kernel, name=name))
 
     def bind(self, target: Tensor, source: Tensor) -> None:
-        """The array of a tensor that is a view of another, or what a round hands on."""
-        self.arrays[target] = self.viewed(self.ref(source), target.shape)
+        """The array of a tensor that is a view of another, or what a round hands on.
+
+        Of what is there from the start, such as a table of positions, there is an array of what is read of it alone.
+        """
+        if source in self.arrays or target.storage is not source.storage:
+            self.arrays[target] = self.viewed(self.ref(source), target.shape)
 
     def rounds(self, block: Block) -> Iterator[int]:
         """Every round of a block."""
