@@ -19,7 +19,7 @@ from costmodel.layers.function import Pointwise
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.reduction import Cumulate, Reduce
-from costmodel.layers.resize import Pad
+from costmodel.layers.resize import PadTo
 from costmodel.layers.scan import DeltaScan, SolveTriangular
 from costmodel.layers.shape import Copy, Join, Slice, TransposeLast
 from costmodel.symbolic.sizes import ceil_div, exact_div
@@ -99,7 +99,7 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     c = ceil_div(t, n)
     whole = c * n == t
     query, key, value, learning, decay = (
-        (Copy(y.shape, ordered=True) if whole else Pad(shape=(b, h, c * n, *y.shape[3:])))(y, name=f"pad_{name}")
+        (Copy(y.shape, ordered=True) if whole else PadTo((b, h, c * n, *y.shape[3:])))(y, name=f"pad_{name}")
         for name, y in (
             ("query", query),
             ("key", key),

@@ -30,7 +30,7 @@ from costmodel.layers.indexing import Computed, Parameter
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.reduction import Cumulate
-from costmodel.layers.resize import Pad
+from costmodel.layers.resize import PadTo
 from costmodel.layers.scan import SelectiveScan
 from costmodel.layers.shape import AsStrided, Cat, Copy, Join, Slice, TransposeLast
 from costmodel.symbolic.sizes import ceil_div, exact_div, product
@@ -62,7 +62,7 @@ def causal(x: Tensor, size: int, states: States, *, bias: bool) -> Tensor:
     if earlier is not None:
         x = Join()(earlier, x, name="join_tokens")
     elif t < size:
-        x = Pad(shape=kept)(x, name="pad_tokens")
+        x = PadTo(kept)(x, name="pad_tokens")
     seen = x.shape[2]
     states.keep(Slice(size, seen - size)(x, name="last_tokens"), earlier, "convolution_state", x.dtype)
     places, end = (seen - size + 1, 2) if states.steps(t) else (seen + size - 1, seen)
@@ -251,11 +251,11 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     steps = Clamp(0.0, math.inf)(steps, name="limit")
     writes, reads = (Copy((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads)))
     skip = parameter(tape, "skip", h)
-    skipped = Multiply()(skip.view((h, 1), (1, 1)), Pad(shape=(b, c * q, h, p))(x, name="pad_skip"), name="skipped")
+    skipped = Multiply()(skip.view((h, 1), (1, 1)), PadTo((b, c * q, h, p))(x, name="pad_skip"), name="skipped")
     x = Multiply()(x, column(steps), name="stepped")
     decay = Multiply()(rates, steps, name="decays")
     x, decay, writes, reads = (
-        Pad(shape=(b, c * q, *y.shape[2:]))(y, name=f"pad_{name}")
+        PadTo((b, c * q, *y.shape[2:]))(y, name=f"pad_{name}")
         for name, y in (("values", x), ("decays", decay), ("writes", writes), ("reads", reads))
     )
     x, decay, writes, reads = (reshaped(y, (b, c, q, *y.shape[2:])) for y in (x, decay, writes, reads))
@@ -276,7 +276,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
         first = typed(earlier, passed.dtype, "first_state").view((b, 1, h, p, n))
     passed = Cat((b, c + 1, h, p, n), 1)(first, passed, name="join_states")
     last = last.view((b, h, c), strides_of(last)[:3])
-    between = Pointwise("exp")(_sums(Pad(shape=(b, h, c + 1))(last, name="pad_last"), "between"), name="decay_between")
+    between = Pointwise("exp")(_sums(PadTo((b, h, c + 1))(last, name="pad_last"), "between"), name="decay_between")
     between = between.permute((0, 3, 2, 1))  # (b, before, after, h)
     passed = contracted("bzch,bzhpn->bchpn", between, passed, "pass_on")
     if states.cache is None:

@@ -79,7 +79,7 @@ class Layer(Frozen, AbstractLayer):
                 inputs = f"{least} input{'s' * (least > 1)}" if least == most else f"{least} to {most} inputs"
                 raise call.fail(f"{self.kind} takes {inputs}, not {len(call.inputs)}")
         if self.input_axes:
-            check_axes(call, self.input_axes)
+            _check_axes(call, self.input_axes)
 
     def __call__(self, *inputs: Tensor, name: str | None = None, tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Apply to paper tensors. `tied` gives weights that another layer already has.
@@ -89,7 +89,7 @@ class Layer(Frozen, AbstractLayer):
         return inputs[0].tape.record(self, inputs, name, tied)
 
 
-def check_axes(call: Call, axes: str) -> None:
+def _check_axes(call: Call, axes: str) -> None:
     """Raise ShapeError unless the first input has an axis for each name, and others only where "..." is."""
     rank, names = len(call.x.shape), axes.split(", ")
     if "..." not in names and rank != len(names):

@@ -6,47 +6,23 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
-from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Movement, Shaped, check_axes, layer
+from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Movement, Shaped, layer
 from costmodel.layers.shape import Moving
-from costmodel.layers.spatial import IMAGE, Spatial, arranged
-from costmodel.symbolic.sizes import LARGEST_SIZE, exact_div
+from costmodel.layers.spatial import Spatial, arranged
+from costmodel.symbolic.sizes import exact_div
 from costmodel.training.fields import Pair, pair
 
 NEIGHBOURS = {"nearest": 1, "linear": 2, "bilinear": 4, "trilinear": 8, "bicubic": 16}
 """Numbers that one of another size is made of, by the way of interpolation."""
 
 
-@layer
-class Upsample(Movement):
-    """An image of another size: `scale` times as large, or of a `shape` that is given, which may have other axes.
+class Interpolation(Movement):
+    """Abstract: numbers in another size, each made of some neighbours."""
 
-    x: (batch, C, H, W), y: (batch, C, scale·H, scale·W). Nearest copies; bilinear mixes four neighbours, four products
-    and three additions a pixel; others so many neighbours.
-    """
-
-    source = "nearest or bilinear interpolation (torch.nn.Upsample, torch.nn.functional.interpolate); keeps nothing"
-    largest = LARGEST_SIZE
-
-    scale: Pair | None = None
-    mode: Literal["nearest", "linear", "bilinear", "trilinear", "bicubic"] = "nearest"
-    shape: tuple[int, ...] | None = None
-
-    def check(self, call: Call) -> None:
-        super().check(call)
-        if self.shape is None:
-            check_axes(call, IMAGE)
-            if self.scale is None:
-                raise call.fail("upsample takes a scale, or the shape of the result")
-
-    def output(self, call: Call) -> Shape | Tensor:
-        if self.shape is not None:
-            return arranged(call, self.shape)
-        b, c, h, w = call.x.shape
-        up, across = (1, 1) if self.scale is None else pair(self.scale)
-        return arranged(call, (b, c, up * h, across * w))
+    mode: str
 
     def forward(self, call: Call) -> LayerFlops:
-        """A product for each neighbour, and the sum of them."""
+        """A product for each neighbour, and the sum of them; nearest copies."""
         neighbours = NEIGHBOURS[self.mode]
         return LayerFlops(0, (2 * neighbours - 1) * call.y.size if neighbours > 1 else 0)
 
@@ -54,6 +30,38 @@ class Upsample(Movement):
         """Each pixel's gradient is added to its source, or weighed and added to its neighbours."""
         neighbours = NEIGHBOURS[self.mode]
         yield Gradient(call.x, LayerFlops(0, (2 * neighbours if neighbours > 1 else 1) * call.y.size))
+
+
+@layer
+class Upsample(Spatial, Interpolation):
+    """An image `scale` times as large. x: (batch, C, H, W), y: (batch, C, scale·H, scale·W).
+
+    Nearest copies; bilinear mixes four neighbours, four products and three additions a pixel.
+    """
+
+    source = "nearest or bilinear interpolation (torch.nn.Upsample); keeps nothing"
+
+    scale: Pair
+    mode: Literal["nearest", "bilinear"] = "nearest"
+
+    def output(self, call: Call) -> Shape | Tensor:
+        b, c, h, w = call.x.shape
+        up, across = pair(self.scale)
+        return arranged(call, (b, c, up * h, across * w))
+
+
+@layer
+class Resize(Interpolation):
+    """Another size, of any axes."""
+
+    source = "torch.nn.functional.interpolate; keeps nothing"
+    in_lists = False
+
+    shape: tuple[int, ...]
+    mode: Literal["nearest", "linear", "bilinear", "trilinear", "bicubic"]
+
+    def output(self, call: Call) -> Shape | Tensor:
+        return arranged(call, self.shape)
 
 
 @layer
@@ -92,46 +100,49 @@ class ChannelShuffle(Spatial, Movement):
 
 
 @layer
-class Pad(Movement):
-    """A rim: `sides` is one width for all of an image, or (left, right, top, bottom); or the `shape` of the result.
+class Pad(Spatial, Movement):
+    """A rim of zeros: `sides` is one width for all, or (left, right, top, bottom)."""
 
-    mode: what it is of: zeros or another constant, the input's own numbers, or those of the other side (circular), put
-    there one side after another.
-    """
-
-    source = "torch.nn.functional.pad, torch.nn.ZeroPad2d; dx is a part of g, or sums what came from each number"
-    largest = LARGEST_SIZE
+    source = "zero padding (torch.nn.ZeroPad2d)"
 
     sides: int | tuple[int, int, int, int] = 0
-    mode: Literal["constant", "reflect", "replicate", "circular"] = "constant"
-    shape: tuple[int, ...] | None = None
-
-    def check(self, call: Call) -> None:
-        super().check(call)
-        if self.shape is None:
-            check_axes(call, IMAGE)
 
     def output(self, call: Call) -> Shape | Tensor:
         """(batch, C, top + H + bottom, left + W + right); without a rim a copy in the input's order."""
-        if self.shape is not None:
-            return self.shape if self.mode == "circular" else arranged(call, self.shape)
         if self.sides in (0, (0, 0, 0, 0)):
             return call.like(call.x)
         b, c, h, w = call.x.shape
         left, right, top, bottom = self.sides if isinstance(self.sides, tuple) else (self.sides,) * 4
         return arranged(call, (b, c, h + (top + bottom), w + (left + right)))
 
+
+@layer
+class PadTo(Movement):
+    """A rim that fills up a `shape`: of a constant, of the input's own numbers, or of those of the other side.
+
+    The last (circular) are put there one side after another.
+    """
+
+    source = "torch.nn.functional.pad; dx is a part of g, or sums what came from each number"
+    in_lists = False
+
+    shape: tuple[int, ...]
+    mode: Literal["constant", "reflect", "replicate", "circular"] = "constant"
+
+    def output(self, call: Call) -> Shape | Tensor:
+        return self.shape if self.mode == "circular" else arranged(call, self.shape)
+
     @property
-    def _own(self) -> bool:
+    def _repeats(self) -> bool:
         """Whether numbers of the input are seen several times, by places that backward works out from it."""
         return self.mode in ("reflect", "replicate")
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition per element where numbers are seen several times."""
-        yield Gradient(call.x, LayerFlops(0, call.y.size if self._own else 0))
+        yield Gradient(call.x, LayerFlops(0, call.y.size if self._repeats else 0))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        if self._own:
+        if self._repeats:
             yield call.x
 
     def workspace(self, call: Call) -> Workspace:

@@ -6,14 +6,11 @@ from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
 from costmodel.layers.base import NO_WORKSPACE, Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE, branch_value, ceil_div, minimum
 
-IMAGE = "batch, channels, height, width"
-"""Axes of an image."""
-
 
 class Spatial(Layer):
     """Abstract: one input x: (batch, C, H, W)."""
 
-    input_axes = IMAGE
+    input_axes = "batch, channels, height, width"
     largest = LARGEST_SIZE
 
     def workspace(self, call: Call) -> Workspace:

@@ -16,18 +16,9 @@ from tests.kernels.moves import Move
 
 
 class Upsample(Kernel):
-    """Bilinear: a pixel's centre falls between four neighbours, whose weights are constants.
-
-    To a shape: each pixel of a line is a mean of the nearest, or of as many as there are, with constant weights.
-    """
-
-    table = ("scale", "shape")
+    """Bilinear: a pixel's centre falls between four neighbours, whose weights are constants."""
 
     def case(self, draw: Draw) -> Case:
-        if self.row == "shape":
-            channels, n, size = draw(sizes), draw(sizes), draw(sizes)
-            layer = self.layer(shape=(channels, size), mode=draw(st.sampled_from(["nearest", "linear", "bilinear"])))
-            return Case(layer, [Operand((channels, n))])
         scale = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
         mode = draw(st.sampled_from(["nearest", "bilinear"]))
         return Case(self.layer(scale=scale, mode=mode), [Operand(draw(st.tuples(*[sizes] * 4)))])
@@ -37,15 +28,31 @@ class Upsample(Kernel):
         axes = zip(p.x.shape[2:], pair(p.kind.scale), strict=True)
         return [np.maximum((np.arange(n * times) + 0.5) / times - 0.5, 0) for n, times in axes]
 
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        up, across = pair(p.kind.scale)
+        if p.kind.mode == "nearest":
+            return np.kron(x, np.ones((up, across)))
+        for axis, at in zip((2, 3), self.centres(p), strict=True):
+            known = np.arange(x.shape[axis])
+            x = np.apply_along_axis(lambda line, at=at, known=known: np.interp(at, known, line), axis, x)
+        return x
+
+
+class Resize(Kernel):
+    """Each pixel of a line a mean of the nearest, or of as many as there are, with constant weights."""
+
+    def case(self, draw: Draw) -> Case:
+        channels, n, size = draw(sizes), draw(sizes), draw(sizes)
+        layer = self.layer(shape=(channels, size), mode=draw(st.sampled_from(["nearest", "linear", "bilinear"])))
+        return Case(layer, [Operand((channels, n))])
+
     def sources(self, p: Pass) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Place and weight of each neighbour of a line."""
+        """Place and weight of each neighbour."""
         size, n = p.kind.shape[1], p.x.shape[1]
         for number in range(NEIGHBOURS[p.kind.mode]):
             yield (np.arange(size) * n // size + number) % n, (1 + number + np.arange(size)) / 10
 
     def forward(self, p: Pass) -> Array:
-        if self.row == "scale":
-            return super().forward(p)
         (place, share), *rest = self.sources(p)
         if not rest:
             return p.x[:, place]
@@ -55,27 +62,16 @@ class Upsample(Kernel):
         return y
 
     def backward(self, p: Pass, g: Array) -> Gradients:
-        if self.row == "scale":
-            yield from super().backward(p, g)
-            return
         total = zeros(p.x.shape, p.tally)
         for place, share in self.sources(p):
             np.add.at(total, (slice(None), place), g if p.kind.mode == "nearest" else g * share)
         yield p.x, total
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        if self.row == "shape":
-            mixing = np.zeros((x.shape[1], p.kind.shape[1]))
-            for place, share in self.sources(p):
-                mixing[place, np.arange(p.kind.shape[1])] += 1 if p.kind.mode == "nearest" else share
-            return x @ mixing
-        up, across = pair(p.kind.scale)
-        if p.kind.mode == "nearest":
-            return np.kron(x, np.ones((up, across)))
-        for axis, at in zip((2, 3), self.centres(p), strict=True):
-            known = np.arange(x.shape[axis])
-            x = np.apply_along_axis(lambda line, at=at, known=known: np.interp(at, known, line), axis, x)
-        return x
+        mixing = np.zeros((x.shape[1], p.kind.shape[1]))
+        for place, share in self.sources(p):
+            mixing[place, np.arange(p.kind.shape[1])] += 1 if p.kind.mode == "nearest" else share
+        return x @ mixing
 
 
 class PixelShuffle(Move):
@@ -101,47 +97,45 @@ class ChannelShuffle(Move):
 
 
 class Pad(Kernel):
-    """Of an image by its sides, or of a line to a shape: a rim of one number, or of the numbers nearest to it."""
-
-    table = ("sides", "shape")
-
     def case(self, draw: Draw) -> Case:
-        if self.row == "shape":
-            rows, n, before, after = draw(sizes), draw(sizes), draw(sizes) - 1, draw(sizes) - 1
-            layer = self.layer(shape=(rows, before + n + after), mode=draw(st.sampled_from(["constant", "replicate"])))
-            return Case(layer, [Operand((rows, n))], before)
         side = st.integers(0, 2)
         return Case(self.layer(sides=draw(side | st.tuples(*[side] * 4))), [Operand(draw(st.tuples(*[sizes] * 4)))])
 
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        left, right, top, bottom = p.kind.sides if isinstance(p.kind.sides, tuple) else (p.kind.sides,) * 4
+        high, wide = np.eye(x.shape[2] + top + bottom), np.eye(x.shape[3] + left + right)
+        return high[:, top : top + x.shape[2]] @ x @ wide[left : left + x.shape[3]]
+
+
+class PadTo(Kernel):
+    """A line with a rim of one number, or of the numbers nearest to it."""
+
+    def case(self, draw: Draw) -> Case:
+        rows, n, before, after = draw(sizes), draw(sizes), draw(sizes) - 1, draw(sizes) - 1
+        layer = self.layer(shape=(rows, before + n + after), mode=draw(st.sampled_from(["constant", "replicate"])))
+        return Case(layer, [Operand((rows, n))], before)
+
     def places(self, p: Pass) -> np.ndarray:
-        """Which column of a line each is, or is nearest to."""
+        """Which column each is, or is nearest to."""
         return np.clip(np.arange(p.kind.shape[1]) - p.visible, 0, p.x.shape[1] - 1)
 
     def forward(self, p: Pass) -> Array:
-        if self.row == "sides":
-            return super().forward(p)
         if p.kind.mode == "replicate":
             return p.x[:, self.places(p)]
         n, before = p.x.shape[1], p.visible
         return np.pad(p.x, [(0, 0), (before, p.kind.shape[1] - n - before)])
 
     def backward(self, p: Pass, g: Array) -> Gradients:
-        if self.row == "sides":
-            yield from super().backward(p, g)
-        elif p.kind.mode == "constant":
+        if p.kind.mode == "constant":
             yield p.x, g[:, p.visible : p.visible + p.x.shape[1]]
-        else:
-            total = zeros(p.x.shape, p.tally)
-            np.add.at(total, (slice(None), self.places(p)), g)
-            yield p.x, total
+            return
+        total = zeros(p.x.shape, p.tally)
+        np.add.at(total, (slice(None), self.places(p)), g)
+        yield p.x, total
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        if self.row == "shape":
-            sides = [(0, 0), (p.visible, p.kind.shape[1] - x.shape[1] - p.visible)]
-            return np.pad(x, sides, mode="edge" if p.kind.mode == "replicate" else "constant")
-        left, right, top, bottom = p.kind.sides if isinstance(p.kind.sides, tuple) else (p.kind.sides,) * 4
-        high, wide = np.eye(x.shape[2] + top + bottom), np.eye(x.shape[3] + left + right)
-        return high[:, top : top + x.shape[2]] @ x @ wide[left : left + x.shape[3]]
+        sides = [(0, 0), (p.visible, p.kind.shape[1] - x.shape[1] - p.visible)]
+        return np.pad(x, sides, mode="edge" if p.kind.mode == "replicate" else "constant")
 
 
 class Columns(Kernel):

@@ -327,8 +327,8 @@ def identity(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def softmax(draw: st.DrawFn, device: Device) -> Case:
-    x, logarithm = draw(single.given(draw(any_shape(2)))), draw(st.booleans())
-    axis = draw(st.sampled_from([None, *range(len(x.shape))])) if x.contiguous else None
+    shape, other, logarithm = draw(any_shape(2)), draw(st.booleans()), draw(st.booleans())
+    x, axis = draw(single.given(shape, contiguous=other)), 1 if other else None
     function = torch.log_softmax if logarithm else torch.softmax
     return Case(Softmax(axis, logarithm), (x,), lambda x: function(x, -1 if axis is None else axis))
 

@@ -42,7 +42,7 @@ BESIDE = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if ker
 UNDETERMINED = {
     *("power", "extreme", "bounded", "gated", "reduce", "cumulate", "compared", "nll_loss"),
     *("parameter", "as_strided", "copy", "cat", "gather", "scatter", "computed", "unknown"),
-    *("convolve", "columns", "add_quotient", "scatter_add", "scatter_reduce", "cumprod"),
+    *("convolve", "columns", "pad_to", "resize", "add_quotient", "scatter_add", "scatter_reduce", "cumprod"),
     *("affine_grid", "grid_sample", "window_mean", "log_cumsum_exp", "embedding_bag", "grouped_matmul"),
 }
 """Kinds that stand for an operator of PyTorch, whose constants, axes or places they do not hold."""

@@ -9,7 +9,6 @@ from itertools import product
 
 import numpy
 
-from costmodel.errors import CostModelError
 from costmodel.layers.spatial import slide, slide_beyond
 from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, spread, unary
 from costmodel.roofline.memory import Ref, Shape
@@ -327,16 +326,8 @@ def _neighbours(t: ArrayTape, s: KernelCall) -> list[tuple[Ref, Ref]]:
     ]
 
 
-def _refuse_shape(s: KernelCall, modes: tuple[str, ...]) -> None:
-    """Raise CostModelError unless a kind that gives an image another size is of one of these modes, and of no shape."""
-    if s.kind.shape is not None or s.kind.mode not in modes:
-        known = " and ".join(f"mode {mode}" for mode in modes)
-        raise CostModelError(f"kind {s.kind.kind} has no NumPy kernel of a shape or of mode {s.kind.mode}: use {known}")
-
-
 def upsample(t: ArrayTape, s: KernelCall) -> Ref:
     """Nearest copies; bilinear mixes four neighbours."""
-    _refuse_shape(s, ("nearest", "bilinear"))
     b, c, h, w = s.x.shape
     up, across = pair(s.kind.scale)
     y = t.empty(b, c, up * h, across * w)
@@ -386,7 +377,6 @@ def _dealt(t: ArrayTape, x: Ref, first: int) -> Ref:
 
 def pad(t: ArrayTape, s: KernelCall) -> Ref:
     """A rim of zeros."""
-    _refuse_shape(s, ("constant",))
     left, right, top, bottom = _sides(s)
     return _framed(t, s.x, (top, left), (top + s.x.shape[2] + bottom, left + s.x.shape[3] + right))
 

@@ -13,7 +13,7 @@ from costmodel.layers.indexing import Computed, Gather
 from costmodel.layers.norm import WeightNorm
 from costmodel.layers.pool import WindowMean
 from costmodel.layers.reduction import LogCumsumExp, Trace
-from costmodel.layers.resize import GridSample, Pad
+from costmodel.layers.resize import GridSample, PadTo
 from costmodel.layers.shape import Copy
 from costmodel.symbolic.sizes import peek, product
 
@@ -29,7 +29,7 @@ def paired(op: OpCall) -> Tensor:
 layer_rules(
     {
         "logcumsumexp": (lambda op: LogCumsumExp(), "self"),
-        "diag_embed": (lambda op: Pad(shape=op.shape), "self"),
+        "diag_embed": (lambda op: PadTo(op.shape), "self"),
         "trace": (lambda op: Trace(), "self"),
         "_weight_norm_interface": (lambda op: WeightNorm(), "v g"),
         "affine_grid_generator": (lambda op: AffineGrid(op.shape, op.value("align_corners")), "theta"),

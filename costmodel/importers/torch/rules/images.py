@@ -9,7 +9,7 @@ from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, tied
 from costmodel.layers.activation import Gated
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
 from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
-from costmodel.layers.resize import NEIGHBOURS, Columns, Pad, Upsample
+from costmodel.layers.resize import NEIGHBOURS, Columns, PadTo, Resize
 
 
 @rule("conv2d")
@@ -70,7 +70,7 @@ MODES = {
 def pad(op: OpCall) -> Tensor:
     """A rim of one number, or of the image's own."""
     mode = op.value("mode", MODES.get(op.step.op, "constant"))
-    return op.layer(Pad(mode=mode, shape=op.shape), op.tensor("self"))
+    return op.layer(PadTo(op.shape, mode), op.tensor("self"))
 
 
 @rule(
@@ -81,7 +81,7 @@ def pad(op: OpCall) -> Tensor:
 def resize(op: OpCall) -> Tensor:
     """Another size, each pixel from some of the others."""
     mode: Any = next(mode for mode in sorted(NEIGHBOURS, key=len, reverse=True) if mode in op.step.op)
-    return op.layer(Upsample(mode=mode, shape=op.shape), op.tensor("input" if op.is_tensor("input") else "self"))
+    return op.layer(Resize(op.shape, mode), op.tensor("input" if op.is_tensor("input") else "self"))
 
 
 layer_rules(

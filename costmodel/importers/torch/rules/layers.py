@@ -20,7 +20,7 @@ from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredError, NllLoss
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
-from costmodel.layers.resize import Pad
+from costmodel.layers.resize import PadTo
 from costmodel.layers.shape import Copy
 from costmodel.symbolic.sizes import ceil_div, exact_div, peek, product
 
@@ -306,7 +306,7 @@ def _aligned(op: OpCall, mask: Tensor) -> Tensor:
     padded = (*rest, 8 * ceil_div(keys, 8))
     if mask.has(padded):
         return mask
-    whole = op.layer(Pad(shape=padded), mask, name=f"{op.step.name}.mask_padded")
+    whole = op.layer(PadTo(padded), mask, name=f"{op.step.name}.mask_padded")
     return op.part(whole, mask.shape, strides_of(whole))
 
 
