@@ -26,7 +26,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from statistics import median
@@ -217,63 +217,112 @@ class _Sample(NamedTuple):
     agree: bool = True
 
 
-@dataclass
 class _Item:
-    """One callable while it is measured; wall and cpu are of all samples, spent of all turns [ns].
+    """One callable while it is measured until a moment, `ends` [ns]; it is warmed up as the item is made.
 
-    far: whether it works on more than the caches of a core hold. warm_passes: before each sample, at most.
+    far: whether it works on more than the caches of a core hold. sentinel: None if no moment is waited for.
+    inner: calls in each sample; wall, cpu: of all samples [ns]; spent: of all turns [ns].
     """
 
-    call: Callable[[], Any]
-    far: bool
-    inner: int
-    warm_passes: int
-    samples: list[_Sample] = field(default_factory=list)
-    turns: int = 0
-    wall: int = 0
-    cpu: int = 0
-    spent: int = 0
+    def __init__(
+        self, call: Callable[[], Any], far: bool, protocol: Protocol, sentinel: Sentinel | None, ends: float
+    ) -> None:
+        self.call, self.protocol, self.sentinel, self.ends = call, protocol, sentinel, ends
+        self.enough = protocol.enough * (FAR if far else 1)
+        self.samples: list[_Sample] = []
+        self.turns = self.wall = self.cpu = self.spent = 0
+        best = self._warm(protocol.warm_passes)
+        self.inner = max(1, round(protocol.sample_seconds * 1e9 / best))
+        self.warm_passes = 1 if best > LONG else protocol.warm_passes
 
-    def undisturbed(self, sentinel: Sentinel) -> list[float]:
-        """Samples of undisturbed moments, by what is known of the sentinel's best now, the fastest first."""
-        return sorted(
-            s.seconds for s in self.samples if s.agree and s.readings and all(map(sentinel.rests, s.readings))
-        )
+    def _warm(self, passes: int) -> int:
+        """Run until passes have not become faster for `SETTLING`, or the budget ends; returns the fastest pass [ns]."""
+        best, slower = 1 << 62, 0
+        for _ in range(passes):
+            start = time.perf_counter_ns()
+            self.call()
+            spent = time.perf_counter_ns() - start
+            slower = slower + 1 if spent > 0.97 * best else 0
+            best = min(best, spent)
+            if (slower and slower * best > SETTLING) or start + spent >= self.ends:
+                break
+        return max(best, 1)
+
+    def turn(self) -> None:
+        """Warm up, wait for a moment's rest, then take a sample; more of them while it lasts. Once the budget has ended
+        just a sample."""
+        began = time.perf_counter_ns()
+        best = self._warm(self.warm_passes) if began < self.ends else LONG
+        before = -1
+        if self.sentinel is not None:
+            start = time.perf_counter_ns()
+            if start < self.ends:
+                self.sentinel.wait()
+            began += time.perf_counter_ns() - start
+            if best < SHORT:
+                self.call()
+            before = self.sentinel.read()
+        for _ in range(BURST):
+            before = self._sample(before)
+            if self.sentinel is None or not self.sentinel.rests(before) or time.perf_counter_ns() >= self.ends:
+                break
+        self.turns += 1
+        self.spent += time.perf_counter_ns() - began
+
+    def _sample(self, before: int) -> int:
+        """Take a sample, before which the sentinel read so much; returns what it reads after it [ns]."""
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        for _ in repeat(None, self.inner):
+            self.call()
+        cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+        self.wall += wall
+        self.cpu += cpu
+        parallel = self.protocol.threads > 1
+        if self.sentinel is None:
+            after, readings, agree = -1, (), True
+        else:
+            after = self.sentinel.read()
+            readings, agree = (before, after), parallel or clocks_agree(wall, cpu)
+        spent = wall if parallel or (agree and readings) else cpu
+        if spent > 0:
+            self.samples.append(_Sample(spent / self.inner * 1e-9, readings, agree))
+        return after
+
+    def undisturbed(self) -> list[float]:
+        """Samples of undisturbed moments, by what is known of the sentinel's best now, the fastest first [s]."""
+        rests = self.sentinel.rests if self.sentinel is not None else bool
+        return sorted(s.seconds for s in self.samples if s.agree and s.readings and all(map(rests, s.readings)))
 
     def believed(self) -> list[float]:
         """Samples on which the clocks agree; where there are hardly any, as of what is longer than the time that the
-        system leaves it the core, also the CPU clock's, but for those that are lies."""
+        system leaves it the core, also the CPU clock's, but for those that are lies [s]."""
         agreed = [s.seconds for s in self.samples if s.agree]
         if len(agreed) >= FEWEST or not self.samples:
             return agreed
         middle = median(s.seconds for s in self.samples)
         return [s.seconds for s in self.samples if s.agree or s.seconds > LIE * middle]
 
-    def enough(self, protocol: Protocol) -> int:
-        """Undisturbed samples that it takes."""
-        return protocol.enough * (FAR if self.far else 1)
+    @property
+    def settled(self) -> bool:
+        """Whether undisturbed samples are enough and the fastest agree."""
+        fastest, third = self.undisturbed(), min(2, self.enough - 1)
+        return 0 < self.enough <= len(fastest) and fastest[third] <= (1 + AGREE) * fastest[0]
 
-    def finished(self, protocol: Protocol, sentinel: Sentinel | None) -> bool:
+    @property
+    def finished(self) -> bool:
         """Whether it has had its turns, or its time, or is settled."""
-        if self.turns < protocol.least_rounds:
+        if self.turns < self.protocol.least_rounds:
             return False
-        if self.turns >= protocol.rounds or self.spent > 1e9 * protocol.item_seconds:
-            return True
-        return sentinel is not None and _settled(self.undisturbed(sentinel), self.enough(protocol))
+        over = self.turns >= self.protocol.rounds or self.spent > 1e9 * self.protocol.item_seconds
+        return over or self.settled
 
-    def timing(self, protocol: Protocol, sentinel: Sentinel | None, statistic: Statistic) -> Timing:
+    def timing(self, statistic: Statistic) -> Timing:
         """The samples, and whether they settle the matter."""
         ratio = self.wall / self.cpu if self.cpu else 0.0
-        all_samples = tuple(self.believed()) or (max(self.wall, 1) / self.inner / self.turns * 1e-9,)
-        if sentinel is None:
-            return Timing(all_samples, self.inner, ratio, statistic)
-        known = tuple(self.undisturbed(sentinel))
-        return Timing(all_samples, self.inner, ratio, statistic, known, _settled(known, self.enough(protocol)))
-
-
-def _settled(fastest: Sequence[float], enough: int) -> bool:
-    """Whether undisturbed samples, the fastest first, are enough and agree."""
-    return bool(enough) and len(fastest) >= enough and fastest[min(2, enough - 1)] <= (1 + AGREE) * fastest[0]
+        samples = tuple(self.believed()) or (max(self.wall, 1) / self.inner / self.turns * 1e-9,)
+        if self.sentinel is None:
+            return Timing(samples, self.inner, ratio, statistic)
+        return Timing(samples, self.inner, ratio, statistic, tuple(self.undisturbed()), self.settled)
 
 
 def time_calls(
@@ -293,24 +342,24 @@ def time_calls(
     with at_rest(protocol.threads):
         watch = (sentinel or Sentinel()) if protocol.enough else None
         distant = far or [False] * len(calls)
-        began, done = time.perf_counter_ns(), 0
+        began, rounds = time.perf_counter_ns(), 0
         ends = began + 1e9 * protocol.budget
-        items = [_first(call, beyond, protocol, ends) for call, beyond in zip(calls, distant, strict=True)]
-        open_items = items
-        while open_items:
-            fair = MOST_SHARE * sum(each.spent for each in open_items) / len(open_items)
-            for item in open_items:
+        items = [_Item(call, beyond, protocol, watch, ends) for call, beyond in zip(calls, distant, strict=True)]
+        unfinished = items
+        while unfinished:
+            fair = MOST_SHARE * sum(item.spent for item in unfinished) / len(unfinished)
+            for item in unfinished:
                 if watch is not None and item.turns >= protocol.least_rounds and item.spent > fair:
                     continue
                 if item.turns == 0 or time.perf_counter_ns() < ends:
-                    _turn(item, protocol, watch, ends)
-            ended = time.perf_counter_ns() >= ends and min(each.turns for each in items) >= 1
-            open_items = [] if ended else [each for each in items if not each.finished(protocol, watch)]
-            done += 1
-            closed = 1 - len(open_items) / len(items)
-            spent = (time.perf_counter_ns() - began) * 1e-9 / protocol.budget
-            tell(max(closed, min(max(done / protocol.rounds, spent), 1.0)) if open_items else 1.0)
-    return [item.timing(protocol, watch, statistic) for item in items]
+                    item.turn()
+            ended = time.perf_counter_ns() >= ends and min(item.turns for item in items) >= 1
+            unfinished = [] if ended else [item for item in items if not item.finished]
+            rounds += 1
+            share = (time.perf_counter_ns() - began) * 1e-9 / protocol.budget
+            share = max(1 - len(unfinished) / len(items), min(max(rounds / protocol.rounds, share), 1.0))
+            tell(share if unfinished else 1.0)
+    return [item.timing(statistic) for item in items]
 
 
 @contextmanager
@@ -327,66 +376,6 @@ def at_rest(threads: int = 1) -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _first(call: Callable[[], Any], far: bool, protocol: Protocol, ends: float) -> _Item:
-    """Warm an item, and decide how often to repeat it."""
-    best = _warm(call, protocol.warm_passes, ends)
-    inner = max(1, round(protocol.sample_seconds * 1e9 / best))
-    return _Item(call, far, inner, 1 if best > LONG else protocol.warm_passes)
-
-
-def _warm(call: Callable[[], Any], passes: int, ends: float) -> int:
-    """Run until passes have not become faster for `SETTLING`, or the budget ends; returns the fastest pass [ns]."""
-    best, slower = 1 << 62, 0
-    for _ in range(passes):
-        start = time.perf_counter_ns()
-        call()
-        took = time.perf_counter_ns() - start
-        slower = slower + 1 if took > 0.97 * best else 0
-        best = min(best, took)
-        if (slower and slower * best > SETTLING) or start + took >= ends:
-            break
-    return max(best, 1)
-
-
-def _turn(item: _Item, protocol: Protocol, sentinel: Sentinel | None, ends: float) -> None:
-    """Warm up, wait for a moment's rest, then take a sample; more of them while it lasts. Once the budget has ended
-    just a sample."""
-    began = time.perf_counter_ns()
-    best = _warm(item.call, item.warm_passes, ends) if began < ends else LONG
-    before = -1
-    if sentinel is not None:
-        started = time.perf_counter_ns()
-        if started < ends:
-            sentinel.wait()
-        began += time.perf_counter_ns() - started
-        if best < SHORT:
-            item.call()
-        before = sentinel.read()
-    for _ in range(BURST):
-        before = _sampled(item, protocol, sentinel, before)
-        if sentinel is None or not sentinel.rests(before) or time.perf_counter_ns() >= ends:
-            break
-    item.turns += 1
-    item.spent += time.perf_counter_ns() - began
-
-
-def _sampled(item: _Item, protocol: Protocol, sentinel: Sentinel | None, before: int) -> int:
-    """Take a sample, before which the sentinel read so much; returns what it reads after it [ns]."""
-    wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-    for _ in repeat(None, item.inner):
-        item.call()
-    cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
-    after = sentinel.read() if sentinel is not None else -1
-    item.wall += wall
-    item.cpu += cpu
-    agree = protocol.threads > 1 or sentinel is None or clocks_agree(wall, cpu)
-    took = wall if protocol.threads > 1 or (agree and sentinel is not None) else cpu
-    if took > 0:
-        readings = () if sentinel is None else (before, after)
-        item.samples.append(_Sample(took / item.inner * 1e-9, readings, agree))
-    return after
 
 
 def clocks_agree(wall: int, cpu: int) -> bool:
