@@ -210,7 +210,12 @@ AHEAD = ([], [{"permute": {"axes": [0, 2, 3, 1]}}], [{"reshape": {"shape": [4, 4
 """What turns an image into the shapes that layers take."""
 
 
-BESIDE = {("conv_transpose", "output_padding"): {"stride": 3}, ("layernorm", "heads"): {"bias": False}}
+BESIDE = {
+    ("conv_transpose", "output_padding"): {"stride": 3},
+    ("layernorm", "heads"): {"bias": False},
+    ("pad", "mode"): {"sides": 1},
+    ("upsample", "mode"): {"scale": 2},
+}
 
 
 @pytest.mark.parametrize(("name", "field"), ITEMS)
@@ -228,6 +233,7 @@ def test_every_field_of_a_layer_has_an_effect(name: str, field: str) -> None:
                 if first is not None and differ(first, model):
                     return
                 first = first or ran(model)
-            except CostModelError:  # a value that does not fit
-                continue
+            except CostModelError as error:  # a value that does not fit, or that is refused by name
+                if f"kind {name} has no NumPy kernel of" in str(error):
+                    return
     raise AssertionError(f"{name}.{field} changes nothing")
