@@ -106,15 +106,7 @@ class CheckpointChoice(Answer):
             "budget": self.budget.bytes,
             "reserve": self.reserve,
             "margin": self.margin(self.chosen or self.smallest),
-            "candidates": [
-                {
-                    "checkpoint": candidate.checkpoint,
-                    "peak": candidate.peak,
-                    "recomputed_flops": candidate.recomputed_flops,
-                    "fits": self.margin(candidate) >= 0,
-                }
-                for candidate in self.candidates
-            ],
+            "candidates": [{**vars(each), "fits": self.margin(each) >= 0} for each in self.candidates],
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,8 +21,8 @@ from costmodel.symbolic.sizes import LARGEST_SIZE
 SETTING_SIZES = ("batch", "accumulate", "loss_chunks")
 COARSEST = 128
 """Of a CNN's widths and images, steps up to this are tried for one that the model can take."""
-MOST_REFINED = 400
-"""Predictions that are made at most for a picture, to find where the peak goes to another place."""
+MOST_SPREAD, MOST_REFINED = 64, 400
+"""Predictions at most that a picture is made of, and with those to find where the peak goes to another place."""
 
 
 @dataclass(frozen=True)
@@ -234,11 +234,15 @@ class PeakMemory(NamedTuple):
     place: tuple[str, str]
 
 
-def peaks_along(values: Sequence[Any], positions: Sequence[int], at: Callable[[Any], Prediction]) -> dict[Any, Any]:
-    """The `PeakMemory` at `positions` among values, and on both sides of where the peak goes to another step, by value.
+def peaks_along(
+    values: Sequence[Any], at: Callable[[Any], Prediction], also: Iterable[int] = ()
+) -> dict[Any, PeakMemory]:
+    """The `PeakMemory` at evenly spread values, at positions `also`, and where the peak goes to another step, by value.
 
     Values that the model cannot take are left out.
     """
+    last = len(values) - 1
+    positions = sorted({last * n // (MOST_SPREAD - 1) for n in range(MOST_SPREAD)} | set(also))
 
     def peak_memory(prediction: Prediction) -> PeakMemory:
         step = prediction.timeline.peak_step

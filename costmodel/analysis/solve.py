@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from costmodel.architectures.base import Architecture
 
-POINTS = 64
-"""Predictions that a picture along one axis is made of, at most."""
 LARGEST_TARGET = 10**30
 """Numbers that are solved for are smaller."""
 
@@ -132,16 +130,11 @@ class Solution(Answer):
         return save(figure, path)
 
     def _along(self) -> dict[int, PeakMemory]:
-        """Bytes at the peak by category from the size's first value to a quarter past the answer.
-
-        Evenly spread, and on both sides of where the peak goes to another step.
-        """
+        """Bytes at the peak by category from the size's first value to a quarter past the answer."""
         values = self.varied.values
         end = values.index(self.past or self.answer or values[0])
-        most = min(max(end + 1, 5 * end // 4 + 1, 4), len(values) - 1)
-        steps = min(most, POINTS - 1)
-        places = sorted({most * step // steps for step in range(steps + 1)} | {max(0, end - 1), end})
-        return peaks_along(values, places, self.varied.at)
+        last = min(max(end + 1, 5 * end // 4 + 1, 4), len(values) - 1)
+        return peaks_along(values[: last + 1], self.varied.at, {max(0, end - 1), end})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; sizes of memory in bytes."""

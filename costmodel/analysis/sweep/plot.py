@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 MOST_CELLS = 500
 """Along an axis; of more, every so manieth is drawn."""
-MOST_STACKED = 64
 
 
 def picture(sweep: xarray.Dataset, quantity: str | None, memory: Any, reserve: Any, dark: bool) -> Figure:
@@ -157,7 +156,4 @@ class SweepQuestion:
         """Bytes at the peak by category along the one axis, by label; nothing where the sweep tells no question."""
         if self._attributes is None:
             return {}
-        values = self.cut[axis].values.tolist()
-        last = len(values) - 1
-        places = sorted({last * n // (MOST_STACKED - 1) for n in range(MOST_STACKED)})
-        return peaks_along(values, places, lambda value: self.at({axis: value}))
+        return peaks_along(self.cut[axis].values.tolist(), lambda value: self.at({axis: value}))
