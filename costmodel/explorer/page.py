@@ -206,12 +206,12 @@ def _names(controls: Controls) -> dict[str, str]:
     return dict(zip((size.name for size in controls.sizes), identifiers(symbols), strict=True))
 
 
-Job = tuple[
+Exploration = tuple[
     Architecture, dict[str, Any], tuple[Size, ...], tuple[Any, ...], dict[str, Any], dict[str, str], Stack | None
 ]
 
 
-def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Job]]:
+def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Exploration]]:
     """For each combination of choices its key in the page, and what is to be explored."""
     optimizers = next((choice.values for choice in controls.choices if choice.name == "optimizer"), ())
     for picked in controls.combinations():
@@ -228,7 +228,7 @@ def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Job]]:
         yield ",".join(places), (controls.model, settings, controls.sizes, offered, changed, _names(controls), stack)
 
 
-def _explored(job: Job) -> Part | str:
+def _explored(job: Exploration) -> Part | str:
     """What a combination's formulas are and where they hold, or why there are none."""
     model, settings, sizes, optimizers, changed, names, stack = job
     forms = PageForms(model, settings, sizes, optimizers, changed, stack)

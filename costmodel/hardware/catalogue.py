@@ -120,11 +120,11 @@ def machines(search: str | None = None) -> Machines:
     if search is None:
         return Machines(_all().values())
     words = str(search).lower().split()
-    found = Machines(m for m in _all().values() if words and all(_has(m, word) for word in words))
-    if not found:
+    matches = Machines(m for m in _all().values() if words and all(_has(m, word) for word in words))
+    if not matches:
         words_for = {w: w for m in _all().values() for w in (m.vendor.lower(), m.architecture, m.category)}
         raise _unknown(str(search), _key(str(search)), words_for | _known())
-    return found
+    return matches
 
 
 def _has(machine: Machine, word: str) -> bool:
@@ -139,9 +139,9 @@ def _ready(name: str) -> Machine:
     if key in _stems():
         return _spec(_stems()[key])
     known = _known()
-    found = known.get(key) or _by_memory(name)
-    if found is not None:
-        return _spec(found)
+    stem = known.get(key) or _by_memory(name)
+    if stem is not None:
+        return _spec(stem)
     if os.path.isfile(name):
         raise SpecError(f"{shown(name)} is no ready machine, but a file: use {shown_path(os.path.join('.', name))}")
     several = sorted({stem for full, stem in known.items() if key and full.startswith(key)})
@@ -158,11 +158,11 @@ def _by_memory(name: str) -> str | None:
     """
     words = _words(name)
     sizes = [word for word in words if _SIZE.fullmatch(word)]
-    found = _known().get("".join(word for word in words if word not in sizes)) if len(sizes) == 1 else None
-    if found and int(sizes[0][:-2]) * 2**30 != _spec(found).memory:
-        has = show_tick(show_bytes(_spec(found).memory))
-        raise UnknownNameError(f"unknown machine {shown(name)}: {found!r} has {has}")
-    return found
+    stem = _known().get("".join(word for word in words if word not in sizes)) if len(sizes) == 1 else None
+    if stem and int(sizes[0][:-2]) * 2**30 != _spec(stem).memory:
+        has = show_tick(show_bytes(_spec(stem).memory))
+        raise UnknownNameError(f"unknown machine {shown(name)}: {stem!r} has {has}")
+    return stem
 
 
 def _unknown(name: str, key: str, known: dict[str, str]) -> UnknownNameError:

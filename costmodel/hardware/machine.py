@@ -56,12 +56,12 @@ def _plausible(number: float, value: Any, what: str, unit: str) -> None:
     if not beyond:
         return
     of, second = unit.partition(" ")[0], number >= turn
-    said, right = "less than any machine has", f"give at least {bound:g} {of}"
+    fault, remedy = "less than any machine has", f"give at least {bound:g} {of}"
     if unit == "s":
-        said, right = "more than any machine takes", f"give less than {bound:g} {of}"
+        fault, remedy = "more than any machine takes", f"give less than {bound:g} {of}"
     if _WRITTEN[0] <= number <= _WRITTEN[1]:
-        right = f"use '{number:g} {units[second]}' or {number:g}{powers[second]}"
-    raise SettingError(f"{what}={shown(value)} is {number:g} {of}, {said}: {right}")
+        remedy = f"use '{number:g} {units[second]}' or {number:g}{powers[second]}"
+    raise SettingError(f"{what}={shown(value)} is {number:g} {of}, {fault}: {remedy}")
 
 
 def _amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
@@ -146,10 +146,10 @@ def _peaks(value: Any) -> Peaks:
     for name in value:
         if name not in Peaks.model_fields:
             raise unknown("data type of peak", name, Peaks.model_fields)
-    given = {name: peak for name, peak in value.items() if peak is not None}
-    if not given:
+    values = {name: peak for name, peak in value.items() if peak is not None}
+    if not values:
         raise SettingError(f"peak names no data type: {example}")
-    return Peaks(**{name: _amount(peak, f"peak.{name}", "FLOP/s") for name, peak in given.items()})
+    return Peaks(**{name: _amount(peak, f"peak.{name}", "FLOP/s") for name, peak in values.items()})
 
 
 class Level(Description):

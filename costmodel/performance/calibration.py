@@ -103,8 +103,8 @@ def measured_step(row: str) -> MeasuredStep:
 def _value(text: str) -> Any:
     if text.isdecimal():
         return int(text)
-    if found := re.fullmatch(r"(\d+)x(\d+)", text):
-        return int(found[1]), int(found[2])
+    if sides := re.fullmatch(r"(\d+)x(\d+)", text):
+        return int(sides[1]), int(sides[2])
     return tuple(text.split(",")) if "," in text else text
 
 

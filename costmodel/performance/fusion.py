@@ -31,7 +31,7 @@ class Fusion(NamedTuple):
 
 
 @dataclass(eq=False)
-class Group:
+class FusionGroup:
     """Calls that run as one. outside: results that something else reads too."""
 
     calls: list[Call] = field(default_factory=list)
@@ -44,18 +44,18 @@ class Group:
     @cached_property
     def _inputs(self) -> list[Tensor]:
         """What is read from outside, each tensor once."""
-        found: list[Tensor] = []
+        inputs: list[Tensor] = []
         for call in self.calls:
             for x in (*call.operands(), *call.buffers.values()):
-                if not self.takes(x.storage) and not any(x.storage is other.storage for other in found):
-                    found.append(x)
-        return found
+                if not self.takes(x.storage) and not any(x.storage is other.storage for other in inputs):
+                    inputs.append(x)
+        return inputs
 
     @cached_property
     def _outputs(self) -> list[Tensor]:
         """What is written."""
-        made = {call.y.storage: call.y for call in self.calls if not is_view(call)}
-        return [y for storage, y in made.items() if storage in self.outside]
+        results = {call.y.storage: call.y for call in self.calls if not is_view(call)}
+        return [y for storage, y in results.items() if storage in self.outside]
 
     @cached_property
     def forward(self) -> list[Kernel]:
@@ -75,24 +75,24 @@ class Group:
         kernels = [kernel for call in calls for kernel in call.layer.backward_kernels(call)]
         if _launches(kernels) < 2:
             return kernels
-        asked = [g for call in calls for g in call.gradients()]
+        gradients = [g for call in calls for g in call.gradients()]
         summing = [call for call in calls if any(g.operand.storage.origin == "weight" for g in call.gradients())]
         read = sum(y.bytes for y in self._outputs if y.requires_grad) + self._kept(calls)
         read = read + sum(call.y.bytes + kept_bytes(call) for call in summing)
         # Operands that get the incoming gradient itself share one.
-        own = {id(g.operand): g.operand for g in asked if not g.shared and not self.takes(g.operand.storage)}
-        shared = [g.operand for g in asked if g.shared and not self.takes(g.operand.storage)]
+        own = {id(g.operand): g.operand for g in gradients if not g.shared and not self.takes(g.operand.storage)}
+        shared = [g.operand for g in gradients if g.shared and not self.takes(g.operand.storage)]
         written = sum(x.bytes for x in own.values())
         if shared and not any(x.storage.origin != "weight" for x in own.values()):
             written = written + shared[0].bytes
         return [self._kernel(kernels, "backward", read, written, 1 + len(summing))]
 
     def _kept(self, calls: list[Call]) -> int:
-        """Bytes read of what was kept: of what was not written all that it is worked out from."""
-        kept = {storage for call in calls for storage in call.saved if storage.origin in ("computed", "input")}
-        again = any(self.takes(storage) and storage not in self.outside for storage in kept)
-        tensors = [x for x in self._inputs if x.storage.origin != "weight" and (again or x.storage in kept)]
-        tensors += [y for y in self._outputs if y.storage in kept]
+        """Bytes read of saved tensors: of what was not written all that it is worked out from."""
+        saved = {storage for call in calls for storage in call.saved if storage.origin in ("computed", "input")}
+        again = any(self.takes(storage) and storage not in self.outside for storage in saved)
+        tensors = [x for x in self._inputs if x.storage.origin != "weight" and (again or x.storage in saved)]
+        tensors += [y for y in self._outputs if y.storage in saved]
         return sum(moved(x) for x in tensors)
 
     def _kernel(self, kernels: list[Kernel], what: str, read: int, written: int, launches: int) -> Kernel:
@@ -129,7 +129,7 @@ def _less(apart: list[Kernel], joint: list[Kernel]) -> tuple[int, int]:
     return launches, sum(k.read + k.written for k in apart) - sum(k.read + k.written for k in joint)
 
 
-def groups_of(tape: Tape) -> dict[Call, Group]:
+def groups_of(tape: Tape) -> dict[Call, FusionGroup]:
     """The group of each call that is fused with others."""
     makers: dict[Storage, Maker] = {}
     for number, call in enumerate(tape.root.calls()):
@@ -153,7 +153,7 @@ def groups_of(tape: Tape) -> dict[Call, Group]:
     return {call: group for call, group in groups.items() if group.pays}
 
 
-def _kernels(group: Group) -> int:
+def _kernels(group: FusionGroup) -> int:
     """Launches of all its calls apart: one that is composed of several becomes one kernel by itself."""
     return sum(_launches(list(call.layer.forward_kernels(call))) for call in group.calls)
 
@@ -173,9 +173,9 @@ class _Joining:
     """Joins each call to the group that made what it reads in its block, unless something between needs that group."""
 
     def __init__(self, makers: dict[Storage, Maker]) -> None:
-        self.groups: dict[Call, Group] = {}
+        self.groups: dict[Call, FusionGroup] = {}
         self._makers = makers
-        self._here: dict[Storage, Group] = {}
+        self._here: dict[Storage, FusionGroup] = {}
 
     def call(self, call: Call) -> None:
         """A call joins a group that it fits, or begins one; a view goes with its group."""
@@ -193,12 +193,12 @@ class _Joining:
         yield 1
         self._here = around
 
-    def _joined(self, call: Call) -> Group | None:
+    def _joined(self, call: Call) -> FusionGroup | None:
         if not _streams(call):
             return None
         near = dict.fromkeys(self._here[x.storage] for x in call.inputs if x.storage in self._here)
         fitting = (g for g in near if _fits(call, g) and not _between(call, g, self.groups, self._makers))
-        group = self._here[call.y.storage] = next(fitting, None) or Group()
+        group = self._here[call.y.storage] = next(fitting, None) or FusionGroup()
         return group
 
 
@@ -209,14 +209,14 @@ def _streams(call: Call) -> bool:
     return not alone and bool(kernels) and all(k.sort in STREAMS for k in kernels)
 
 
-def _fits(call: Call, group: Group) -> bool:
+def _fits(call: Call, group: FusionGroup) -> bool:
     """Whether it goes over as many elements as the group, which has not been reduced to fewer."""
     largest = max(branch_value(c.y.size) for c in group.calls)
     size = max([branch_value(call.y.size), *(branch_value(x.size) for x in call.inputs)])
     return size == largest == branch_value(group.calls[-1].y.size)
 
 
-def _between(call: Call, group: Group, groups: dict[Call, Group], makers: dict[Storage, Maker]) -> bool:
+def _between(call: Call, group: FusionGroup, groups: dict[Call, FusionGroup], makers: dict[Storage, Maker]) -> bool:
     """Whether something else that a call reads is made from results of a group, which then must be done before."""
     first = min(makers[c.y.storage].number for c in group.calls if c.y.storage in makers)
     ahead = [x.storage for x in call.inputs if not group.takes(x.storage)]

@@ -87,7 +87,7 @@ class Load(NamedTuple):
     money_per_million: float | None
 
 
-class Step(NamedTuple):
+class EngineStep(NamedTuple):
     """A step of kernels: of the device, and of the host that starts them [s]; what it waits for."""
 
     device: float
@@ -101,14 +101,14 @@ class Serving(Answer):
 
     model: the decoder. machine: what it runs on. engine: what serves it. input, output: tokens of a prompt, and of an
     answer. settings: of `predict`, that serving takes. arrivals: "together" or "steady". drafts: of speculative
-    decoding. price: of an hour of the machine. asked: numbers of requests at a time that were asked for.
+    decoding. price: of an hour of the machine. concurrencies: numbers of requests at a time; None: doublings.
 
     Example:
         >>> import costmodel as cm
-        >>> found = cm.serve("llama-3.1-8b", on="h100-sxm", input=1024, output=256, concurrency=[1, 32])
-        >>> [load.concurrency for load in found.loads]
+        >>> served = cm.serve("llama-3.1-8b", on="h100-sxm", input=1024, output=256, concurrency=[1, 32])
+        >>> [load.concurrency for load in served.loads]
         [1, 32]
-        >>> found.at(1).tokens_per_second < found.at(32).tokens_per_second
+        >>> served.at(1).tokens_per_second < served.at(32).tokens_per_second
         True
 
     """
@@ -122,12 +122,12 @@ class Serving(Answer):
     arrivals: Arrivals = "together"
     drafts: Drafts | None = None
     price: float | None = None
-    asked: tuple[int, ...] | None = None
+    concurrencies: tuple[int, ...] | None = None
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
         """By concurrency."""
-        return tuple(self.at(n) for n in self.asked or _doublings(max(1, self.largest)))
+        return tuple(self.at(n) for n in self.concurrencies or _doublings(max(1, self.largest)))
 
     def at(self, concurrency: int) -> Load:
         """What so many requests at a time get, whether they fit or not."""
@@ -281,30 +281,30 @@ class Serving(Answer):
         one = own.seconds(draft.device, draft.host, requests, int(self._drafting.layers))
         return (verified + drafts.count * one) / drafts.tokens
 
-    def _step(self, requests: int, past: int) -> Step:
+    def _step(self, requests: int, past: int) -> EngineStep:
         sizes = {"past": past} | ({} if self.drafts is None else {"speculative": self.drafts.count})
         return self._kernels(self.model, "decode", requests, **sizes)
 
-    def _seconds(self, step: Step, requests: int, model: Transformer) -> float:
+    def _seconds(self, step: EngineStep, requests: int, model: Transformer) -> float:
         return self.engine.seconds(step.device, step.host, requests, int(model.layers))
 
-    def _kernels(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Step:
+    def _kernels(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> EngineStep:
         key = (model.name, mode, batch, *sizes.items())
         if key not in self._steps:
             time = self._time(model, mode, batch, **sizes)
             phase = time.phases[0]
-            self._steps[key] = Step(phase.device_seconds, phase.host_seconds, time.bound)
+            self._steps[key] = EngineStep(phase.device_seconds, phase.host_seconds, time.bound)
         return self._steps[key]
 
     @cached_property
-    def _steps(self) -> dict[Any, Step]:
+    def _steps(self) -> dict[Any, EngineStep]:
         return {}
 
     def _time(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Time:
-        asked = self._predicted(model, mode, batch, **sizes)
+        costs = self._predicted(model, mode, batch, **sizes)
         constants, unpack = typical(self.machine), self.engine.unpack
         constants = constants if unpack is None else constants.changed(unpack8=unpack, unpack4=unpack)
-        return Time(asked, self.machine, self.engine.starts, "typical", constants)
+        return Time(costs, self.machine, self.engine.starts, "typical", constants)
 
     def _predicted(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Costs:
         cache: dict[str, Any] = {"cache": self.engine.cache}
@@ -432,10 +432,10 @@ def _fusible(model: Transformer, *, merged: bool = False) -> Transformer:
 
 def _doublings(most: int) -> list[int]:
     """1, 2, 4, ... and the most."""
-    found = [1]
-    while found[-1] * 2 < most:
-        found.append(found[-1] * 2)
-    return [*found, most] if most > found[-1] else found
+    numbers = [1]
+    while numbers[-1] * 2 < most:
+        numbers.append(numbers[-1] * 2)
+    return [*numbers, most] if most > numbers[-1] else numbers
 
 
 def decoder(model: Any) -> Transformer:
@@ -488,33 +488,33 @@ def serve(
         359
 
     """
-    found = decoder(model)
-    served = [name for name, setting in SETTINGS.items() if setting.served]
+    transformer = decoder(model)
+    names = [name for name, setting in SETTINGS.items() if setting.served]
     for name in settings:
-        if name not in served:
-            raise unknown("setting of serving", name, served)
+        if name not in names:
+            raise unknown("setting of serving", name, names)
     for name, value in (("input", input), ("output", output)):
         whole_size(name, value)
-    if input + output > found.context:
+    if input + output > transformer.context:
         raise SettingError(
-            f"input {input} and output {output} are beyond the context {found.context} of {found.title}: use at most "
-            f"{found.context} together"
+            f"input {input} and output {output} are beyond the context {transformer.context} of {transformer.title}: "
+            f"use at most {transformer.context} together"
         )
     if arrivals not in get_args(Arrivals):
         raise unknown("arrivals", arrivals, get_args(Arrivals))
     if price is not None and (isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e9):
         raise SettingError(f"price={shown(price)} is not money for an hour, such as 2.5")
-    asked = None
+    concurrencies = None
     if concurrency is not None:
         several = [concurrency] if isinstance(concurrency, int) else list(concurrency)
-        asked = tuple(sorted({whole_size("concurrency", value) for value in several}))
-        if not asked:
+        concurrencies = tuple(sorted({whole_size("concurrency", value) for value in several}))
+        if not concurrencies:
             raise SettingError("concurrency is empty: give numbers of requests such as [1, 8, 64]")
-    made = Drafts(**drafts) if isinstance(drafts, Mapping) else drafts
+    drafts = Drafts(**drafts) if isinstance(drafts, Mapping) else drafts
     own: dict[str, Any] = {"precision": "bf16", **settings}
     serving = Serving(
-        found, load_machine(on), KERNELS if engine is None else Engine.of(engine), input, output,
-        own, arrivals, made, None if price is None else float(price), asked,
+        transformer, load_machine(on), KERNELS if engine is None else Engine.of(engine), input, output,
+        own, arrivals, drafts, None if price is None else float(price), concurrencies,
     )  # fmt: skip
     _ = serving.largest, serving._drafting  # what is wrong with a setting is said now
     return serving

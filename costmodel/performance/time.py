@@ -251,8 +251,8 @@ class Time(Answer):
     def runs_in(self) -> dict[str, str]:
         """Types of operands that have no units on the machine, with those that they run in."""
         used = {task.kernel.dtype for task in self.work.tasks if task.kernel.sizes is not None}
-        found = {dtype: self.machine.runs_in(dtype) for dtype in sorted(used)}
-        return {dtype: other for dtype, other in found.items() if other is not None and other != dtype}
+        units = {dtype: self.machine.runs_in(dtype) for dtype in sorted(used)}
+        return {dtype: other for dtype, other in units.items() if other is not None and other != dtype}
 
     def value(self, quantity: str) -> float:
         """A quantity of `cost.quantities.TIMED` by name. Raises SettingError for one that the step does not have."""
@@ -419,15 +419,15 @@ def calibration_of(machine: Any) -> Calibration | None:
 
 def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, float]]:
     """The steps that a calibration has measured, with their seconds; lines of kernels are none."""
-    constants, found = calibration.on(machine), []
+    constants, anchors = calibration.on(machine), []
     for row in calibration.measured[:MOST_ANCHORS]:
         try:
             step = measured_step(row)
         except CostModelError:
             continue
         how: dict[str, Any] = {"allow_tf32": step.allow_tf32, "channels_last": step.channels_last}
-        found.append((Time(step.prediction, machine, step.stack, "calibrated", constants, **how), step.seconds))
-    return found
+        anchors.append((Time(step.prediction, machine, step.stack, "calibrated", constants, **how), step.seconds))
+    return anchors
 
 
 def time_on(

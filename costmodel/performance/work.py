@@ -11,7 +11,7 @@ from costmodel.graph.replay import retrace
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Storage
 from costmodel.layers.kernels import moved
-from costmodel.performance.fusion import Fusion, Group, groups_of
+from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
 from costmodel.training.settings import Settings, Update
@@ -60,7 +60,7 @@ class _Kernels:
         self.tape = tape
         self.work = StepWork()
         self.micro_batches = settings.accumulate
-        self.groups: dict[Call, Group] = groups_of(tape) if fuse else {}
+        self.groups: dict[Call, FusionGroup] = groups_of(tape) if fuse else {}
         self.halves = {
             call: cast for call, cast in _halves(tape).items() if call not in self.groups and cast not in self.groups
         }
@@ -70,7 +70,7 @@ class _Kernels:
         if tape.training:
             retrace(tape.root, self)
             self._sums()
-            for kernel in update_kernels(tape, settings, usual_update(settings)):
+            for kernel in update_kernels(tape, settings, default_update(settings)):
                 self.work.tasks.append(Task("optimizer", settings.states.name, "update", 1, kernel))
         for group in dict.fromkeys(self.groups.values()):
             if len(group.calls) > 1:
@@ -150,12 +150,12 @@ def _halves(tape: Tape) -> dict[Call, Call]:
     return {call: casts[call.x.storage] for call in raising if call.x.storage in casts}
 
 
-def _contributions(tape: Tape, groups: dict[Call, Group]) -> dict[Storage, tuple[int, int]]:
+def _contributions(tape: Tape, groups: dict[Call, FusionGroup]) -> dict[Storage, tuple[int, int]]:
     """How many gradients come to each tensor, as a whole and of slices.
 
     Views hand on what comes to them. Of calls that are fused only what comes from outside their group counts.
     """
-    found: dict[Storage, tuple[int, int]] = {}
+    contributions: dict[Storage, tuple[int, int]] = {}
     for call in tape.root.calls():
         if not call.differentiated or any(x.storage is call.y.storage for x in call.inputs):
             continue
@@ -166,10 +166,10 @@ def _contributions(tape: Tape, groups: dict[Call, Group]) -> dict[Storage, tuple
             if (group := groups.get(call)) is not None and group.takes(storage):
                 continue
             for leaf in storage.leaves():  # the input of a repeated block stands for those of all its rounds
-                whole, parts = found.get(leaf, (0, 0))
+                whole, parts = contributions.get(leaf, (0, 0))
                 part = branch_value(x.size) < branch_value(leaf.elements)
-                found[leaf] = (whole + (not part), parts + part)
-    return found
+                contributions[leaf] = (whole + (not part), parts + part)
+    return contributions
 
 
 TENSORS_AT_ONCE = 36
@@ -179,14 +179,14 @@ NEWTON_SCHULZ_STEPS = 5
 """Jordan et al. 2024; torch.optim.Muon's ns_steps."""
 
 
-def usual_update(settings: Settings) -> Update:
+def default_update(settings: Settings) -> Update:
     """How weights are updated: as asked, but all at once where PyTorch does so by itself on a GPU (``foreach``)."""
     optimizer = settings.states
     by_itself = settings.device == "gpu" and optimizer.together is not None and optimizer.by_itself
     return "foreach" if by_itself and settings.update == "loop" else settings.update
 
 
-def update_kernels(tape: Tape, settings: Settings, way: Update) -> Iterator[Kernel]:
+def update_kernels(tape: Tape, settings: Settings, mode: Update) -> Iterator[Kernel]:
     """Kernels of one step over all trained weights, those alike as one with so many launches.
 
     A loop runs each kernel for every weight, foreach for as many as a launch takes, fused one kernel in all.
@@ -198,35 +198,33 @@ def update_kernels(tape: Tape, settings: Settings, way: Update) -> Iterator[Kern
     for storage, shape in tape.trained.items():
         times = storage.times
         tensors, elements = tensors + times, elements + storage.elements * times
-        held = sum(optimizer.state_sizes(shape, size_bytes(1, dtype)))
-        states = states + held * times
+        state_bytes = sum(optimizer.state_sizes(shape, size_bytes(1, dtype)))
+        states = states + state_bytes * times
         sums = alike.setdefault(optimizer.passes_of(shape), [0, 0])
         sums[0], sums[1] = sums[0] + times, sums[1] + storage.elements * times
         for product in _products(optimizer.multiplies, shape):
-            moved = size_bytes(product.m * product.k + product.k * product.n, policy.weight)
-            made = size_bytes(product.m * product.n, policy.weight)
+            factors = product.m * product.k + product.k * product.n
+            written = size_bytes(product.m * product.n, policy.weight)
             flops = times * product.flops
-            yield Kernel(
-                f"update {optimizer.multiplies}", "product", flops, times * moved, times * made, policy.weight, times,
-                product,
-            )  # fmt: skip
+            name, read = f"update {optimizer.multiplies}", size_bytes(factors, policy.weight)
+            yield Kernel(name, "product", flops, times * read, times * written, policy.weight, times, product)
     if not tape.trained:
         return
     weights, gradients = size_bytes(elements, dtype), size_bytes(elements, policy.gradient_dtype)
-    in_one = way == "fused" or any(state.block for state in optimizer.states)
+    in_one = mode == "fused" or any(state.block for state in optimizer.states)
     if in_one:
-        launches = tensors if way == "loop" else _launches(tensors, elements)
+        launches = tensors if mode == "loop" else _launches(tensors, elements)
         yield Kernel(
             "update", "pointwise", 12 * elements, weights + gradients + states, weights + states, "fp32", launches
         )
     else:
         for (kernels, read, written), (many, size) in alike.items():
-            launches = kernels * (1 if optimizer.flat else many if way == "loop" else _launches(many, size))
-            moved, made = size_bytes(read * size, dtype), size_bytes(written * size, dtype)
-            yield Kernel("update", "pointwise", 2 * kernels * size, moved, made, "fp32", launches)
+            launches = kernels * (1 if optimizer.flat else many if mode == "loop" else _launches(many, size))
+            reads, writes = size_bytes(read * size, dtype), size_bytes(written * size, dtype)
+            yield Kernel("update", "pointwise", 2 * kernels * size, reads, writes, "fp32", launches)
     if policy.master:
         low = size_bytes(elements, policy.weight)
-        launches = tensors if way == "loop" else _launches(tensors, elements)
+        launches = tensors if mode == "loop" else _launches(tensors, elements)
         yield Kernel("update weights", "pointwise", 0, weights, low, "fp32", launches)
 
 
