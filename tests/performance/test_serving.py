@@ -171,7 +171,7 @@ def test_fewer_bits_move_less_and_are_faster() -> None:
     [
         ({"engine": "vlm"}, "unknown engine 'vlm': did you mean 'vllm'"),
         ({"on": "h1000"}, "unknown machine"),
-        ({"input": 0}, "input=0 is not a whole number"),
+        ({"input": 0}, "input=0 is not between 1"),
         ({"input": 131072}, "beyond the context 131072"),
         ({"model": "resnet50"}, "no decoder of tokens"),
         ({"model": "bert-base"}, "no decoder of tokens"),
@@ -179,7 +179,7 @@ def test_fewer_bits_move_less_and_are_faster() -> None:
         ({"drafts": {"model": "bert-base"}}, "no decoder of tokens"),
         ({"price": 0}, "price=0 is not money"),
         ({"arrivals": "poisson"}, "unknown arrivals"),
-        ({"concurrency": 0}, "concurrency=0 is not a whole number"),
+        ({"concurrency": 0}, "concurrency=0 is not between 1"),
         ({"batch": 3}, "unknown setting of serving 'batch'"),
         ({"engine": {"name": "mine", "step": -1}}, "step=-1"),
     ],
