@@ -82,7 +82,7 @@ class Machines(Answer, tuple[Machine, ...]):
 
 def _row(machine: Machine) -> tuple[str, ...]:
     """A line of the table."""
-    peaks = machine.peak.given
+    peaks = machine.peak.rates
     fp32 = max((name for name in ("fp32_tensor", "fp32") if name in peaks), key=peaks.__getitem__, default=None)
     half = max((name for name in _HALF if name in peaks), key=peaks.__getitem__, default=None)
     shown = ["memory", "bandwidth", *(f"peak.{name}" for name in (fp32, half) if name)]

@@ -127,10 +127,10 @@ class Peaks(Description):
     int4: MaybeRate = Field(default=ABSENT, description="matrix units, 4-bit integers")
 
     def __repr_args__(self) -> Iterable[tuple[str, float]]:
-        return self.given.items()
+        return self.rates.items()
 
     @cached_property
-    def given(self) -> dict[str, float]:
+    def rates(self) -> dict[str, float]:
         """The types that there are units for, with their peaks [FLOP/s]."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in values.items() if value is not None}
@@ -241,7 +241,7 @@ class Machine(Answer, Description):
         vector units. Raises SettingError for a type without either, which says what it would run in.
         """
         for name in _PRODUCTS["tf32" if dtype == "fp32" and allow_tf32 else self._known(dtype)]:
-            if (peak := self.peak.given.get(name)) is not None:
+            if (peak := self.peak.rates.get(name)) is not None:
                 return peak
         raise SettingError(self._without(dtype))
 
@@ -253,9 +253,9 @@ class Machine(Answer, Description):
         """
         wanted = ("fp64",) if self._known(dtype) == "fp64" else (f"{dtype}_vector", "fp32")
         for name in wanted:
-            if (peak := self.peak.given.get(name)) is not None:
+            if (peak := self.peak.rates.get(name)) is not None:
                 return peak
-        wide = [self.peak.given[name] for name in _WIDE if name in self.peak.given]
+        wide = [self.peak.rates[name] for name in _WIDE if name in self.peak.rates]
         if dtype == "fp64" or not wide:
             raise SettingError(self._without(dtype))
         return max(wide) / VECTOR_SHARE
@@ -266,7 +266,7 @@ class Machine(Answer, Description):
         None: there is none. Products of fp32 are rounded to bf16 where there is nothing wider, as on a TPU.
         """
         candidates = (self._known(dtype), *_WIDER[dtype], *_NARROWER.get(dtype, ()))
-        return next((t for t in candidates if any(name in self.peak.given for name in _PRODUCTS[t])), None)
+        return next((t for t in candidates if any(name in self.peak.rates for name in _PRODUCTS[t])), None)
 
     def ridge(self, dtype: str, allow_tf32: bool = False) -> float:
         """Intensity above which products are bound by arithmetic [FLOP/B]."""
@@ -307,7 +307,7 @@ class Machine(Answer, Description):
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each figure: its name, its value in SI units, and where it is from."""
-        values = {**{f"peak.{name}": peak for name, peak in self.peak.given.items()}}
+        values: dict[str, Any] = {f"peak.{name}": peak for name, peak in self.peak.rates.items()}
         values |= {name: getattr(self, name) for name in _SINGLE if getattr(self, name) is not None}
         sources = {figure: self.source_of(figure) for figure in values}
         return [
@@ -327,7 +327,7 @@ class Machine(Answer, Description):
         chip = " ".join(filter(None, (self.architecture, self.chip)))
         head = ", ".join(filter(None, (f"{self.name}: {kind}", chip, str(self.year or ""))))
         tables = [
-            Table(("peak", "", "FLOP/B", *self._cited_header), [self._peak_row(name) for name in self.peak.given]),
+            Table(("peak", "", "FLOP/B", *self._cited_header), [self._peak_row(name) for name in self.peak.rates]),
             Table(("machine", "", *self._cited_header), list(self._figure_rows())),
         ]
         notes = ["FLOP/B: intensity above which arithmetic, not memory, bounds a product"]
@@ -354,7 +354,7 @@ class Machine(Answer, Description):
         return (str(self.sources.index(source) + 1) if source else "-", "yes" if self.confirmed(figure) else "no")
 
     def _peak_row(self, name: str) -> tuple[str, ...]:
-        peak = self.peak.given[name]
+        peak = self.peak.rates[name]
         shown_peak = show_amount(peak, "OP/s" if name.startswith("int") else "FLOP/s")
         return (name, shown_peak, f"{peak / self.bandwidth:,.1f}", *self._cited(f"peak.{name}"))
 
@@ -398,7 +398,7 @@ class Machine(Answer, Description):
         instead = self.runs_in(dtype)
         would = f"it would run in {instead}" if instead else "nothing that it has would hold its values"
         rounds = ", which rounds its values" if instead in _NARROWER.get(dtype, ()) else ""
-        return f"{self.name} has no peak for {dtype}: {would}{rounds} (its peaks are {', '.join(self.peak.given)})"
+        return f"{self.name} has no peak for {dtype}: {would}{rounds} (its peaks are {', '.join(self.peak.rates)})"
 
 
 def _listed(value: Any) -> Any:

@@ -154,7 +154,7 @@ class KernelModel:
             machine, c = self.machine, self.constants
             runs_in = machine.runs_in(dtype) or dtype
             named = ("fp32_tensor", "tf32") if tf32 else ("fp32_tensor",)
-            matrix = any(name in machine.peak.given for name in (named if runs_in == "fp32" else (runs_in,)))
+            matrix = any(name in machine.peak.rates for name in (named if runs_in == "fp32" else (runs_in,)))
             peak = attained = machine.product_peak(runs_in, tf32)
             if runs_in in ("fp16", "bf16") and not matrix:
                 # Libraries accumulate in fp32, at whose rate vector units then work.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, hypot, log
 from typing import TYPE_CHECKING, Any, get_args
@@ -51,6 +52,7 @@ COLUMNS = 80
 """A time is laid out for so many, or fewer if the page has no more."""
 
 
+@dataclass(eq=False, repr=False)
 class Time(Answer):
     """Seconds of one step of a prediction on a machine: all micro-batches, backward and update among them.
 
@@ -67,28 +69,15 @@ class Time(Answer):
 
     """
 
-    def __init__(
-        self,
-        prediction: Costs,
-        machine: Machine,
-        stack: Stack,
-        tier: Tier,
-        constants: Constants,
-        known: Sequence[str] = (),
-        anchors: Sequence[tuple[Time, float]] = (),
-        *,
-        allow_tf32: bool | None = None,
-        channels_last: bool = False,
-    ) -> None:
-        self.prediction = prediction
-        self.machine = machine
-        self.stack = stack
-        self.tier: Tier = tier
-        self.constants = constants
-        self.known = tuple(known)
-        self.anchors = tuple(anchors)
-        self.allow_tf32 = allow_tf32
-        self.channels_last = channels_last or stack.channels_last
+    prediction: Costs
+    machine: Machine
+    stack: Stack
+    tier: Tier
+    constants: Constants
+    known: Sequence[str] = ()
+    anchors: Sequence[tuple[Time, float]] = ()
+    allow_tf32: bool | None = field(default=None, kw_only=True)
+    channels_last: bool = field(default=False, kw_only=True)
 
     @property
     def title(self) -> str:
@@ -470,24 +459,9 @@ def time_on(
         raise SettingError(
             f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"
         )
+    known, anchors, constants = (), (), typical(device)
     if calibration is not None and tier in (None, "calibrated"):
-        return Time(
-            prediction,
-            device,
-            Stack.of(stack),
-            "calibrated",
-            calibration.on(device),
-            tuple(calibration.constants),
-            _anchors(calibration, device),
-            allow_tf32=allow_tf32,
-            channels_last=bool(channels_last),
-        )
-    return Time(
-        prediction,
-        device,
-        Stack.of(stack),
-        tier or "typical",
-        typical(device),
-        allow_tf32=allow_tf32,
-        channels_last=bool(channels_last),
-    )
+        tier, known = "calibrated", tuple(calibration.constants)
+        anchors, constants = _anchors(calibration, device), calibration.on(device)
+    how: dict[str, Any] = {"allow_tf32": allow_tf32, "channels_last": bool(channels_last)}
+    return Time(prediction, device, Stack.of(stack), tier or "typical", constants, known, anchors, **how)

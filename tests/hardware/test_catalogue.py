@@ -155,7 +155,7 @@ def test_vector_peaks_are_processors_times_clock_times_lanes(name: str) -> None:
 
 @pytest.mark.parametrize("machine", READY.values(), ids=READY)
 def test_every_machine_hangs_together(machine: cm.Machine) -> None:
-    peaks = machine.peak.given
+    peaks = machine.peak.rates
     for slower, faster in [
         ("fp64", "fp32"),
         ("fp64", "fp64_tensor"),
@@ -191,7 +191,7 @@ def test_every_figure_has_a_source_and_a_date(machine: cm.Machine) -> None:
     known = {*cm.Machine.model_fields, *(f"peak.{name}" for name in Peaks.model_fields)}
     assert named <= known
     given = {figure for figure in named if figure.startswith("peak.")}
-    assert {figure.removeprefix("peak.") for figure in given} <= machine.peak.given.keys()
+    assert {figure.removeprefix("peak.") for figure in given} <= machine.peak.rates.keys()
 
 
 @pytest.mark.parametrize("machine", READY.values(), ids=READY)

@@ -94,7 +94,7 @@ def test_more_peak_or_bandwidth_is_never_slower(peak, more, bandwidth, wider, so
 def test_one_peak_that_is_higher_makes_nothing_slower(raised, more, sort, m, n, k, dtype, tdp, name) -> None:
     one = kernel(sort, 3, m, n, k, dtype)
     slow = machine(tdp=tdp, architecture=name)
-    fast = slow.model_copy(update={"peak": Peaks(**{**slow.peak.given, raised: more * slow.peak.given[raised]})})
+    fast = slow.model_copy(update={"peak": Peaks(**{**slow.peak.rates, raised: more * slow.peak.rates[raised]})})
     assert seconds(one, fast) <= seconds(one, slow) * (1 + 1e-9)
 
 

@@ -63,7 +63,7 @@ def questions(draw: Any) -> tuple[str, dict[str, Any], str, dict[str, Any]]:
 
 def machine_with(machine: Machine, peaks: dict[str, float], bandwidth: float = 1.0) -> Machine:
     """The machine with some peaks, and its bandwidth, times so much."""
-    peak = {name: peaks.get(name, 1.0) * value for name, value in machine.peak.given.items()}
+    peak = {name: peaks.get(name, 1.0) * value for name, value in machine.peak.rates.items()}
     return machine.model_copy(update={"peak": Peaks(**peak), "bandwidth": bandwidth * machine.bandwidth})
 
 
@@ -91,7 +91,7 @@ def test_a_step_is_no_faster_than_its_ceiling_and_uses_no_more_than_the_peak(que
 @given(questions(), st.floats(1.0, 1e3), st.data())
 def test_more_bandwidth_or_peak_is_never_slower(question: Any, more: float, data: st.DataObject) -> None:
     machine, before = load_machine(question[2]), timed(question).seconds
-    peaks = dict.fromkeys(machine.peak.given, more)
+    peaks = dict.fromkeys(machine.peak.rates, more)
     one = {data.draw(st.sampled_from(sorted(peaks)), label="one peak"): more}
     for better in (machine_with(machine, {}, more), machine_with(machine, peaks), machine_with(machine, one)):
         assert timed(question, better).seconds <= before * (1 + 1e-9)
@@ -117,7 +117,7 @@ def test_neither_fusion_nor_graphs_are_slower_than_eager(question: Any) -> None:
 @given(questions())
 def test_a_machine_without_limits_takes_its_launches(question: Any) -> None:
     machine = load_machine(question[2])
-    limitless = machine_with(machine, dict.fromkeys(machine.peak.given, 1e18), 1e18).model_copy(update={"levels": ()})
+    limitless = machine_with(machine, dict.fromkeys(machine.peak.rates, 1e18), 1e18).model_copy(update={"levels": ()})
     t = timed(question, limitless)
     c, host = t.constants, t.stack.launch_seconds(t.constants)
     starts = [phase.launches * host for phase in t.phases]
