@@ -1,8 +1,8 @@
-"""Grids of sizes, and plans of how polynomials are worked out on them.
+"""Grids of sizes, and the values of polynomials on them.
 
-Of many polynomials whose largest (or smallest) is wanted, those that cannot be it are left out. Candidates are rows of
-one matrix of coefficients. Within a window some atoms do not vary: terms that differ only in those are one term there,
-and few candidates are left that could be the extreme anywhere.
+Every polynomial is the extreme of candidates, of which most have one. Candidates are rows of one matrix of
+coefficients. Within a window some atoms do not vary: terms that differ only in those are one term there, few candidates
+are left that could be the extreme anywhere, and each is a sum of few lines, times what varies across them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,30 @@ class Terms(NamedTuple):
     monomials: list[Monomial]
 
 
-class Contest:
-    """The candidates of an extreme. dtype: of their coefficients, and of all that comes of them."""
+class Lines(NamedTuple):
+    """Candidates as sums: rows of (candidate, factor, place), a line's shape, and factors, of which None is 1."""
 
-    def __init__(self, op: str, candidates: Sequence[Polynomial], dtype: Any) -> None:
-        monomials = list(dict.fromkeys(monomial for candidate in candidates for monomial in candidate.terms))
+    rows: Any
+    shape: tuple[int, ...]
+    factors: list[Any]
+
+
+class Contest:
+    """The candidates of an extreme, of which a polynomial that is none has one: itself.
+
+    dtype: of their coefficients, and of all that comes of them.
+    """
+
+    def __init__(self, of: Polynomial, dtype: Any) -> None:
+        op = "min" if len(candidates := arguments("min", of)) > 1 else "max"
+        candidates = candidates if op == "min" else arguments("max", of)
+        monomials = list(dict.fromkeys(monomial for candidate in candidates for monomial in candidate.terms)) or [()]
         self.atoms = list(dict.fromkeys(atom for monomial in monomials for atom, _ in monomial))
+        self.pick = np.minimum if op == "min" else np.maximum
         self._powers = np.array([[dict(m).get(atom, 0) for atom in self.atoms] for m in monomials], np.int64)
         self._powers = self._powers.reshape(len(monomials), len(self.atoms))
         self._coefficients = np.array([[c.terms.get(m, 0) for m in monomials] for c in candidates], dtype)
-        self._sign = 1 if op == "max" else -1
+        self.sign = 1 if op == "max" else -1
         self._terms: dict[tuple[bool, ...], Terms] = {}
 
     def terms(self, varying: tuple[bool, ...]) -> Terms:
@@ -57,9 +71,9 @@ class Contest:
 
     def coefficients(self, terms: Terms, varying: tuple[bool, ...], values: Sequence[int]) -> Any:
         """Of all candidates for these terms, where the other atoms have these values."""
-        still = [not varies for varies in varying]
-        factors = np.prod(np.array(values, self._coefficients.dtype) ** self._powers[:, still], axis=1)
-        return (self._coefficients * factors.astype(self._coefficients.dtype)) @ terms.joined
+        dtype = self._coefficients.dtype
+        powers = self._powers[:, [not varies for varies in varying]].astype(dtype)
+        return (self._coefficients * np.prod(np.array(values, dtype) ** powers, axis=1)) @ terms.joined
 
     def winners(self, coefficients: Any, terms: Terms, low: Any, high: Any) -> Any:
         """Numbers of the candidates that none other exceeds wherever atoms are within bounds, as far as these tell."""
@@ -67,7 +81,7 @@ class Contest:
             return np.arange(len(coefficients))
         ends = np.log([low, high])
         points = np.exp(np.array([ends[1], ends.mean(axis=0), ends[0]]) @ terms.powers.T)
-        rivals = self._sign * coefficients.astype(float)
+        rivals = self.sign * coefficients.astype(float)
         standing = np.arange(len(rivals))
         for point in points:  # the best at one point beats most of the others
             lead = rivals[standing[(rivals[standing] @ point).argmax()]] - rivals[standing]
@@ -155,36 +169,6 @@ class SizeGrid:
         return SizeGrid(shape, {name: (axis, values[window[axis]]) for name, (axis, values) in self.letters.items()})
 
 
-@dataclass(frozen=True, eq=False)
-class Product:
-    """coefficient · Π atoms."""
-
-    coefficient: int
-    monomial: Monomial
-    axes: frozenset[int]
-
-
-@dataclass(frozen=True, eq=False)
-class Sum:
-    """Σ factor · rest, over pairs; a factor of None is 1."""
-
-    pairs: tuple[tuple[Product | None, Plan], ...]
-    axes: frozenset[int]
-
-
-@dataclass(frozen=True, eq=False)
-class Extreme:
-    """The smallest or largest of plans, which are of these candidates."""
-
-    op: str
-    plans: tuple[Plan, ...]
-    axes: frozenset[int]
-    contest: Contest
-
-
-Plan = Product | Sum | Extreme
-
-
 MANY = 24
 FEW = 2
 """Of more candidates than this, those are sought first that are the extreme at some cell."""
@@ -198,83 +182,46 @@ class Evaluator:
     def __init__(self, grid: SizeGrid) -> None:
         self.grid = grid
         self._box = grid.box
-        self._plans: dict[Polynomial, tuple[Plan, Any]] = {}
-        self._lines: dict[tuple[Any, Any], Array] = {}
-        self._axes: dict[Atom, frozenset[int]] = {}
+        self._dtypes: dict[Polynomial, Any] = {}
+        self._contests: dict[tuple[Polynomial, Any], Contest] = {}
+        self._axes: dict[Atom | Polynomial, tuple[int, ...]] = {}
 
     def integral(self, of: Polynomial) -> bool:
         """Whether values of a polynomial are worked out in int64, which holds them all."""
-        return self._planned(of)[1] is np.int64
+        return self._dtype(of) is np.int64
 
     def values(self, of: Polynomial, window: Window, out: Array | None = None, *, exact: bool = False) -> Array:
         """Values within a window, of one cell along axes that do not matter; or all of them, put into `out`.
 
         exact: as Python's ints where int64 is too small.
         """
-        plan, dtype = self._planned(of)
+        dtype = self._dtype(of)
         work = _Work(self, window, object if exact and dtype is np.float64 else dtype)
         if out is None:
-            return work.run(plan)
+            return work.values(of)
         if out.dtype != dtype:
-            np.copyto(out, work.run(plan), casting="unsafe")
+            np.copyto(out, work.values(of), casting="unsafe")
         else:
-            work.into(plan, out)
+            work.fill(of, out)
         return out
 
-    def plan(self, of: Polynomial) -> Plan:
-        """How it is worked out."""
-        return self._planned(of)[0]
+    def _dtype(self, of: Polynomial) -> Any:
+        if of not in self._dtypes:
+            self._dtypes[of] = np.int64 if of.magnitude(self._box) < INT64 else np.float64
+        return self._dtypes[of]
 
-    def _planned(self, of: Polynomial) -> tuple[Plan, Any]:
-        found = self._plans.get(of)
-        if found is None:
-            dtype = np.int64 if of.magnitude(self._box) < INT64 else np.float64
-            found = self._plans[of] = self._plan(of, dtype), dtype
-        return found
+    def contest(self, of: Polynomial, dtype: Any) -> Contest:
+        """The candidates of a polynomial."""
+        if (of, dtype) not in self._contests:
+            self._contests[of, dtype] = Contest(of, dtype)
+        return self._contests[of, dtype]
 
-    def axes_of(self, atom: Atom) -> frozenset[int]:
-        """Axes along which an atom may vary."""
-        found = self._axes.get(atom)
-        if found is None:
-            found = self._axes[atom] = frozenset(self.grid.letters[letter][0] for letter in atom.letters())
-        return found
-
-    def axes(self, of: Polynomial) -> frozenset[int]:
-        """Axes along which it may vary."""
-        return frozenset(self.grid.letters[letter][0] for letter in of.letters)
-
-    def _plan(self, of: Polynomial, dtype: Any) -> Plan:
-        axes = self.axes(of)
-        for op in ("min", "max"):
-            if (candidates := arguments(op, of)) != (of,):
-                return Extreme(
-                    op, tuple(self._plan(c, dtype) for c in candidates), axes, Contest(op, candidates, dtype)
-                )
-        if len(of.terms) < 2:
-            monomial, coefficient = next(iter(of.terms.items()), ((), 0))
-            return Product(coefficient, monomial, axes)
-        # Outer axes seldom vary within a window. Rounded sums keep the order that they have had.
-        along = sorted(axes, reverse=True)[: 2 if dtype is np.int64 else 1] or [-1]
-        groups = min((groups for axis in along for groups in self._split(of, axis)), key=len)
-        if len(groups) == len(of.terms) or (len(groups) == 1 and () in groups):
-            pairs = [(None, self._plan(Polynomial({m: c}), dtype)) for m, c in of.terms.items()]
-        else:
-            pairs = [(self._factor(factor), self._plan(Polynomial(rest), dtype)) for factor, rest in groups.items()]
-        return Sum(tuple(pairs), axes)
-
-    def _factor(self, monomial: Monomial) -> Product | None:
-        return Product(1, monomial, self.axes(Polynomial({monomial: 1}))) if monomial else None
-
-    def _split(self, of: Polynomial, axis: int) -> tuple[dict[Monomial, Any], dict[Monomial, Any]]:
-        """Terms by what in them varies along an axis, and by what does not."""
-        inner: dict[Monomial, dict[Monomial, int]] = {}
-        outer: dict[Monomial, dict[Monomial, int]] = {}
-        for monomial, coefficient in of.terms.items():
-            along = tuple((a, n) for a, n in monomial if any(self.grid.letters[x][0] == axis for x in a.letters()))
-            across = tuple(power for power in monomial if power not in along)
-            inner.setdefault(along, {})[across] = coefficient
-            outer.setdefault(across, {})[along] = coefficient
-        return inner, outer
+    def axes(self, of: Atom | Polynomial) -> tuple[int, ...]:
+        """Axes along which an atom or a polynomial may vary."""
+        if of not in self._axes:
+            letters = of.letters() if isinstance(of, Atom) else of.letters
+            self._axes[of] = tuple({self.grid.letters[letter][0] for letter in letters})
+        return self._axes[of]
 
 
 class _Work:
@@ -293,164 +240,120 @@ class _Work:
         """The range of each letter within the window."""
         return self.grid.part(self.window).box
 
-    def run(self, plan: Plan) -> Array:
-        """Values of a plan, of one cell along axes that do not matter; not to be written to."""
-        if len(plan.axes) > 1:
-            out = np.empty(self._shape(plan.axes), self.dtype)
-            self.into(plan, out)
-            return out
-        lines, key = self.evaluator._lines, (plan, self.dtype)
-        line = lines.get(key)
-        if line is None:
-            whole = _Work(self.evaluator, self.grid.whole, self.dtype)
-            line = np.empty(whole._shape(plan.axes), self.dtype)
-            whole.into(plan, line)
-            lines[key] = line
-        return line[tuple(self.window[axis] if axis in plan.axes else slice(None) for axis in range(line.ndim))]
+    def values(self, of: Polynomial) -> Array:
+        """Values of a polynomial, of one cell along axes that do not matter."""
+        out = np.empty(self._shape(of), self.dtype)
+        self.fill(of, out)
+        return out
 
-    def into(self, plan: Plan, out: Array) -> None:
-        """Fill `out` with the values of a plan."""
-        if self._shape(plan.axes) != out.shape:
-            out[...] = self.run(plan)
-        elif isinstance(plan, Product):
-            self._product(plan, out)
-        elif isinstance(plan, Extreme):
-            self._extreme(plan, out)
-        else:
-            self._sum(plan, out)
-
-    def _extreme(self, plan: Extreme, out: Array) -> None:
-        contest = plan.contest
-        spread = [sum(self.spans[axis] > 1 for axis in self._axes(atom)) for atom in contest.atoms]
-        if self.dtype is object or max(spread, default=0) != 1:  # a quotient of two sizes is no product of lines
-            values = [self.run(each) for each in plan.plans]
-            out[...] = reduce(np.maximum if plan.op == "max" else np.minimum, values)
+    def fill(self, of: Polynomial, out: Array) -> None:
+        """Fill an array of the window's shape, or of that of the polynomial's axes, with its values."""
+        if self._shape(of) != out.shape:
+            out[...] = self.values(of)
             return
-        varying = tuple(map(bool, spread))
-        still = [self._power(a, 1).item() for a, varies in zip(contest.atoms, varying, strict=True) if not varies]
+        contest = self.evaluator.contest(of, self.dtype)
+        axes = {atom: [axis for axis in self.evaluator.axes(atom) if self.spans[axis] > 1] for atom in contest.atoms}
+        varying = tuple(map(bool, axes.values()))
         terms = contest.terms(varying)
+        still = [self._power(atom, 1).item() for atom, along in axes.items() if not along]
         coefficients = contest.coefficients(terms, varying, still)
-        moving = [atom for atom, varies in zip(contest.atoms, varying, strict=True) if varies]
-        low, high = zip(*(atom.range(self.box) for atom in moving), strict=True)
-        winners = contest.winners(coefficients, terms, low, high)
-        if len(winners) > MANY and out.size > SPLIT:
-            self._split(plan, out)
-        else:
-            self._race(plan, coefficients[winners], terms.monomials, out)
+        # A quotient of two sizes is no product of lines. Python's ints are few.
+        if len(coefficients) > 1 and self.dtype is not object and max(map(len, axes.values()), default=0) == 1:
+            low, high = zip(*(atom.range(self.box) for atom, along in axes.items() if along), strict=True)
+            coefficients = coefficients[contest.winners(coefficients, terms, low, high)]
+            if len(coefficients) > MANY and out.size > SPLIT:
+                self._fill_halves(of, out)
+                return
+        self._race(contest, self._lines(coefficients, terms.monomials, axes), out)
 
-    def _race(self, plan: Extreme, coefficients: Array, monomials: Sequence[Monomial], out: Array) -> None:
-        """The extreme of rows of coefficients: for each its lines along one axis, and these times what is across."""
-        axis = max(axis for axis in plan.axes if self.spans[axis] > 1)
-        parts = [halves(m, frozenset(a for a, _ in m if axis in self._axes(a))) for m in monomials]
+    def _lines(self, coefficients: Array, monomials: Sequence[Monomial], axes: Mapping[Atom, Sequence[int]]) -> Lines:
+        """Coefficients times the atoms that vary along one axis alone, or along others alone: few factors are left."""
+        axis_sets = [{axis} for axis in range(len(self.spans)) if self.spans[axis] > 1] or [set()]
+        inner_sets = [
+            inner
+            for one in reversed(axis_sets)
+            for inner in (
+                frozenset(atom for atom, along in axes.items() if set(along) <= one),
+                frozenset(atom for atom, along in axes.items() if not one & set(along)),
+            )
+        ]
+        partitions = [[halves(monomial, inner) for monomial in monomials] for inner in inner_sets]
+        parts = min(partitions, key=lambda parts: len({outer for _, outer in parts}))
         along = {inner: number for number, inner in enumerate(dict.fromkeys(inner for inner, _ in parts))}
         across = {outer: number for number, outer in enumerate(dict.fromkeys(outer for _, outer in parts))}
         table = np.zeros((len(coefficients), len(across), len(along)), self.dtype)
         for number, (inner, outer) in enumerate(parts):
             table[:, across[outer], along[inner]] = coefficients[:, number]
-        shape = self._shape(frozenset((axis,)))
-        lines = table @ np.array([np.broadcast_to(self._monomial(inner), shape).reshape(-1) for inner in along])
-        factors = [self._monomial(outer) if outer else None for outer in across]
-        pick = np.maximum if plan.op == "max" else np.minimum
-        if len(lines) > FEW:
-            rows = ahead(lines, factors, 1 if plan.op == "max" else -1)
-            lines, table = lines[rows], table[rows]
-        best, spare = np.empty_like(out), np.empty_like(out)
-        for number, rows in enumerate(lines):
-            used = table[number].any(axis=1)
-            pairs = [(f, row.reshape(shape)) for f, row, is_used in zip(factors, rows, used, strict=True) if is_used]
-            self._add_up(pairs, best if number else out, spare)
-            if number:
-                pick(out, best, out=out)
+        arrays = np.broadcast_arrays(*map(self._monomial, along))
+        lines = table @ np.array([array.reshape(-1) for array in arrays])
+        return Lines(lines, arrays[0].shape, [self._monomial(outer) if outer else None for outer in across])
 
-    def _add_up(self, pairs: Sequence[tuple[Array | None, Array]], out: Array, spare: Array) -> None:
-        """Σ factor · line; a factor of None is 1."""
-        if not pairs:
-            out[...] = 0
-        for number, (factor, line) in enumerate(pairs):
-            if factor is None:
-                np.add(out if number else 0, line, out=out)
-            elif not number:
-                np.multiply(factor, line, out=out)
-            else:
-                np.multiply(factor, line, out=spare)
-                np.add(out, spare, out=out)
+    def _race(self, contest: Contest, lines: Lines, out: Array) -> None:
+        """The extreme of rows of lines, each times its factor and added up."""
+        rows, factors = lines.rows, lines.factors
+        if len(rows) > FEW:
+            rows = rows[ahead(rows, factors, contest.sign)]
+        spare: Array | None = None
+        best = np.empty_like(out) if len(rows) > 1 else out
+        for number, row in enumerate(rows):
+            target = best if number else out
+            begun = False
+            for factor, line in sorted(zip(factors, row, strict=True), key=lambda pair: pair[0] is None):
+                if len(rows) > 1 and not line.any():
+                    continue
+                values = line.reshape(lines.shape)
+                if factor is None:
+                    np.add(target if begun else 0, values, out=target)
+                elif not begun:
+                    np.multiply(factor, values, out=target)
+                else:
+                    spare = np.empty_like(out) if spare is None else spare
+                    np.add(target, np.multiply(factor, values, out=spare), out=target)
+                begun = True
+            if not begun:
+                target[...] = 0
+            if number:
+                contest.pick(out, best, out=out)
+
+    def _fill_halves(self, of: Polynomial, out: Array) -> None:
+        """Fill each half of the window, cut along the axis over which sizes range farthest, by itself."""
+        ranges = [
+            (self.box[name][1] / self.box[name][0], axis)
+            for name, (axis, _) in self.grid.letters.items()
+            if axis in self.evaluator.axes(of) and self.spans[axis] > 1
+        ]
+        _, widest = max(ranges)
+        part, middle = self.window[widest], self.spans[widest] // 2
+        for half in (slice(0, middle), slice(middle, self.spans[widest])):
+            window = list(self.window)
+            window[widest] = slice(part.start + half.start, part.start + half.stop)
+            place = tuple(half if axis == widest else slice(None) for axis in range(len(window)))
+            _Work(self.evaluator, tuple(window), self.dtype).fill(of, out[place])
 
     def _monomial(self, monomial: Monomial) -> Array:
         return reduce(
             np.multiply, [self._power(atom, n) for atom, n in monomial], np.ones((1,) * len(self.spans), self.dtype)
         )
 
-    def _axes(self, atom: Atom) -> frozenset[int]:
-        return self.evaluator.axes_of(atom)
-
-    def _split(self, plan: Extreme, out: Array) -> None:
-        """Work out each half of the window, cut along the axis over which sizes range farthest, by itself."""
-        ranges = [
-            (self.box[name][1] / self.box[name][0], axis)
-            for name, (axis, _) in self.grid.letters.items()
-            if axis in plan.axes and self.spans[axis] > 1
-        ]
-        _, widest = max(ranges)
-        part = self.window[widest]
-        middle = self.spans[widest] // 2
-        for half in (slice(0, middle), slice(middle, self.spans[widest])):
-            window = list(self.window)
-            window[widest] = slice(part.start + half.start, part.start + half.stop)
-            place = tuple(half if axis == widest else slice(None) for axis in range(len(window)))
-            _Work(self.evaluator, tuple(window), self.dtype).into(plan, out[place])
-
-    def _sum(self, plan: Sum, out: Array) -> None:
-        spare: Array | None = None
-        pairs = sorted(plan.pairs, key=lambda pair: pair[0] is None)
-        for number, (factor, rest) in enumerate(pairs):
-            if factor is None:
-                value = self.run(rest)
-                if number:
-                    np.add(out, value, out=out)
-                else:
-                    out[...] = value
-            elif not number:
-                np.multiply(self.run(factor), self.run(rest), out=out)
-            else:
-                spare = np.empty_like(out) if spare is None else spare
-                np.multiply(self.run(factor), self.run(rest), out=spare)
-                np.add(out, spare, out=out)
-
-    def _product(self, plan: Product, out: Array) -> None:
-        factors = [self._power(atom, n) for atom, n in plan.monomial]
-        if not factors:
-            out[...] = plan.coefficient
-            return
-        head, *rest = sorted(factors, key=lambda factor: factor.size)
-        small = head * self.dtype(plan.coefficient) if self.dtype is not object else head * plan.coefficient
-        if not rest:
-            out[...] = small
-            return
-        *middle, last = rest
-        np.multiply(reduce(np.multiply, middle, small), last, out=out)
-
     def _power(self, atom: Atom, n: int) -> Array:
-        found = self._powers.get((atom, n))
-        if found is None:
-            found = self._atom(atom) if n == 1 else self._power(atom, n - 1) * self._power(atom, 1)
-            self._powers[atom, n] = found
-        return found
+        if (atom, n) not in self._powers:
+            self._powers[atom, n] = self._atom(atom) if n == 1 else self._power(atom, n - 1) * self._power(atom, 1)
+        return self._powers[atom, n]
 
     def _atom(self, atom: Atom) -> Array:
         if atom.op == "letter":
             axis, values = self.grid.letters[atom.args[0]]
-            shape = [1] * len(self.grid.shape)
-            part = values[self.window[axis]]
-            shape[axis] = part.size
-            return part.astype(self.dtype).reshape(shape)
-        n, *others = (self.run(self.evaluator.plan(argument)) for argument in atom.args)
+            shape = [1] * len(self.spans)
+            shape[axis] = self.spans[axis]
+            return values[self.window[axis]].astype(self.dtype).reshape(shape)
         if atom.op in ("min", "max"):
-            return reduce(np.maximum if atom.op == "max" else np.minimum, others, n)
-        (d,) = others
+            return self.values(Polynomial({((atom, 1),): 1}))
+        n, d = map(self.values, atom.args)
         with np.errstate(divide="ignore", invalid="ignore"):
             if atom.op == "ceil":
                 return -(-n // d)
             return n // d if atom.op == "quotient" else n % d
 
-    def _shape(self, axes: frozenset[int]) -> tuple[int, ...]:
+    def _shape(self, of: Polynomial) -> tuple[int, ...]:
+        axes = self.evaluator.axes(of)
         return tuple([span if axis in axes else 1 for axis, span in enumerate(self.spans)])
