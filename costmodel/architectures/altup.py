@@ -50,11 +50,11 @@ class Streams:
         rows = Computed((b, t), "index", 3)(tokens, name="layer_tokens")
         vocab = model.vocab if self.altup.layer_vocab is None else self.altup.layer_vocab
         table = Scale(math.sqrt(peek(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
-        made = Linear(wide, bias=False)(x, name="to_layers")
-        made = Scale(1 / math.sqrt(peek(model.width)))(made, name="scale_to_layers")
-        made = normed(model, made.view((b, t, layers, d)), "layer_norm")
-        made = Add()(made, table.view((b, t, layers, d)), name="add_layers")
-        self.given = Scale(1 / math.sqrt(2))(made, name="for_layers").view((b, t, wide))
+        layered = Linear(wide, bias=False)(x, name="to_layers")
+        layered = Scale(1 / math.sqrt(peek(model.width)))(layered, name="scale_to_layers")
+        layered = normed(model, layered.view((b, t, layers, d)), "layer_norm")
+        layered = Add()(layered, table.view((b, t, layers, d)), name="add_layers")
+        self.tokens = Scale(1 / math.sqrt(2))(layered, name="for_layers").view((b, t, wide))
 
     def spread(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (streams, batch, T, width): x and projections of it.
@@ -74,11 +74,11 @@ class Streams:
         """
         first = _stream(x, 0)
         size, features = _size(first), x.shape[-1]
-        made = [
+        others = [
             _as_large(Linear(features, bias=False)(_stream(x, i), name=f"from_stream{i}"), size)
             for i in range(1, self.streams)
         ]
-        parts = [y.view((1, *y.shape)) for y in (first, *made)]
+        parts = [y.view((1, *y.shape)) for y in (first, *others)]
         return Reduce("mean", first.shape)(Cat(x.shape)(*parts, name="joined_streams"), name="mean_of_streams")
 
     def block(self, x: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
@@ -108,9 +108,9 @@ class Streams:
         """
         n, b, t, _ = x.shape
         with x.tape.scope("predict"):
-            said = self._modalities(_stream(x, 0), {})
+            modalities = self._modalities(_stream(x, 0), {})
             router = {name: x.tape.weights_of(name) for name in ("router_norm", "router")}
-            of = Linear(n * n, bias=False)(said, name="coefficients").view((b, t, n, n))
+            of = Linear(n * n, bias=False)(modalities, name="coefficients").view((b, t, n, n))
             of = Permute((0, 1, 3, 2))(of, name="turned_coefficients")
             turned = Permute((1, 2, 3, 0))(x, name="by_token")
             y = Permute((3, 0, 1, 2))(Matmul()(turned, of, name="predictions"), name="by_stream")
@@ -124,26 +124,26 @@ class Streams:
             y = normed(self.model, Linear(x.shape[-1], bias=False)(y, name="up"), "norm")
             return Add()(x, y, name="add")
 
-    def _corrected(self, x: Tensor, made: Tensor, router: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+    def _corrected(self, x: Tensor, output: Tensor, router: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
         """Each predicted stream plus its share of what the first's prediction missed, (streams, batch, T, width).
 
-        made: (batch, T, width), what the block computed. router: weights of the router and its norm.
+        output: (batch, T, width), what the block computed. router: weights of the router and its norm.
         """
         n, b, t, d = x.shape
         with x.tape.scope("correct"):
-            said = self._modalities(made, router)
-            missed = Subtract()(made, _stream(x, 0), name="innovation")
-            missed = Copy((n, b, t, d))(missed.view((1, b, t, d)), name="repeat_innovation")
+            modalities = self._modalities(output, router)
+            innovation = Subtract()(output, _stream(x, 0), name="innovation")
+            innovation = Copy((n, b, t, d))(innovation.view((1, b, t, d)), name="repeat_innovation")
             weight = None
             if self.altup.clipped and x.tape.training:
                 bounded = Parameter((n, n))
                 weight = {
                     "weight": Clamp(-BOUND, BOUND)(x.tape.record(bounded, (), "coefficients", None), name="clamp")
                 }
-            of = Shift(1.0)(Linear(n, bias=False)(said, name="coefficients", tied=weight), name="shares")
+            of = Shift(1.0)(Linear(n, bias=False)(modalities, name="coefficients", tied=weight), name="shares")
             of = Permute((2, 0, 1))(of, name="shares_by_stream")
             of = of.view((n, b, t, 1), (*strides_of(of), 1))
-            return Add()(Multiply()(missed, of, name="corrections"), x, name="add_predictions")
+            return Add()(Multiply()(innovation, of, name="corrections"), x, name="add_predictions")
 
     def _with_token(self, x: Tensor) -> Tensor:
         """All streams but the first plus what the token adds in this block, by a gate that the first makes."""
@@ -158,7 +158,7 @@ class Streams:
             else:
                 gate = Unread(d)(gate, name="scale")
             gate = activation(self.model.activation)(Linear(p, bias=False)(gate, name="gate"))
-            own = Slice(p)(self.given, name="own")
+            own = Slice(p)(self.tokens, name="own")
             y = Linear(d, bias=False)(Multiply()(gate, own, name="gated"), name="project")
             others = Add()(rest, normed(self.model, y, "norm"), name="add")
             return Cat(x.shape)(head, others, name="streams")

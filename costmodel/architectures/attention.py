@@ -221,12 +221,12 @@ class Mixer:
             return [self._split(parts[name], name, n) for name, n in heads.items()] + gate
         joint = Linear(sum(n * size for n in heads.values()), bias=model.qkv_bias)(x, name="qkv")
         joint = clipped(joint, model.qkv_clip, "clip_qkv")
-        made: list[Tensor] = []
+        split: list[Tensor] = []
         start = 0
         for name, n in heads.items():
-            made.append(self._split(Slice(n * size, start)(joint, name=name), name, n))
+            split.append(self._split(Slice(n * size, start)(joint, name=name), name, n))
             start = start + n * size
-        return made
+        return split
 
     def _gate(self, parts: dict[str, Tensor]) -> Tensor:
         """(batch, T, heads·d_h), of the second half of what is made for each head beside the query, which is left."""
@@ -281,8 +281,8 @@ class Mixer:
         if tables.distances is not None and self.memory is None:
             from costmodel.architectures.disentangled import biases
 
-            made = biases(model, tables.distances, query, content, self.stored)
-            scores = Add()(scores, made, name="add_disentangled")
+            distances = biases(model, tables.distances, query, content, self.stored)
+            scores = Add()(scores, distances, name="add_disentangled")
         if self.mask is not None:
             scores = Mask()(scores, self.mask)
         weights = Softmax()(Sink()(scores) if model.sinks else scores)

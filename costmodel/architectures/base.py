@@ -152,8 +152,8 @@ class Architecture(Description):
 
     def size_fields(self) -> dict[str, Definition]:
         """Fields that formulas have a letter for, as far as this model sets them."""
-        said = {name: self.field_named(name).description or name for name in self.LETTERS}
-        meanings = {name: f"{name}: {text}" if "." in name else text for name, text in said.items()}
+        descriptions = {name: self.field_named(name).description or name for name in self.LETTERS}
+        meanings = {name: f"{name}: {text}" if "." in name else text for name, text in descriptions.items()}
         values = {name: self.value(name) for name in self.LETTERS}
         return {
             name: Definition(symbol, meanings[name], int(values[name]))

@@ -228,10 +228,10 @@ class Stack:
     def _name(self, variant: Variant) -> str:
         """The fields in which blocks differ, as one word."""
         differing = [field for field in Variant._fields if len({getattr(v, field) for v in self.pattern}) > 1]
-        said = [WORDS[field][getattr(variant, field)] for field in differing if field != "hidden"]
+        words = [WORDS[field][getattr(variant, field)] for field in differing if field != "hidden"]
         if "hidden" in differing:
-            said.append(f"{variant.hidden}_wide")
-        return "_".join(word for word in said if word) or "plain"
+            words.append(f"{variant.hidden}_wide")
+        return "_".join(word for word in words if word) or "plain"
 
 
 def _applied(tape: Tape, body: Callable[[Tensor], Tensor], x: Tensor, times: int, name: str) -> Tensor:

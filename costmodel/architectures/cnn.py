@@ -316,13 +316,13 @@ def _size(layer: Sized) -> int:
 
 def _sized(blocks: Blocks) -> list[Sized]:
     """Layers that set a width, in the order that they are listed; the last makes the output."""
-    found: list[Sized] = []
+    layers: list[Sized] = []
     for block in blocks:
         if isinstance(block, Sized):
-            found.append(block)
+            layers.append(block)
         for inner in _inner(block):
-            found += _sized(inner)
-    return found
+            layers += _sized(inner)
+    return layers
 
 
 def _inner(block: Block) -> tuple[Blocks, ...]:

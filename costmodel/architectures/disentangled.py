@@ -36,16 +36,16 @@ def biases(model: TransformerSpec, distances: Distances, query: Tensor, key: Ten
     assert part is not None
     table = dropped(distances.table, model.residual_dropout, "distances_dropout")
     table = table.view((1, *table.shape))
-    made = None
+    bias = None
     if part.to_position:
-        made = _given(model, distances, query, _projected(model, table, query, "key", stored), "to_position")
-        made = scaled(made, model.score_factor, "scale_to_position")
+        bias = _of_pairs(model, distances, query, _projected(model, table, query, "key", stored), "to_position")
+        bias = scaled(bias, model.score_factor, "scale_to_position")
     if part.to_content:
-        own = _given(model, distances, key, _projected(model, table, key, "query", stored), "to_content")
+        own = _of_pairs(model, distances, key, _projected(model, table, key, "query", stored), "to_content")
         own = scaled(TransposeLast()(own), model.score_factor, "scale_to_content")
-        made = own if made is None else Add()(made, own, name="add_to_content")
-    assert made is not None
-    return made
+        bias = own if bias is None else Add()(bias, own, name="add_to_content")
+    assert bias is not None
+    return bias
 
 
 def _projected(model: TransformerSpec, table: Tensor, like: Tensor, name: str, stored: Stored) -> Tensor:
@@ -59,7 +59,7 @@ def _projected(model: TransformerSpec, table: Tensor, like: Tensor, name: str, s
     return Copy((b, h, table.shape[1], d))(heads, name=f"repeat_distance_{name}")
 
 
-def _given(model: TransformerSpec, distances: Distances, x: Tensor, of: Tensor, name: str) -> Tensor:
+def _of_pairs(model: TransformerSpec, distances: Distances, x: Tensor, of: Tensor, name: str) -> Tensor:
     """Scores of (batch, heads, T, d) and all distances, and of those the one of each pair."""
     b, h, t, _ = x.shape
     scores = Matmul()(x, TransposeLast()(of), name=name)

@@ -58,12 +58,12 @@ def _narrow(
     size, turned = latent.width, model.rotated
     query = _query(model, latent, x)
     narrow = Linear(size + turned, bias=model.qkv_bias)(x, name="key_value_down")
-    made = normed(model, Slice(size)(narrow, name="latent"), "latent_norm")
+    normed_latent = normed(model, Slice(size)(narrow, name="latent"), "latent_norm")
     shared = SplitHeads(1)(Slice(turned, size)(narrow, name="shared_key"), name="split_shared_key")
     if angles:
         query = Rotary(turned, model.head_features - turned)(query, *angles, name="rotate_query")
         shared = Rotary(turned)(shared, *angles, name="rotate_key")
-    return query, made, shared
+    return query, normed_latent, shared
 
 
 def _query(model: TransformerSpec, latent: Latent, x: Tensor) -> Tensor:

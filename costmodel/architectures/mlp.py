@@ -111,12 +111,12 @@ class MLP(Architecture):
             return self.with_fields({name: value})
         size, hidden = whole_size(name, value), self._hidden(name)
         if name == "width":
-            made = tuple(scaled_size(features, size, hidden[0]) for features in hidden)
+            hidden_sizes = tuple(scaled_size(features, size, hidden[0]) for features in hidden)
         elif len(set(hidden)) > 1:
             raise SettingError(f"{self.title} has no number of layers to turn: its hidden layers differ in size")
         else:
-            made = hidden[:1] * size
-        return self.with_fields({"sizes": (self.sizes[0], *made, self.sizes[-1])})
+            hidden_sizes = hidden[:1] * size
+        return self.with_fields({"sizes": (self.sizes[0], *hidden_sizes, self.sizes[-1])})
 
     def _hidden(self, name: str) -> tuple[int, ...]:
         if not self.sizes[1:-1]:

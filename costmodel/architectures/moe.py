@@ -68,16 +68,16 @@ def busy(experts: Experts) -> int | None:
 
 def assumptions(experts: Experts, tokens: int) -> str:
     """What the numbers of experts take for granted."""
-    said = _dropless(experts) if experts.capacity_factor is None else _capped(experts, tokens)
-    return f"a token meets {experts.per_token} of {experts.count} experts; {said}"
+    rule = _dropless(experts) if experts.capacity_factor is None else _capped(experts, tokens)
+    return f"a token meets {experts.per_token} of {experts.count} experts; {rule}"
 
 
 def _dropless(experts: Experts) -> str:
-    said = "none of its choices is dropped and no row is padded (capacity_factor: none)"
+    rule = "none of its choices is dropped and no row is padded (capacity_factor: none)"
     if experts.imbalance == 1:
-        return f"{said}; rows are spread evenly over all experts (imbalance: 1)"
+        return f"{rule}; rows are spread evenly over all experts (imbalance: 1)"
     return (
-        f"{said}; {busy(experts)} experts share all rows, {experts.imbalance:g} times an even share each (imbalance), "
+        f"{rule}; {busy(experts)} experts share all rows, {experts.imbalance:g} times an even share each (imbalance), "
         "and the weights of the others are not read"
     )
 

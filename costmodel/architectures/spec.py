@@ -410,8 +410,8 @@ class TransformerSpec(Architecture, defer_build=True):
         """Raise ValueError unless the fields have the values that the field of this name needs beside it."""
         for field, value in needs.items():
             if getattr(self, field) != value:
-                said = json.dumps(value).replace('"', "'")  # as in a model file
-                raise ValueError(f"{name} needs {field}: {said}")
+                text = json.dumps(value).replace('"', "'")  # as in a model file
+                raise ValueError(f"{name} needs {field}: {text}")
 
     @property
     def mixer(self) -> StateSpace | GatedDelta | ShortConvolution | None:
@@ -567,11 +567,11 @@ class TransformerSpec(Architecture, defer_build=True):
         feeds = self.mlp_pattern or (True,)
         sparse = (False,) if self.altup is None else self.altup.sparse_pattern or (True,)
         patterns = (windowed, rotated, routed, attends, mixes, feeds, sparse, self.mlp_widths or (0,))
-        made = variants(patterns, self.layers, dense)
+        period = variants(patterns, self.layers, dense)
         if self.first_norm and self.shared_kv_layers is None:
-            return made
+            return period
         check_varied(self.layers)
-        every = [made[n % len(made)] for n in range(int(self.layers))]
+        every = [period[n % len(period)] for n in range(int(self.layers))]
         if not self.first_norm:
             every[0] = every[0]._replace(normed=False)
         return every if self.shared_kv_layers is None else lending(every, int(self.shared_kv_layers))

@@ -103,18 +103,18 @@ def _mamba(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     y, gate = (Slice(inner, start, axis=1)(joint, name=name) for name, start in (("values", 0), ("gate", inner)))
     y = activation(spec.activation)(causal(y, spec.convolution, states, bias=spec.convolution_bias))
     tokens = TransposeLast()(y, name="tokens")
-    made = Linear(rank + 2 * n, bias=False)(tokens, name="selection")
+    selection = Linear(rank + 2 * n, bias=False)(tokens, name="selection")
     parts = {"steps": (rank, 0), "writes": (n, rank), "reads": (n, rank + n)}
     steps, writes, reads = (
-        inner_norm(spec, Slice(size, start)(made, name=name), name) for name, (size, start) in parts.items()
+        inner_norm(spec, Slice(size, start)(selection, name=name), name) for name, (size, start) in parts.items()
     )
     rates = parameter(x.tape, "decay_log", inner, n)
     rates = Pointwise("neg")(Pointwise("exp")(rates, name="decay"), name="rates")
     steps = Linear(inner, bias=False)(steps, name="step")
     steps = Copy((b, inner, t))(steps.permute((0, 2, 1)), name="steps_by_feature")
     with x.tape.part("core"):
-        asked = Selected(y, gate, rates, steps, writes, reads)
-        y = (_select if states.steps(t) else _scan_selected)(spec, states, asked)
+        selected = Selected(y, gate, rates, steps, writes, reads)
+        y = (_select if states.steps(t) else _scan_selected)(spec, states, selected)
     return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
 
 

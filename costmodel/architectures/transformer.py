@@ -48,10 +48,10 @@ class Transformer(TransformerSpec, defer_build=False):
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """Of the tokens' choice of experts, and of what state spaces are composed of."""
-        said = [("state space", COMPOSED)] if self.state_space is not None else []
+        conventions = [("state space", COMPOSED)] if self.state_space is not None else []
         if self.experts is None:
-            return said
-        return [("experts", assumptions(self.experts, shape.batch * (shape.seq or 1))), *said]
+            return conventions
+        return [("experts", assumptions(self.experts, shape.batch * (shape.seq or 1))), *conventions]
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sequences, the whole context unless `seq` says less."""
@@ -97,7 +97,7 @@ class Transformer(TransformerSpec, defer_build=False):
         rows = y.view((shape.batch * x.shape[1], y.shape[-1]))
         if self.pooler is None and self.classes is None:
             return rows
-        told = summarised(self, x)
+        summary = summarised(self, x)
         if self.head is None:
-            return told
-        return (rows, *told) if isinstance(told, tuple) else (rows, told)
+            return summary
+        return (rows, *summary) if isinstance(summary, tuple) else (rows, summary)

@@ -54,8 +54,8 @@ def variants(patterns: Sequence[Sequence[Any]], layers: int, dense: int) -> list
     if length > 1 or dense:  # only then does it matter how many blocks there are
         check_varied(layers)
         length = int(layers) if dense else min(length, int(layers))
-    made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
-    return [variant._replace(routed=False).plain for variant in made[:dense]] + [v.plain for v in made[dense:]]
+    period = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
+    return [variant._replace(routed=False).plain for variant in period[:dense]] + [v.plain for v in period[dense:]]
 
 
 def check_varied(layers: int) -> None:
