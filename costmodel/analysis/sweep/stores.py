@@ -14,7 +14,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 import zarr
+from dask.array.core import slices_from_chunks
 from pyarrow import parquet
 
 from costmodel.analysis.sweep.axes import label_of
@@ -277,9 +277,7 @@ class StoreChunks(Chunks):
     def __init__(self, grid: Grid, target: Path, *, resume: bool) -> None:
         super().__init__(grid, target)
         self.lazy = lazy_dataset(grid, "auto")
-        spans = spans_of(grid, "auto")
-        edges = [np.cumsum([0, *sizes]).tolist() for sizes in spans]
-        self.windows = list(product(*([slice(*ends) for ends in pairwise(edge)] for edge in edges)))
+        self.windows = slices_from_chunks(spans_of(grid, "auto"))
         self.missing = 0
         if resume:
             self._go_on()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
+from dask.array.core import slices_from_chunks
 from dask.base import compute
 from dask.delayed import delayed
 from pyarrow import parquet
@@ -70,14 +70,11 @@ def _write_parts(sweep: xarray.Dataset, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     names = [str(name) for name in sweep.data_vars]
     blocks = {name: sweep[name].data.to_delayed() for name in names}
-    edges = [np.cumsum([0, *sweep.chunksizes[dim]]) for dim in sweep.sizes]
+    windows = slices_from_chunks(tuple(sweep.chunksizes[dim] for dim in sweep.sizes))
     write = delayed(write_part)
     tasks: list[Any] = []
-    for number, index in enumerate(np.ndindex(blocks[names[0]].shape)):
-        labels = {
-            str(dim): sweep[dim].values[edge[i] : edge[i + 1]]
-            for dim, edge, i in zip(sweep.sizes, edges, index, strict=True)
-        }
+    for number, (index, window) in enumerate(zip(np.ndindex(blocks[names[0]].shape), windows, strict=True)):
+        labels = {str(dim): sweep[dim].values[part] for dim, part in zip(sweep.sizes, window, strict=True)}
         arrays = {name: blocks[name][index] for name in names}
         tasks.append(write(labels, arrays, str(target / f"part-{number:07}.parquet")))
     compute(*tasks)
@@ -98,9 +95,8 @@ def table_of(labels: Mapping[str, Any], arrays: Mapping[str, Any], missing: Any 
     """
     shape = tuple(len(values) for values in labels.values())
     columns: dict[str, pyarrow.Array] = {}
-    for number, (name, values) in enumerate(labels.items()):
-        inner = math.prod(shape[number + 1 :])
-        index = np.tile(np.repeat(np.arange(len(values)), inner), math.prod(shape[:number]))
+    for (name, values), place in zip(labels.items(), np.indices(shape, sparse=True), strict=True):
+        index = np.broadcast_to(place, shape).reshape(-1)
         columns[name] = pyarrow.array(np.asarray(values)).take(pyarrow.array(index))
     for name, array in arrays.items():
         flat = np.broadcast_to(array, shape).reshape(-1)
