@@ -14,7 +14,7 @@ from costmodel.layers.base import Layer
 from costmodel.training.optimizers import OPTIMIZERS
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import SETTING_NAMES
-from tests.command import apart, here
+from tests.command import here
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,34 +48,57 @@ CONSOLE = [block for text in PAGES.values() for block in blocks(text, "console")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", CONSOLE, ids=lambda block: block.splitlines()[0])
-def test_outputs_are_the_program_s(block: str) -> None:
+def test_outputs_are_the_program_s(capsys: pytest.CaptureFixture[str], block: str) -> None:
     command, _, output = block.partition("\n")
     assert command.startswith("$ costmodel ")
-    assert apart(*command.split()[2:], PYTHONIOENCODING="utf-8") == (0, output, "")
+    assert here(capsys, *command.split()[2:]) == (0, output, "")
+
+
+DRAWN = "docs/gallery.md"
+"""Its examples run where its pictures are drawn."""
+WITH_EXAMPLES = [name for name, text in PAGES.items() if name != DRAWN and examples(text)]
+RUN_PAGES = """
+import doctest, importlib, os, sys
+
+for name in ("costmodel.analysis.sweep.sweeps", "pandas", "sympy", "xarray"):
+    importlib.import_module(name)
+codes = []
+for folder in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
+        sys.path.insert(0, "")
+        print(folder, *doctest.testfile(os.path.join(folder, "examples.txt"), False), flush=True)
+        os._exit(0)
+    codes.append(os.waitpid(child, 0)[1])
+sys.exit(any(codes))
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if examples(text)])
-def test_examples_run(tmp_path: Path, page: str) -> None:
-    # In a process of their own: a layer kind once defined stays.
-    text = PAGES[page]
-    for name, body in files(text).items():
-        (tmp_path / name).write_text(body, encoding="utf-8")
-    (tmp_path / "examples.txt").write_text("\n".join(examples(text)), encoding="utf-8")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_examples_run(tmp_path: Path) -> None:
+    # Each page in a process of its own, in which its files can be imported and a layer kind once defined stays.
+    expected = []
+    for number, page in enumerate(WITH_EXAMPLES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, body in files(PAGES[page]).items():
+            (folder / name).write_text(body, encoding="utf-8")
+        (folder / "examples.txt").write_text("\n".join(examples(PAGES[page])), encoding="utf-8")
+        expected.append(f"{folder} 0 {sum(block.count('>>> ') for block in examples(PAGES[page]))}")
     done = subprocess.run(
-        [sys.executable, "-X", "utf8", "-c", "import doctest; print(*doctest.testfile('examples.txt', False))"],
-        cwd=tmp_path,
+        [sys.executable, "-X", "utf8", "-c", RUN_PAGES, *(line.split()[0] for line in expected)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         encoding="utf-8",
         check=False,
     )
-    shown = sum(block.count(">>> ") for block in examples(text))
-    assert (done.stdout, done.stderr) == (f"0 {shown}\n", ""), done.stdout
+    assert (done.returncode, done.stderr, done.stdout.splitlines()) == (0, "", expected), done.stdout
 
 
-GALLERY = PAGES["docs/gallery.md"]
+GALLERY = PAGES[DRAWN]
 CALLS = [line for block in blocks(GALLERY, "sh") for line in block.splitlines()]
 
 
@@ -86,7 +109,7 @@ def test_every_picture_of_the_gallery_is_drawn_by_its_call(tmp_path: Path, monke
     from matplotlib.image import imread
 
     monkeypatch.chdir(tmp_path)
-    failures, tried = doctest.testfile(str(ROOT / "docs/gallery.md"), module_relative=False, encoding="utf-8")
+    failures, tried = doctest.testfile(str(ROOT / DRAWN), module_relative=False, encoding="utf-8")
     assert (failures, tried > 20) == (0, True)
     shown = re.findall(r"!\[[^]]+\]\(gallery/(\S+)\)", GALLERY)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(shown)

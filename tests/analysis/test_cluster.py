@@ -19,7 +19,7 @@ from dask.distributed import Client, LocalCluster
 import costmodel as cm
 
 SMALL = cm.Transformer(vocab=50, context=16, layers=3, width=24, heads=4)
-GRID: dict[str, Any] = {"batch": range(1, 33), "seq": [1, 2, 8, 16, 32], "heads": [1, 3, 4, 5]}
+GRID: dict[str, Any] = {"batch": range(1, 17), "seq": [1, 2, 8, 16, 32], "heads": [1, 3, 4, 5]}
 NAMES = ["params", "flops.total", "memory.peak"]
 
 
@@ -57,12 +57,12 @@ def test_nothing_is_lost_with_a_worker(client: Any, tmp_path: Path) -> None:
     killer.start()
     lazy.to_parquet(path)
     killer.join()
-    assert killed_at[0] < 32 * 4, "half way"
+    assert killed_at[0] < 16 * 4, "half way"
     frame = pandas.read_parquet(path).set_index(list(GRID)).sort_index()
     expected = whole.to_dataframe().sort_index()
     pandas.testing.assert_frame_equal(frame[NAMES], expected[NAMES])
     assert list(frame.reason.fillna("")) == list(expected.reason)
-    assert len(list(path.glob("*"))) == 32 * 4
+    assert len(list(path.glob("*"))) == 16 * 4
 
 
 @pytest.mark.slow

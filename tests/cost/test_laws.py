@@ -31,7 +31,7 @@ from tests.strategies import mlps, questions, transformers
 
 @pytest.mark.slow
 @given(questions())
-@examples(30)
+@examples(12)
 def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
     p = predict(model, **asked)

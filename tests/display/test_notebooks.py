@@ -42,6 +42,9 @@ def every_result() -> dict[str, Any]:
     }
 
 
+RESULTS = every_result()
+
+
 class Balanced(HTMLParser):
     """Collects text, and tags that are open."""
 
@@ -71,7 +74,7 @@ def read(html: str) -> Balanced:
     return found
 
 
-@pytest.mark.parametrize("result", every_result().values(), ids=every_result())
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_every_result_shows_itself(result: Any) -> None:
     found = read(result._repr_html_())
     assert found.seen & {"table", "pre", "p"}
@@ -79,9 +82,7 @@ def test_every_result_shows_itself(result: Any) -> None:
     assert len(found.text) > 20
 
 
-@pytest.mark.parametrize(
-    "result", [r for r in every_result().values() if isinstance(r, Data)], ids=lambda r: type(r).__name__
-)
+@pytest.mark.parametrize("result", [r for r in RESULTS.values() if isinstance(r, Data)], ids=lambda r: type(r).__name__)
 def test_every_answer_is_its_text_and_a_page(result: Data) -> None:
     assert isinstance(repr(result), str)
     page = read(result.to_html())

@@ -20,12 +20,17 @@ pytestmark = pytest.mark.usefixtures("traced")
 MODELS = ("gpt2-small", "resnet50", "mlp-mnist", "llama-3.1-8b", "mixtral-8x7b")
 FEW: dict[str, Any] = {"precision": ["fp32", "bf16-autocast"], "checkpoint": ["none", "block"], "mode": "train"}
 """Choices of a page that is made soon."""
+OF_LARGE: dict[str, Any] = {
+    "llama-3.1-8b": {**FEW, "checkpoint": "none"},
+    "mixtral-8x7b": {**FEW, "precision": "fp32", "checkpoint": "none"},
+}
+"""Those of models whose pages take longer; precisions and checkpoints are the same formulas in the others."""
 SMALL = cm.MLP(sizes=(8, 16, 16, 4))
 
 
 @cache
 def page_of(model: str) -> cm.explorer.page.Explorer:
-    return cm.explore(model, **FEW)
+    return cm.explore(model, **OF_LARGE.get(model, FEW))
 
 
 def settings_drawn(engine: Engine, count: int) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
