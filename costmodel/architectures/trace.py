@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Architecture, BatchShape
+from costmodel.architectures.base import BATCH_SYMBOLS, Architecture, BatchShape
 from costmodel.architectures.kv_cache import Cache
 from costmodel.errors import SettingError, shown
 from costmodel.graph.recomputation import Recomputation
@@ -16,12 +16,12 @@ from costmodel.layers.linear import Linear
 from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
-EXTENTS, OF_ATTENTION, OF_CACHE, OF_TRAINING = map(needing, ("extent", "attention", "cache", "training"))
+OF_ATTENTION, OF_CACHE, OF_TRAINING = map(needing, ("attention", "cache", "training"))
 
 
 def applicable(model: Architecture) -> list[str]:
     """Settings that can matter to a model."""
-    others = [name for name in EXTENTS if name not in model.BATCH_SIZES]
+    others = [name for name in BATCH_SYMBOLS if name not in ("batch", *model.BATCH_SIZES)]
     others += () if model.HAS_ATTENTION else (*OF_ATTENTION, *OF_CACHE)
     return [name for name in SETTING_NAMES if name not in others]
 

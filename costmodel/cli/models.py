@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import click
 
 from costmodel.cli.commands import MODEL, Reply, option, public, verb
 from costmodel.display.table import wrapped
+from costmodel.training.declaration import Declaration
 
 models = public(
     "models",
@@ -27,54 +31,38 @@ def show(model: str) -> Reply:
     return Reply(describe(loaded), to_yaml(loaded).rstrip())
 
 
+NAMED = {
+    "quantities": ("costmodel.cost.quantities", "MEANINGS"),
+    "optimizers": ("costmodel.training.optimizers", "OPTIMIZERS"),
+    "precisions": ("costmodel.training.precision", "PRECISIONS"),
+    "stacks": ("costmodel.training.stacks", "STACKS"),
+    "engines": ("costmodel.training.engines", "ENGINES"),
+    "settings": ("costmodel.training.settings", "SETTINGS"),
+    "layers": ("costmodel.layers.base", "KINDS"),
+}
+"""Where what has a name is, by it."""
+
+
 @verb(
-    click.Argument(["what"], type=click.Choice(["quantities", "optimizers", "precisions", "settings", "layers"])),
+    click.Argument(["what"], type=click.Choice([*NAMED])),
     examples=("list quantities", "list optimizers --json"),
 )
 def list_(what: str) -> Reply:
-    """Names that other verbs take: of quantities, optimizers, precisions, settings, or kinds of layers in files."""
-    meanings = _LISTED[what]()
+    """Names that other verbs take: of quantities, of settings and of what they name, of kinds of layers in files."""
+    from costmodel.layers import load_all
+
+    if what == "layers":
+        load_all()
+    module, table = NAMED[what]
+    members = vars(import_module(module))[table]
+    meanings = {name: _meaning(members[name]) for name in (sorted(members) if what == "layers" else members)}
     width = max(map(len, meanings))
     lines = (wrapped(f"{name:{width}}  {meaning}", " " * (width + 2)) for name, meaning in meanings.items())
     return Reply(meanings, "\n".join(lines))
 
 
-def _quantities() -> dict[str, str]:
-    from costmodel.cost.quantities import MEANINGS
-
-    return MEANINGS
-
-
-def _optimizers() -> dict[str, str]:
-    from costmodel.training.optimizers import OPTIMIZERS
-
-    return {name: optimizer.source for name, optimizer in OPTIMIZERS.items()}
-
-
-def _precisions() -> dict[str, str]:
-    from costmodel.training.precision import PRECISIONS
-
-    return {name: precision.source for name, precision in PRECISIONS.items()}
-
-
-def _settings() -> dict[str, str]:
-    from costmodel.training.settings import SETTINGS
-
-    return {name: str(setting) for name, setting in SETTINGS.items()}
-
-
-def _layers() -> dict[str, str]:
-    from costmodel.layers import load_all
-    from costmodel.layers.base import KINDS
-
-    load_all()
-    return {name: (kind.__doc__ or "").strip().split("\n\n")[0] for name, kind in sorted(KINDS.items())}
-
-
-_LISTED = {
-    "quantities": _quantities,
-    "optimizers": _optimizers,
-    "precisions": _precisions,
-    "settings": _settings,
-    "layers": _layers,
-}
+def _meaning(member: Any) -> str:
+    """The description of a kind, the source of a declaration, or the text of a setting or a quantity."""
+    if isinstance(member, type):
+        return (member.__doc__ or "").strip().split("\n\n")[0]
+    return member.source if isinstance(member, Declaration) else str(member)

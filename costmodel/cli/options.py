@@ -13,59 +13,9 @@ from typing import Any, Literal, get_origin
 import click
 
 from costmodel.cli.commands import SettingOption, option
-from costmodel.errors import SettingError, shown
-from costmodel.training.settings import SETTINGS, Lora, Setting
+from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.training.settings import SETTINGS, Lora, Setting, checked, from_text
 
-DECIMAL = r"-?[0-9]{1,30}(\.[0-9]{1,30})?"
-"""A number with or without a fraction."""
-
-
-def _size(text: str) -> int:
-    if not re.fullmatch("-?[0-9]{1,1000}", text):
-        raise click.BadParameter(f"{shown(text)} is not a whole number: use one such as 32")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    if not re.fullmatch(DECIMAL, text):
-        raise click.BadParameter(f"{shown(text)} is not a number: use one such as 0.1")
-    return float(text)
-
-
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise click.BadParameter(f"{shown(text)} is neither true nor false")
-    return text == "true"
-
-
-def _image(text: str) -> tuple[int, int]:
-    height, cross, width = text.partition("x")
-    try:
-        return _size(height), _size(width if cross else height)
-    except click.BadParameter:
-        raise click.BadParameter(f"{shown(text)} is not an image size: use one such as 224 or 224x320") from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _lora(text: str) -> dict[str, Any]:
-    rank, colon, targets = text.partition(":")
-    if not colon:
-        raise click.BadParameter(f"{shown(text)} is not a rank and parts: use text such as 8:qkv,mlp.up")
-    return {"rank": _size(rank), "targets": _names(targets)}
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "N": _size,
-    "X": _share,
-    "HxW": _image,
-    "NAMES": _names,
-    "RANK:NAMES": _lora,
-    "true|false": _truth,
-}
-"""What reads the text of a setting, by what stands for its values in the help."""
 _EXAMPLES = {"HxW": "224 or 224x320", "NAMES": "embedding,mlp", "RANK:NAMES": "8:qkv,mlp.up"}
 """Texts of settings that are read in a form of their own."""
 _STANDS_FOR: dict[Any, str] = {
@@ -79,6 +29,8 @@ _STANDS_FOR: dict[Any, str] = {
 }
 
 
+_NUMBERS = {"N": (int,), "X": (int, float), "HxW": (int, tuple), "true|false": (bool,)}
+"""What is read from the text of values that are no names."""
 MOST_METAVAR = 50
 """Characters that choices take beside an option's name; longer ones stand in its help."""
 
@@ -91,14 +43,26 @@ def _forms(setting: Setting) -> tuple[str, ...]:
     return tuple(form for form in forms if form != "NAME" or "NAMES" not in forms)  # a list of names may be of one
 
 
-def _reader(forms: tuple[str, ...]) -> Callable[[str], Any]:
-    if len(forms) == 1:
-        return _READERS[forms[0]]
+def _reader(name: str, forms: tuple[str, ...]) -> Callable[[str], Any]:
+    """What reads one value: of names, of a rank and names, of a number or a choice, else the text."""
+
+    types = {kind for form in forms for kind in _NUMBERS.get(form, ())}
 
     def value(text: str) -> Any:
-        if "N" in forms and text.isdecimal():
-            return _size(text)
-        return _names(text) if "NAMES" in forms and "," in text else text
+        if forms == ("RANK:NAMES",):
+            rank, colon, targets = text.partition(":")
+            if not colon:
+                raise click.BadParameter(f"{shown(text)} is not a rank and parts: use text such as 8:qkv,mlp.up")
+            return {"rank": from_text(rank), "targets": tuple(targets.split(","))}
+        if forms == ("NAMES",) or ("NAMES" in forms and "," in text):
+            return tuple(text.split(","))
+        number = from_text(text)
+        amount = number if type(number) in types else text
+        try:
+            _ = checked(name, amount) if types else None
+        except CostModelError as error:
+            raise click.BadParameter(str(error)) from None
+        return amount
 
     return value
 
@@ -114,7 +78,7 @@ def _options() -> Iterator[tuple[SettingOption, SettingOption]]:
             names = tuple(form for form in forms if form != "FILE")
             metavar = "|".join(("NAME", *forms[len(names) :]))
             text = f"{text} Names: {', '.join(names)}."
-        one = SettingOption(name, type=_reader(forms), metavar=metavar, help=text)
+        one = SettingOption(name, type=_reader(setting.name, forms), metavar=metavar, help=text)
         of_names = forms in (("NAMES",), ("RANK:NAMES",))  # one value of these has commas
         yield one, one if of_names else SettingOption(name, multiple=True, callback=_axis, metavar="VALUES", help=text)
 
@@ -157,19 +121,11 @@ def read_values(name: str, text: str) -> Sequence[Any]:
 
 
 def _piece(name: str, text: str) -> Sequence[Any]:
-    if re.fullmatch("-?[0-9]{1,30}", text):
-        return [int(text)]
-    if re.fullmatch(DECIMAL, text):
-        return [float(text)]
-    if re.fullmatch("[0-9]{1,30}x[0-9]{1,30}", text):
-        return [tuple(int(side) for side in text.split("x"))]
     if re.fullmatch("[0-9]+:[0-9]+(:.*)?", text):
         return _range(name, text)
     if not text:
         raise SettingError(f"axis {name} has an empty value: take out a comma")
-    if text.lower() in ("true", "false"):
-        return [text.lower() == "true"]
-    return [tuple(text.split("+")) if "+" in text else text]
+    return [tuple(text.split("+")) if "+" in text else from_text(text)]
 
 
 def _range(name: str, text: str) -> Sequence[int]:

@@ -16,7 +16,7 @@ from costmodel.training.settings import SETTINGS
 if TYPE_CHECKING:
     from costmodel.roofline.baseline import Changes
 
-EXECUTED = {n for n, setting in SETTINGS.items() if setting.executed == "any" and "cache" not in setting.needs}
+EXECUTED = {n for n, setting in SETTINGS.items() if setting.executed == "any" and setting.needs != "cache"}
 RUN = [option for option in OPTIONS if option.name in EXECUTED]
 """Settings that change what is run here, or what is counted of it."""
 ROUNDS = option("--rounds", metavar="N", type=int, help="So many passes, or turns of each layer alone, and no more.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from costmodel.documents.files import read_fields
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
+from costmodel.training.settings import from_text
 from costmodel.training.stacks import Stack
 
 
@@ -90,7 +90,7 @@ def measured_step(row: str) -> MeasuredStep:
         name, equals, value = word.partition("=")
         if not equals:
             raise SettingError(f"measured {shown(row)}: {shown(word)} is no setting: use one such as batch=32")
-        settings[name] = _value(value)
+        settings[name] = tuple(value.split(",")) if "," in value else from_text(value)
     stack = Stack.named(str(settings.pop("stack", "eager")))
     how = {name: _truth(name, settings.pop(name), row) for name in ("allow_tf32", "channels_last") if name in settings}
     try:
@@ -100,18 +100,10 @@ def measured_step(row: str) -> MeasuredStep:
     return MeasuredStep(row, prediction, stack, _seconds(result, prediction, row), **how)
 
 
-def _value(text: str) -> Any:
-    if text.isdecimal():
-        return int(text)
-    if sides := re.fullmatch(r"(\d+)x(\d+)", text):
-        return int(sides[1]), int(sides[2])
-    return tuple(text.split(",")) if "," in text else text
-
-
 def _truth(name: str, value: Any, row: str) -> bool:
-    if value not in ("true", "false"):
+    if not isinstance(value, bool):
         raise SettingError(f"measured {shown(row)}: {name}={value} is neither true nor false")
-    return value == "true"
+    return value
 
 
 def _seconds(text: str, prediction: Costs, row: str) -> float:

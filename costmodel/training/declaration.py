@@ -20,11 +20,12 @@ Kind = TypeVar("Kind", bound="Declaration")
 class Declaration(Frozen):
     """Abstract: fields under a name. Taken wherever the name of a ready one is: itself, its fields, or a file of them.
 
-    READY: the ready ones, by name.
+    READY: the ready ones, by name. source: where its figures are from.
     """
 
     READY: ClassVar[Mapping[str, Any]]
     name: str
+    source: str
 
     @classmethod
     def kind(cls) -> str:

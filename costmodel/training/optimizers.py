@@ -15,7 +15,7 @@ from costmodel.training.dtypes import Shape
 from costmodel.training.fields import Count
 from costmodel.training.frozen import Frozen, frozen
 
-BatchShape = Literal["weight", "rows", "columns", "axes", "scalar"]
+StateExtent = Literal["weight", "rows", "columns", "axes", "scalar"]
 """Shape of a state: the weight's; a number for each row or column of its last two axes; a square for each axis; one."""
 
 
@@ -33,7 +33,7 @@ class State(Frozen):
     """
 
     name: str
-    extent: BatchShape = "weight"
+    extent: StateExtent = "weight"
     bytes: int | None = None
     block: int | None = None
     least: int = 0
@@ -49,7 +49,7 @@ class State(Frozen):
         return element_bytes * elements + scales
 
 
-def _elements(extent: BatchShape, shape: Shape) -> int:
+def _elements(extent: StateExtent, shape: Shape) -> int:
     if extent == "weight":
         return product(shape)
     if extent == "rows":

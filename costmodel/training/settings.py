@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: texts, types and examples are read from annotations, and making objects of
 # strings again would take longer than all else here.
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property, partial
@@ -80,9 +81,9 @@ OneMachine = str | Described | dict[str, Any] | os.PathLike[str] | None
 Names = str | tuple[str, ...] | list[str]
 Image = int | tuple[int, int] | list[int] | None
 
-Need = Literal["extent", "attention", "cache", "training"]
-"""What a setting needs in order to matter: a model whose batch has this size; a model with attention; a mode that keeps
-keys and values; a mode that trains."""
+Need = Literal["", "attention", "cache", "training"]
+"""What a setting needs in order to matter: a model with attention; a mode that keeps keys and values, or one that
+trains."""
 
 
 class Setting(NamedTuple):
@@ -100,7 +101,7 @@ class Setting(NamedTuple):
     example: Any
     takes: Any = None
     read: Callable[[str, Any], Any] | None = None
-    needs: tuple[Need, ...] = ()
+    needs: Need = ""
     served: bool = False
     executed: Literal["any", "default", "nothing"] = "any"
     titled: bool = True
@@ -138,7 +139,7 @@ def _share(name: str, value: Any) -> float:
         raise SettingError(f"{name}={shown(value)} is not a number: use one such as 0.1")
     if not 0 <= value < 1:
         raise SettingError(f"{name}={value} is not in [0, 1): use one such as 0.1")
-    return value
+    return float(value)
 
 
 def _truth(name: str, value: Any) -> bool:
@@ -167,10 +168,12 @@ def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
     return whole_size(name, value)
 
 
-def _image(name: str, value: Any) -> tuple[int, int]:
-    if isinstance(value, tuple | list) and len(value) != 2:
-        raise SettingError(f"{name}={shown(value)} is not (height, width) or one size for both: use {name}=(224, 320)")
-    height, width = value if isinstance(value, tuple | list) else (value, value)
+def image_size(name: str, value: Any) -> tuple[int, int]:
+    """(height, width), of which one number is both. Raises SettingError."""
+    sides = value if isinstance(value, tuple | list) else (value, value)
+    if isinstance(value, str) or len(sides) != 2:
+        raise SettingError(f"{name}={shown(value)} is not (height, width) or one size for both: use 224 or 224x320")
+    height, width = sides
     return whole_size(name, height), whole_size(name, width)
 
 
@@ -264,29 +267,16 @@ class Settings(Frozen):
     """
 
     batch: Annotated[int, Setting("Samples in a batch.", 32, titled=False)] = 1
-    seq: Annotated[
-        int | None,
-        Setting("Tokens in a sequence (default: the model's context).", 512, needs=("extent",), titled=False),
-    ] = None
+    seq: Annotated[int | None, Setting("Tokens in a sequence (default: the model's context).", 512, titled=False)] = (
+        None
+    )
     target_seq: Annotated[
         int | None,
-        Setting(
-            "Tokens in a target of an encoder-decoder (default: as in the sequence).",
-            128,
-            needs=("extent",),
-            titled=False,
-        ),
+        Setting("Tokens in a target of an encoder-decoder (default: as in the sequence).", 128, titled=False),
     ] = None
     image: Annotated[
         tuple[int, int] | None,
-        Setting(
-            "Image size (default: the model's own).",
-            (224, 320),
-            takes=Image,
-            read=_image,
-            needs=("extent",),
-            titled=False,
-        ),
+        Setting("Image size (default: the model's own).", (224, 320), takes=Image, read=image_size, titled=False),
     ] = None
     mode: Annotated[
         Mode, Setting("A training step, a forward pass, or one that keeps keys and values.", "inference", titled=False)
@@ -296,33 +286,33 @@ class Settings(Frozen):
         Setting(
             "Tokens of each sequence that a prefill or a decode step finds in the cache.",
             4096,
-            needs=("extent", "cache"),
+            needs="cache",
             titled=False,
         ),
     ] = None
     speculative: Annotated[
-        int | None, Setting("Drafts that a decode step verifies beside its own token.", 4, needs=("cache",))
+        int | None, Setting("Drafts that a decode step verifies beside its own token.", 4, needs="cache")
     ] = None
     cache: Annotated[
         CacheName,
-        Setting("How keys and values are kept: anew at each step, in place, or in pages.", "paged", needs=("cache",)),
+        Setting("How keys and values are kept: anew at each step, in place, or in pages.", "paged", needs="cache"),
     ] = "dynamic"
-    page_size: Annotated[int, Setting("Tokens in a page of a paged cache.", 32, needs=("cache",))] = 16
+    page_size: Annotated[int, Setting("Tokens in a page of a paged cache.", 32, needs="cache")] = 16
     cache_precision: Annotated[
         CachePrecision,
-        Setting("Type of cached keys and values: as computed, or another.", "fp8", needs=("cache",), served=True),
+        Setting("Type of cached keys and values: as computed, or another.", "fp8", needs="cache", served=True),
     ] = "same"
     latent_attention: Annotated[
         LatentAttention,
         Setting(
             "Latent attention over keys and values made anew, or over the latents.",
             "absorbed",
-            needs=("cache",),
+            needs="cache",
             served=True,
         ),
     ] = "expanded"
     optimizer: Annotated[
-        OptimizerName | Optimizer, Setting("Optimizer.", "muon", takes=OneOptimizer, needs=("training",), titled=False)
+        OptimizerName | Optimizer, Setting("Optimizer.", "muon", takes=OneOptimizer, needs="training", titled=False)
     ] = "adamw"
     precision: Annotated[
         PrecisionName | Precision,
@@ -333,33 +323,27 @@ class Settings(Frozen):
     attention: Annotated[
         Attention,
         Setting(
-            "Attention: scores stored, or a fused kernel.",
-            "flash",
-            needs=("attention",),
-            served=True,
-            executed="default",
+            "Attention: scores stored, or a fused kernel.", "flash", needs="attention", served=True, executed="default"
         ),
     ] = "eager"
     loss: Annotated[
-        Loss | None, Setting("Loss (default: the model's own).", "mean_squared_error", needs=("training",))
+        Loss | None, Setting("Loss (default: the model's own).", "mean_squared_error", needs="training")
     ] = "default"
     loss_chunks: Annotated[int, Setting("Chunks of rows that head and cross-entropy run over together.", 8)] = 1
     label_smoothing: Annotated[
-        float, Setting("Share of a label that cross-entropy spreads over all classes.", 0.1, needs=("training",))
+        float, Setting("Share of a label that cross-entropy spreads over all classes.", 0.1, needs="training")
     ] = 0.0
     loss_precision: Annotated[
         LossPrecision,
         Setting(
-            "The loss is taken of what the model makes, or of that in fp32 (logits.float()).",
-            "fp32",
-            needs=("training",),
+            "The loss is taken of what the model makes, or of that in fp32 (logits.float()).", "fp32", needs="training"
         ),
     ] = "output"
     device: Annotated[Device, Setting("Whose kernels decide what is kept.", "cpu", executed="nothing")] = "gpu"
     flop_rule: Annotated[FlopRule, Setting("Count FLOPs as PyTorch does, or as done.", "arithmetic")] = "pytorch"
     attention_pairs: Annotated[
         AttentionPairs,
-        Setting("Count attention's full square, or only what masks leave.", "visible", needs=("attention",)),
+        Setting("Count attention's full square, or only what masks leave.", "visible", needs="attention"),
     ] = "full"
     checkpoint: Annotated[
         Checkpoint | int | str | tuple[str, ...],
@@ -368,12 +352,12 @@ class Settings(Frozen):
             ("mlp", "attention.scores"),
             takes=Checkpoint | int | Names,
             read=_checkpoint,
-            needs=("training",),
+            needs="training",
             executed="default",
         ),
     ] = "none"
     accumulate: Annotated[
-        int, Setting("Micro-batches to an optimizer step.", 4, needs=("training",), titled=False, executed="default")
+        int, Setting("Micro-batches to an optimizer step.", 4, needs="training", titled=False, executed="default")
     ] = 1
     freeze: Annotated[
         tuple[str, ...],
@@ -412,10 +396,10 @@ class Settings(Frozen):
     ] = "eager"
 
     def __post_init__(self) -> None:
-        for name, default, read in _READERS:
+        for name, read in _READERS.items():
             value = getattr(self, name)
-            if value is not default and (checked := read(name, value)) is not value:
-                object.__setattr__(self, name, checked)
+            if value is not SETTINGS[name].default and (kept := read(name, value)) is not value:
+                object.__setattr__(self, name, kept)
         if self.mode == "decode":
             self._check_decode()
         if self.accumulate > 1 and not self.training:
@@ -534,6 +518,22 @@ ALIASES = {
 """Other names that people give values of settings, for errors."""
 
 
+def from_text(text: str) -> Any:
+    """A value as it is written in a shell: a number, a pair such as 224x320, true or false; else the text itself."""
+    if re.fullmatch("-?[0-9]{1,1000}", text):
+        return int(text)
+    if re.fullmatch(r"-?[0-9]{1,30}\.[0-9]{1,30}", text):
+        return float(text)
+    if re.fullmatch("[0-9]{1,30}x[0-9]{1,30}", text):
+        return tuple(map(int, text.split("x")))
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def checked(name: str, value: Any) -> Any:
+    """What is kept of a value for a setting. Raises CostModelError."""
+    return _READERS[name](name, value)
+
+
 def plain(value: Any) -> Any:
     """The value of a setting as plain data. Raises AttributeError for what is none."""
     if value is None or isinstance(value, str | int | float):
@@ -554,13 +554,13 @@ def _declared(name: str, annotation: Any, default: Any) -> Setting:
 
 SETTINGS = {field.name: _declared(field.name, field.type, field.default) for field in fields(Settings)}
 """Every setting, by name."""
-_READERS = [(name, setting.default, _reader(setting)) for name, setting in SETTINGS.items()]
+_READERS = {name: _reader(setting) for name, setting in SETTINGS.items()}
 SETTING_NAMES = tuple(SETTINGS)
 
 
 def needing(need: Need) -> tuple[str, ...]:
     """The names of the settings that have a need."""
-    return tuple(name for name, setting in SETTINGS.items() if need in setting.needs)
+    return tuple(name for name, setting in SETTINGS.items() if need == setting.needs)
 
 
 def check_names(names: Iterable[str]) -> None:

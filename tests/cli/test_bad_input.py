@@ -196,7 +196,7 @@ def test_blocks_that_do_not_fit_are_refused(blocks: Any, said: list[str]) -> Non
         ("predict resnet18 --seq 5", ["seq=5", "ResNet-18"]),
         ("predict mlp-mnist --seq 5", ["seq=5", "mlp-mnist"]),
         ("predict mlp-mnist --image 5", ["image", "mlp-mnist"]),
-        ("predict resnet18 --image 3x", ["--image", "'3x' is not an image size", "224x320"]),
+        ("predict resnet18 --image 3x", ["--image", "image='3x' is not (height, width)", "224x320"]),
         ("predict resnet18 --image 3x4x5", ["--image", "'3x4x5'"]),
         ("predict resnet18 --image 0x5", ["image=0"]),
         ("predict vgg16 --image 8", ["max_pool"]),

@@ -15,7 +15,7 @@ from costmodel.documents.description import Description, unknown_field
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
 from costmodel.training.fields import whole_size
-from costmodel.training.settings import SETTING_NAMES, SETTINGS
+from costmodel.training.settings import SETTING_NAMES, SETTINGS, image_size
 
 MOST_VALUES = 10_000_000
 """An axis with more values is refused."""
@@ -158,12 +158,7 @@ def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:
 
 
 def _of_images(values: Sequence[Any]) -> Axis:
-    pairs = [tuple(value) if isinstance(value, list | tuple) else (value, value) for value in values]
-    for pair in pairs:
-        if len(pair) != 2:
-            raise SettingError(f"image={shown(pair)} is not (height, width) or one size for both")
-        for side in pair:
-            whole_size("axis image", side)
+    pairs = [image_size("axis image", value) for value in values]
     square = all(height == width for height, width in pairs)
     labels = [height if square else f"{height}x{width}" for height, width in pairs]
     _check_distinct("image", labels)
