@@ -230,7 +230,7 @@ def test_every_field_is_drawn(of: type[Architecture]) -> None:
 
     for strategy in DRAWN[of]:
 
-        @examples(300)
+        @examples(120)
         @given(strategy)
         def note(spec: Architecture) -> None:
             for name, seen in values.items():
