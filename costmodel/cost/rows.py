@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.layers.base import LayerFlops
-from costmodel.layers.kernels import moved
+from costmodel.layers.kernels import distinct_bytes
 from costmodel.training.dtypes import size_bytes
 
 CHECKPOINT = "checkpoint"
@@ -172,7 +172,7 @@ def _contractions(work: LayerFlops, flop_rule: str) -> int:
 def _read(call: Call, x: Tensor) -> int:
     """Bytes that a call reads of one operand; of weights in few bits their scales too."""
     if x.storage.role != "weight":
-        return moved(x)
+        return distinct_bytes(x)
     share, precision = call.layer.reads(call, x), call.tape.precision
     size = size_bytes(x.size if share is None else share.of(x.size), x.dtype)
     if x.dtype != precision.quantised:

@@ -45,7 +45,6 @@ class Elementwise(OneKernel, Weightless):
     work: operations per element that each input's gradient takes; one that takes none is the incoming gradient itself.
     """
 
-    in_lists = False
     arity = 2
     work: ClassVar[tuple[int, ...]]
 
@@ -363,8 +362,8 @@ class Divide(Elementwise):
     def workspace(self, call: Call) -> Workspace:
         """For b's gradient a/b, that over b, and −g, before a's is made; a product that a broadcast a sums."""
         a, b = call.inputs
-        made = 4 * call.y.size if b.requires_grad else call.y.size + (0 if a.has(call.y.shape) else a.size)
-        return Workspace(0, made - sum(x.size for x in call.inputs if x.requires_grad))
+        elements = 4 * call.y.size if b.requires_grad else call.y.size + (0 if a.has(call.y.shape) else a.size)
+        return Workspace(0, elements - sum(x.size for x in call.inputs if x.requires_grad))
 
 
 @layer

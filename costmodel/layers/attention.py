@@ -22,12 +22,12 @@ from costmodel.graph.tensor import (
 )
 from costmodel.layers.base import KeepsNothing, OneKernel, Unary, Unbuffered, Weightless, layer
 from costmodel.layers.kernels import (
+    distinct_bytes,
+    distinct_bytes_of,
+    extra_bytes,
     forward_pass,
-    kept_bytes,
-    made_beside,
-    made_gradients,
-    moved,
-    read_of,
+    new_gradients,
+    saved_bytes,
     stream,
 )
 from costmodel.layers.shape import Joining
@@ -85,7 +85,6 @@ class Mask(OneKernel, Weightless):
     """y = x where the bool mask allows it, −∞ elsewhere; the mask broadcasts."""
 
     source = "torch.Tensor.masked_fill (Vaswani et al. 2017, §3.2.3); dx = g, or 0 where masked"
-    in_lists = False
     arity = 2
 
     def check(self, call: Call) -> None:
@@ -132,7 +131,7 @@ class Sink(KeepsNothing, OneKernel, Unbuffered):
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.rows))
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        for x, work, _ in made_gradients(call):
+        for x, work, _ in new_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, size_bytes(call.x.rows, x.dtype), x.bytes)
 
 
@@ -212,18 +211,20 @@ class FusedAttention(Weightless):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel for both products and the softmax."""
-        yield self._kernel(call, "", self._done().forward(call), read_of(call.inputs), call.y.bytes + made_beside(call))
+        yield self._kernel(
+            call, "", self._done().forward(call), distinct_bytes_of(call.inputs), call.y.bytes + extra_bytes(call)
+        )
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """D = Σ g·y of every row, then one kernel."""
-        asked = call.gradients()
-        if not asked:
+        gradients = call.gradients()
+        if not gradients:
             return
         y, work = call.y, next(iter(self._done().backward(call))).work
         rows = 2 * y.size - y.rows
         yield stream(call, "backward rows", "reduction", rows, 2 * y.bytes, size_bytes(y.rows, "fp32"))
         work = work._replace(pointwise=work.pointwise - rows)
-        yield self._kernel(call, "backward", work, y.bytes + kept_bytes(call), sum(g.operand.bytes for g in asked))
+        yield self._kernel(call, "backward", work, y.bytes + saved_bytes(call), sum(g.operand.bytes for g in gradients))
 
     def _done(self) -> FusedAttention:
         """The same with the pairs that it works on, whichever are counted."""
@@ -265,7 +266,6 @@ class Rotary(Weightless):
     """
 
     source = "R x = x·cos + rotate(x)·sin (Su et al. 2021, RoFormer, eq. 34); dx is the inverse rotation"
-    in_lists = False
     arity = 3
 
     size: int
@@ -331,8 +331,8 @@ def visible_pairs(t: int, *, causal: bool, window: int | None, past: int = 0) ->
         every = visible_pairs(past + t, causal=causal, window=window)
         return every - visible_pairs(past, causal=causal, window=window)
     if window is not None:
-        seen = minimum(window, t)
-        behind = exact_div(seen * (2 * t - seen + 1), 2)
+        keys = minimum(window, t)
+        behind = exact_div(keys * (2 * t - keys + 1), 2)
         return behind if causal else 2 * behind - t
     return exact_div(t * (t + 1), 2) if causal else t * t
 
@@ -377,9 +377,9 @@ class Append(Caching):
         new = call.inputs[-1]
         strides = last_strides(shape) if all(channels_last(x) for x in call.inputs) else None
         origin = "cache" if self.lasting else "computed"
-        made = call.tape.tensor(shape, strides=strides, origin=origin, dtype=self.dtype or new.dtype)
-        made.storage.scales = self.scales
-        return made
+        cache = call.tape.tensor(shape, strides=strides, origin=origin, dtype=self.dtype or new.dtype)
+        cache.storage.scales = self.scales
+        return cache
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         return forward_pass(call)
@@ -400,4 +400,4 @@ class Insert(Caching):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         x = call.inputs[1]
-        yield stream(call, "", "pointwise", 0, moved(x), size_bytes(x.size, call.y.dtype))
+        yield stream(call, "", "pointwise", 0, distinct_bytes(x), size_bytes(x.size, call.y.dtype))

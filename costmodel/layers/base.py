@@ -34,15 +34,15 @@ from costmodel.graph.tensor import (
 )
 from costmodel.layers.kernels import (
     backward_pass,
-    copied,
+    copy_kernel,
+    distinct_bytes,
+    distinct_bytes_of,
     forward_pass,
-    is_apart,
-    moved,
     multiply,
-    read_of,
     scale_bytes,
     stream,
-    unpacked,
+    unpacking_kernel,
+    unpacks_separately,
 )
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.fields import check_fields, plainly_right
@@ -57,7 +57,7 @@ class Layer(Frozen, AbstractLayer):
     largest: ClassVar[int] = LARGEST_SIZE**2
     """The largest whole number in a field: a model's own layers may be of products of its sizes."""
     in_lists: ClassVar[bool] = True
-    """Whether it can stand in a list of blocks: one input of activations, and nothing but a description to go by."""
+    """Whether a kind of one input can stand in a list of blocks: it needs nothing but a description to go by."""
     arity: ClassVar[int | tuple[int, int] | None] = 1
     """How many inputs it takes, or the least and the most; None: any, as a framework has checked them."""
     input_axes: ClassVar[str] = ""
@@ -113,12 +113,13 @@ def layer(cls: K) -> K:
     if not getattr(cls, "source", "").strip():
         raise TypeError(f"layer kind {cls.__name__} names no source for its formulas")
     cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+    cls.in_lists = cls.in_lists and cls.arity == 1
     cls.__init_subclass__ = classmethod(_refuse_subclass)  # type: ignore[assignment]
-    made = frozen()(cls)
+    kind = frozen()(cls)
     if cls.kind in KINDS:
         raise TypeError(f"two layer kinds are called {cls.kind}")
-    KINDS[cls.kind] = made
-    return made
+    KINDS[cls.kind] = kind
+    return kind
 
 
 def _refuse_subclass(cls: type, **_: Any) -> None:
@@ -285,7 +286,7 @@ class Contraction(Unbuffered):
 
     def read_bytes(self, call: Call) -> int:
         """Bytes that the forward product reads."""
-        return read_of(call.operands()) + scale_bytes(call)
+        return distinct_bytes_of(call.operands()) + scale_bytes(call)
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(self.sizes(call).flops, call.y.size if "bias" in call.weights else 0)
@@ -302,7 +303,7 @@ class Contraction(Unbuffered):
         """A product that adds the bias to its result, after copies of factors that it cannot read as they are."""
         for x in self.factors(call):
             if self.operand(call, x) is not x.storage:
-                yield copied(call, x)
+                yield copy_kernel(call, x)
         added = self.forward(call).pointwise
         yield multiply(call, "", self.products(call)[0], self.read_bytes(call), call.y.bytes, added)
 
@@ -320,9 +321,9 @@ class Contraction(Unbuffered):
 
     def _gradient_kernels(self, call: Call, x: Tensor, other: Tensor, sizes: Product, what: str) -> Iterable[Kernel]:
         """The product of a gradient, after the other factor is unpacked if a kernel of its own does that."""
-        read = call.y.bytes + moved(other)
-        if x is call.x and is_apart(call, sizes.m):
-            yield (weight := unpacked(call, "backward"))
+        read = call.y.bytes + distinct_bytes(other)
+        if x is call.x and unpacks_separately(call, sizes.m):
+            yield (weight := unpacking_kernel(call, "backward"))
             read = call.y.bytes + weight.written
         yield Kernel(f"{self.kind} {what}", self.sort, sizes.flops, read, x.bytes, call.x.dtype, 1, sizes)
 

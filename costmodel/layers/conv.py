@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Gradient, Shape, Storage, Tensor, Weights
 from costmodel.layers.base import Shaped, WeightProduct, layer
-from costmodel.layers.kernels import read_of, scale_bytes, stream
+from costmodel.layers.kernels import distinct_bytes_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product
 from costmodel.training.fields import Pair, pair
@@ -54,7 +54,7 @@ class Convolving(WeightProduct):
         sizes, bias = self.products(call)[0], call.weights.get("bias")
         depthwise = sizes.batch == call.x.shape[1] and len(call.x.shape) == 4
         separate = None if depthwise else bias
-        read = read_of(x for x in call.operands() if x is not separate) + scale_bytes(call)
+        read = distinct_bytes_of(x for x in call.operands() if x is not separate) + scale_bytes(call)
         flops = sizes.flops + (call.y.size if bias is not None and depthwise else 0)
         yield Kernel(self.kind, self.sort, flops, read, call.y.bytes, call.x.dtype, 1, sizes)
         if separate is not None:

@@ -9,7 +9,7 @@ from typing import Literal
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Share, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, KeepsNothing, OneKernel, Unbuffered, layer
-from costmodel.layers.kernels import backward_each, made_beside, made_gradients, stream
+from costmodel.layers.kernels import backward_each, extra_bytes, new_gradients, stream
 
 
 class Table(Unbuffered):
@@ -38,11 +38,11 @@ class Table(Unbuffered):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         rows = call.y.bytes
-        yield stream(call, "", "gather", 0, rows + sum(x.bytes for x in call.inputs), rows + made_beside(call))
+        yield stream(call, "", "gather", 0, rows + sum(x.bytes for x in call.inputs), rows + extra_bytes(call))
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Zeros of the table's size, indices put in order, then rows added to their places."""
-        for table, work, _ in made_gradients(call):
+        for table, work, _ in new_gradients(call):
             yield stream(call, "backward zeros", "pointwise", 0, 0, table.bytes)
             yield stream(call, "backward", "gather", work.pointwise, 2 * call.y.bytes, call.y.bytes, 4)
 
@@ -79,7 +79,6 @@ class EmbeddingBag(OneKernel, Unbuffered):
     """
 
     source = "torch.nn.EmbeddingBag; each row's gradient is added to the table's"
-    in_lists = False
     arity = 2, 3
     sorts, launches = ("gather", "gather"), (1, 2)
 
@@ -209,7 +208,7 @@ class Prepend(OfTokens):
             yield Gradient(weight, LayerFlops(0, call.x.shape[0] * call.x.shape[2]))
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        for w, work, _ in made_gradients(call):
+        for w, work, _ in new_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, call.x.shape[0] * w.bytes, w.bytes)
 
 

@@ -26,7 +26,7 @@ from costmodel.layers.base import (
     WeightProduct,
     layer,
 )
-from costmodel.layers.kernels import moved, scale_bytes
+from costmodel.layers.kernels import distinct_bytes, scale_bytes
 from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 
@@ -226,7 +226,7 @@ class ExpertLinear(WeightProduct):
     def read_bytes(self, call: Call) -> int:
         """The rows, and the weights of busy experts alone."""
         read = sum(size_bytes(self.reads(call, w).of(w.size), w.dtype) for w in call.weights.values())
-        return moved(call.x) + read + scale_bytes(call)
+        return distinct_bytes(call.x) + read + scale_bytes(call)
 
 
 @layer

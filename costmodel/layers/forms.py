@@ -18,7 +18,15 @@ from costmodel.graph.tensor import (
     transposed,
 )
 from costmodel.layers.base import Contraction, KeepsInputsAndOutput, Shaped, Weightless, layer
-from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
+from costmodel.layers.kernels import (
+    backward_pass,
+    distinct_bytes,
+    distinct_bytes_of,
+    forward_pass,
+    multiply,
+    saved_bytes,
+    stream,
+)
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import maximum, product
 from costmodel.training.dtypes import size_bytes
@@ -32,7 +40,6 @@ class GroupedMatmul(Weightless, Contraction):
     """
 
     source = "torch.nn.functional.grouped_mm; dx = g wᵀ, dw = xᵀ g, by groups"
-    in_lists = False
     arity = 3
     gradient_names = "backward rows", "backward matrices"
 
@@ -90,8 +97,8 @@ class Bilinear(Moving):
         """All products of two features, and a matrix product."""
         pairs = self._pairs(call)
         pair_bytes = size_bytes(pairs, call.x.dtype)
-        yield stream(call, "pairs", "pointwise", pairs, read_of(call.inputs[:2]), pair_bytes)
-        yield multiply(call, "", self._product(call), pair_bytes + moved(call.inputs[2]), call.y.bytes)
+        yield stream(call, "pairs", "pointwise", pairs, distinct_bytes_of(call.inputs[:2]), pair_bytes)
+        yield multiply(call, "", self._product(call), pair_bytes + distinct_bytes(call.inputs[2]), call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One product for both sides and one for each; one for the form."""
@@ -103,10 +110,12 @@ class Bilinear(Moving):
                 yield multiply(call, "backward form", Product(1, o, i * j, rows), call.y.bytes + pair_bytes, w.bytes)
                 continue
             if first:
-                yield multiply(call, "backward both", Product(1, rows, i * j, o), call.y.bytes + moved(w), pair_bytes)
+                yield multiply(
+                    call, "backward both", Product(1, rows, i * j, o), call.y.bytes + distinct_bytes(w), pair_bytes
+                )
             first = False
             sizes, other = (Product(rows, i, 1, j), b) if operand is a else (Product(rows, j, 1, i), a)
-            yield multiply(call, "backward side", sizes, pair_bytes + moved(other), operand.bytes)
+            yield multiply(call, "backward side", sizes, pair_bytes + distinct_bytes(other), operand.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g w for both sides, then a product with the other; g times the products of two features for the form."""
@@ -159,7 +168,7 @@ class Distances(KeepsInputsAndOutput, Moving):
             return
         *outer, rows, features = call.x.shape
         sizes = Product(product(outer), rows, call.y.shape[-1], features)
-        read, pointwise = read_of(call.inputs), self.forward(call).pointwise
+        read, pointwise = distinct_bytes_of(call.inputs), self.forward(call).pointwise
         yield stream(call, "norms", "reduction", pointwise, read + call.y.bytes, call.y.bytes, 8)
         yield multiply(call, "", sizes, read, call.y.bytes)
 
@@ -173,9 +182,9 @@ class Distances(KeepsInputsAndOutput, Moving):
             others = next(x for x in call.inputs if x is not operand)
             sizes = Product(product(outer), rows, features, others.shape[-2])
             yield stream(
-                call, "backward", "pointwise", work.pointwise, call.y.bytes + kept_bytes(call), operand.bytes, 4
+                call, "backward", "pointwise", work.pointwise, call.y.bytes + saved_bytes(call), operand.bytes, 4
             )
-            yield multiply(call, "backward product", sizes, call.y.bytes + moved(others), operand.bytes)
+            yield multiply(call, "backward product", sizes, call.y.bytes + distinct_bytes(others), operand.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g/y, or signs, for both; each side adds up its differences by them, or takes a product with the other."""
@@ -236,7 +245,7 @@ class AffineGrid(Shaped, Moving):
         return LayerFlops(self._product(call).flops, 0, counted=0)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        yield multiply(call, "", self._product(call), moved(call.x), call.y.bytes)
+        yield multiply(call, "", self._product(call), distinct_bytes(call.x), call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         maps, pixels, axes, rows = self._product(call)

@@ -178,25 +178,25 @@ class Paired(Elementwise):
         """
         (a, b), n = call.inputs, call.y.size
         if self.function in ("fmax", "fmin"):
-            return _chosen(call, [(x, n + b.size) for x in call.inputs], zero=False)
-        needed = sum(x.requires_grad for x in call.inputs)
-        made, mask_bytes = (needed + PAIRED[self.function].steps) * n, 0
+            return _masked_gradients(call, [(x, n + b.size) for x in call.inputs], zero=False)
+        gradients = sum(x.requires_grad for x in call.inputs)
+        elements, mask_bytes = (gradients + PAIRED[self.function].steps) * n, 0
         if self.function == "atan2":
-            made = (2 + 2 * needed) * n + (a.size if b.requires_grad else 0)
+            elements = (2 + 2 * gradients) * n + (a.size if b.requires_grad else 0)
         if self.function == "xlogy" and a.requires_grad:
             mask_bytes = a.size + b.size + n
-        return Workspace(0, made - sum(x.size for x in call.inputs if x.requires_grad), mask_bytes)
+        return Workspace(0, elements - sum(x.size for x in call.inputs if x.requires_grad), mask_bytes)
 
 
-def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]], *, zero: bool = True) -> Workspace:
+def _masked_gradients(call: Call, masks: Iterable[tuple[Tensor, int]], *, zero: bool = True) -> Workspace:
     """What backward of bounds has beside the gradients.
 
     An operand's gradient is chosen by its masks from g and a `zero`, beside those before it; then they are summed.
     masks: the operands in the order in which their gradients are made, each with the bytes of its masks.
     """
-    y, needed = call.y, [mask for x, mask in masks if x.requires_grad]
+    y, mask_bytes = call.y, [mask for x, mask in masks if x.requires_grad]
     zero_bytes = size_bytes(1, y.dtype) if zero else 0
-    return steps_or_sums(call, [n * y.bytes + zero_bytes + mask for n, mask in enumerate(needed, 1)])
+    return steps_or_sums(call, [n * y.bytes + zero_bytes + mask for n, mask in enumerate(mask_bytes, 1)])
 
 
 def _joint(call: Call, a: Tensor, b: Tensor) -> int:
@@ -212,7 +212,7 @@ class Bounded(Choosing):
 
     def workspace(self, call: Call) -> Workspace:
         """A mask of where x is within, or is not, and a zero, for the bound's gradient and then for x's."""
-        return _chosen(call, [(x, call.y.size) for x in reversed(call.inputs)])
+        return _masked_gradients(call, [(x, call.y.size) for x in reversed(call.inputs)])
 
 
 @layer
@@ -231,7 +231,7 @@ class Within(Choosing):
         """Two masks and a zero for the gradient of each: a's counts where x < a and a < b, b's where x > b or b < a."""
         x, a, b = call.inputs
         beside_a, beside_b, bounds = _joint(call, x, a), _joint(call, x, b), _joint(call, a, b)
-        return _chosen(call, [(a, beside_a + bounds), (b, beside_b + bounds), (x, beside_a + beside_b)])
+        return _masked_gradients(call, [(a, beside_a + bounds), (b, beside_b + bounds), (x, beside_a + beside_b)])
 
 
 @layer
@@ -267,7 +267,7 @@ class Lerp(Elementwise):
     def workspace(self, call: Call) -> Workspace:
         """Gradients are made of b, a and w, each beside those before it: 1 − w for a's, b − a for w's."""
         a, b, *weights = call.inputs
-        beside = [(b, 0), (a, sum(w.bytes for w in weights))]
-        beside += [(w, size_bytes(_joint(call, a, b), call.y.dtype)) for w in weights]
-        needed = [size for x, size in beside if x.requires_grad]
-        return steps_or_sums(call, [n * call.y.bytes + size for n, size in enumerate(needed, 1)])
+        extra = [(b, 0), (a, sum(w.bytes for w in weights))]
+        extra += [(w, size_bytes(_joint(call, a, b), call.y.dtype)) for w in weights]
+        sizes = [size for x, size in extra if x.requires_grad]
+        return steps_or_sums(call, [n * call.y.bytes + size for n, size in enumerate(sizes, 1)])

@@ -18,7 +18,6 @@ class Parameter(KeepsNothing, OneKernel, Unbuffered):
     """A weight by itself, that something other than a layer of its own reads."""
 
     source = "torch.nn.Parameter"
-    in_lists = False
     arity = 0
 
     shape: tuple[int, ...]
@@ -195,12 +194,12 @@ class ScatterReduce(KeepsInputsAndOutput, Moving):
         n, k = (size_bytes(of.size, call.y.dtype) for of in (x, places))
         shared = self.how == "sum" and self.included
         if self.how == "sum":
-            made = k if shared else n + k
+            steps = k if shared else n + k
         elif self.how == "mean":
-            made = 2 * n + 3 * k
+            steps = 2 * n + 3 * k
         elif self.how == "prod":
-            made = 6 * n + 7 * k + 2 * places.size
+            steps = 6 * n + 7 * k + 2 * places.size
         else:
-            made = 4 * n + 2 * k + maximum(2 * k + places.size, x.size)
-        needed = [of for of in (x, numbers) if of.requires_grad and not (of is x and shared)]
-        return Workspace(0, 0, made - sum(of.bytes for of in needed))
+            steps = 4 * n + 2 * k + maximum(2 * k + places.size, x.size)
+        gradients = [of for of in (x, numbers) if of.requires_grad and not (of is x and shared)]
+        return Workspace(0, 0, steps - sum(of.bytes for of in gradients))

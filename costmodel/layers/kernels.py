@@ -14,7 +14,7 @@ from costmodel.symbolic.sizes import product
 from costmodel.training.dtypes import FLOATS, Dtype, size_bytes
 
 
-def moved(x: Tensor) -> int:
+def distinct_bytes(x: Tensor) -> int:
     """Bytes of the different elements of a tensor: those that it shows several times (stride 0) are read once."""
     if x.strides is None:
         return x.bytes
@@ -22,14 +22,14 @@ def moved(x: Tensor) -> int:
     return size_bytes(product(shape), x.dtype)
 
 
-def read_of(tensors: Iterable[Tensor]) -> int:
+def distinct_bytes_of(tensors: Iterable[Tensor]) -> int:
     """Bytes of reading these tensors, each once."""
     total = 0
     seen: list[Tensor] = []
     for x in tensors:
         if not any(x is other for other in seen):
             seen.append(x)
-            total = total + moved(x)
+            total = total + distinct_bytes(x)
     return total
 
 
@@ -61,9 +61,9 @@ def _stored(call: Call) -> Dtype | None:
     return few if few and any(w.dtype == few for w in call.stored.values()) else None
 
 
-def copied(call: Call, x: Tensor) -> Kernel:
+def copy_kernel(call: Call, x: Tensor) -> Kernel:
     """The copy of an operand that a product makes, where memory order is not what it can read."""
-    return stream(call, "copy", "pointwise", 0, moved(x), x.bytes)
+    return stream(call, "copy", "pointwise", 0, distinct_bytes(x), x.bytes)
 
 
 def is_matrix(x: Tensor) -> bool:
@@ -76,23 +76,23 @@ def is_view(call: Call) -> bool:
     return any(x.storage is call.y.storage for x in call.operands())
 
 
-def made_beside(call: Call) -> int:
+def extra_bytes(call: Call) -> int:
     """Bytes that the forward pass writes for backward beside its output: masks, statistics, places."""
     known = [x.storage for x in (*call.operands(), *call.buffers.values(), call.y)]
     return sum(s.bytes for s in dict.fromkeys(call.saved) if not any(s is other for other in known))
 
 
-def kept_bytes(call: Call) -> int:
+def saved_bytes(call: Call) -> int:
     """Bytes that the backward pass reads of what the call has kept."""
     tensors = (*call.operands(), *call.buffers.values(), call.y)
     total = 0
     for storage in dict.fromkeys(call.saved):
         seen = next((x for x in tensors if x.storage is storage), None)
-        total = total + (storage.bytes if seen is None else moved(seen))
+        total = total + (storage.bytes if seen is None else distinct_bytes(seen))
     return total
 
 
-def made_gradients(call: Call) -> list[Gradient]:
+def new_gradients(call: Call) -> list[Gradient]:
     """Gradients that take a kernel: not the incoming one itself, unless its type changes."""
     return [g for g in call.gradients() if not g.shared or g.operand.dtype != call.y.dtype]
 
@@ -104,11 +104,11 @@ def forward_pass(call: Call, sort: Sort = "pointwise", launches: int = 1, passes
     """
     if is_view(call):
         return
-    read = read_of((*call.operands(), *call.buffers.values()))
+    read = distinct_bytes_of((*call.operands(), *call.buffers.values()))
     if passes > 1:
-        read = read + (passes - 1) * moved(call.x)
+        read = read + (passes - 1) * distinct_bytes(call.x)
     flops = call.layer.forward(call).pointwise
-    yield stream(call, "", sort, flops, read, call.y.bytes + made_beside(call), launches)
+    yield stream(call, "", sort, flops, read, call.y.bytes + extra_bytes(call), launches)
 
 
 def backward_pass(
@@ -118,10 +118,10 @@ def backward_pass(
 
     kept: bytes that it reads of what was kept, all unless given.
     """
-    gradients = made_gradients(call)
+    gradients = new_gradients(call)
     if not gradients:
         return
-    read = call.y.bytes + (kept_bytes(call) if kept is None else kept)
+    read = call.y.bytes + (saved_bytes(call) if kept is None else kept)
     flops, written = 0, 0
     for g in gradients:
         flops, written = flops + g.work.pointwise, written + g.operand.bytes
@@ -130,12 +130,12 @@ def backward_pass(
 
 def backward_each(call: Call) -> Iterator[Kernel]:
     """A kernel for each operand's gradient, and a sum where the operand was broadcast."""
-    for x, work, _ in made_gradients(call):
+    for x, work, _ in new_gradients(call):
         whole = x.has(call.y.shape)
         summed = 0 if whole else call.y.size
         if whole or work.pointwise != summed:
             flops = work.pointwise - summed
-            read = call.y.bytes + kept_bytes(call)
+            read = call.y.bytes + saved_bytes(call)
             yield stream(call, "backward", "pointwise", flops, read, call.y.bytes)
         if not whole:
             yield stream(call, "backward sum", "reduction", summed, call.y.bytes, x.bytes)
@@ -148,7 +148,7 @@ def scale_bytes(call: Call) -> int:
     return sum(policy.scale_bytes(w.shape) for w in stored)
 
 
-def is_apart(call: Call, rows: int) -> bool:
+def unpacks_separately(call: Call, rows: int) -> bool:
     """Whether a linear layer's weight is unpacked by a kernel of its own before it is multiplied.
 
     A single row of what is not trained is multiplied by a kernel that unpacks as it reads (bitsandbytes, gemv_4bit).
@@ -158,8 +158,8 @@ def is_apart(call: Call, rows: int) -> bool:
     return call.tape.training or rows > 1
 
 
-def unpacked(call: Call, what: str = "") -> Kernel:
+def unpacking_kernel(call: Call, what: str = "") -> Kernel:
     """The kernel that unpacks a weight: it reads few bits and the scales, multiplies each by its own, and writes it."""
     weight = call.weights["weight"]
-    read, written = moved(weight) + scale_bytes(call), size_bytes(weight.size, call.x.dtype)
+    read, written = distinct_bytes(weight) + scale_bytes(call), size_bytes(weight.size, call.x.dtype)
     return stream(call, f"{what} unpack".strip(), "pointwise", weight.size, read, written)

@@ -20,7 +20,14 @@ from costmodel.graph.tensor import (
     viewed_strides,
 )
 from costmodel.layers.base import NO_WORKSPACE, Contraction, Weightless, WeightProduct, layer
-from costmodel.layers.kernels import is_apart, is_matrix, moved, scale_bytes, stream, unpacked
+from costmodel.layers.kernels import (
+    distinct_bytes,
+    is_matrix,
+    scale_bytes,
+    stream,
+    unpacking_kernel,
+    unpacks_separately,
+)
 from costmodel.symbolic.sizes import exact_div, maximum, product
 
 
@@ -67,16 +74,16 @@ class Linear(WeightProduct):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """As of every product, but that a kernel unpacks the weight before it, if the policy has one."""
-        *copies, made = super().forward_kernels(call)
+        *copies, product = super().forward_kernels(call)
         yield from copies
-        if is_apart(call, call.x.rows):
-            yield (weight := unpacked(call))
-            made = made._replace(read=made.read - weight.read + weight.written, stored=None)
-        yield made
+        if unpacks_separately(call, call.x.rows):
+            yield (weight := unpacking_kernel(call))
+            product = product._replace(read=product.read - weight.read + weight.written, stored=None)
+        yield product
 
     def workspace(self, call: Call) -> Workspace:
         """The weight as it is multiplied, if a kernel of its own unpacks it."""
-        if not is_apart(call, call.x.rows):
+        if not unpacks_separately(call, call.x.rows):
             return NO_WORKSPACE
         weight = call.weights["weight"]
         return Workspace(weight.size, weight.size if call.x.requires_grad else 0)
@@ -93,7 +100,6 @@ class Matmul(Weightless, Contraction):
     """
 
     source = "y = a b (torch.matmul); da = g bᵀ, db = aᵀ g (Goodfellow et al. 2016, §6.5.6)"
-    in_lists = False
     arity = 2, 3
 
     visible: tuple[int, int] | None = None
@@ -213,7 +219,9 @@ class OfHeads(WeightProduct):
     def read_bytes(self, call: Call) -> int:
         """The input, and its rows of each head's matrix."""
         weight, heads = call.weights["weight"], call.x.shape[1]
-        return moved(call.x) + exact_div((moved(weight) + scale_bytes(call)) * heads * self.rows(call), weight.shape[0])
+        return distinct_bytes(call.x) + exact_div(
+            (distinct_bytes(weight) + scale_bytes(call)) * heads * self.rows(call), weight.shape[0]
+        )
 
     def workspace(self, call: Call) -> Workspace:
         """A copy of the input, unless it is kept."""

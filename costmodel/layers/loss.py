@@ -18,7 +18,7 @@ from costmodel.graph.tensor import (
     show_shape,
 )
 from costmodel.layers.base import KeepsInputs, Layer, OneKernel, Shaped, Unbuffered, Weightless, layer
-from costmodel.layers.kernels import backward_pass, is_matrix, moved, stream
+from costmodel.layers.kernels import backward_pass, distinct_bytes, is_matrix, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Probability
@@ -68,7 +68,7 @@ class CrossEntropy(Loss, Weightless):
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         x, target = call.x, call.inputs[1]
         rows = size_bytes(target.size, x.dtype)
-        yield stream(call, "", "reduction", 5 * x.size - target.size, moved(x), x.bytes)
+        yield stream(call, "", "reduction", 5 * x.size - target.size, distinct_bytes(x), x.bytes)
         yield stream(call, "pick", "gather", target.size, rows + target.bytes, 2 * call.y.bytes)
         if self.smoothing:
             yield stream(call, "smooth", "reduction", x.size + 3, x.bytes + target.bytes, 2 * rows, 11)
@@ -121,7 +121,7 @@ class MeanSquaredError(KeepsInputs, Loss, OneKernel, Weightless):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         x = call.x
-        yield stream(call, "", "pointwise", 2 * x.size, moved(x) + moved(call.inputs[1]), x.bytes)
+        yield stream(call, "", "pointwise", 2 * x.size, distinct_bytes(x) + distinct_bytes(call.inputs[1]), x.bytes)
         yield stream(call, "mean", "reduction", x.size, x.bytes, call.y.bytes)
 
 
@@ -229,7 +229,6 @@ t·(log t − x); d²; |d| < β ? d²/(2β) : |d| − β/2; with d = x − t.
 class InnerLoss(OneKernel, Weightless):
     """Abstract: a loss that a module takes within itself, so that its gradient is not the constant 1."""
 
-    in_lists = False
     arity = 2, 4
 
 
@@ -265,7 +264,7 @@ class Compared(InnerLoss):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         elements = LOSSES[self.function].forward * call.x.size
-        yield stream(call, "", "pointwise", elements, sum(moved(x) for x in call.inputs), call.x.bytes)
+        yield stream(call, "", "pointwise", elements, sum(distinct_bytes(x) for x in call.inputs), call.x.bytes)
         if self.reduction != "none":
             rest = self.forward(call).pointwise - elements
             yield stream(call, self.reduction, "reduction", rest, call.x.bytes, call.y.bytes)

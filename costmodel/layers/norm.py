@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import NO_WORKSPACE, Layer, OneKernel, Unary, Unbuffered, layer
-from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, made_gradients, stream
+from costmodel.layers.kernels import backward_pass, forward_pass, new_gradients, saved_bytes, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import exact_div
 from costmodel.training.dtypes import size_bytes
@@ -29,12 +29,12 @@ class Norm(OneKernel, Unbuffered):
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One for the input's gradient, one for those of the weights, which sum over rows."""
-        asked = made_gradients(call)
-        read = call.y.bytes + kept_bytes(call)
+        gradients = new_gradients(call)
+        read = call.y.bytes + saved_bytes(call)
         for of_input in (True, False):
-            some = [g for g in asked if (g.operand is call.x) is of_input]
-            if some:
-                flops, written = sum(g.work.pointwise for g in some), sum(g.operand.bytes for g in some)
+            group = [g for g in gradients if (g.operand is call.x) is of_input]
+            if group:
+                flops, written = sum(g.work.pointwise for g in group), sum(g.operand.bytes for g in group)
                 yield stream(call, "backward" if of_input else "backward weight", "reduction", flops, read, written)
 
 
@@ -108,7 +108,7 @@ class PerChannel(Channelled, Centred):
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input, statistics and scale; a shift is not needed, which matters where it is computed."""
-        yield from (saved for saved in super().saved(call) if saved is not call.weights.get("bias"))
+        yield from (tensor for tensor in super().saved(call) if tensor is not call.weights.get("bias"))
 
 
 class Tracked(Layer):
@@ -136,7 +136,7 @@ class BatchStatistics(PerChannel):
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel that reads the batch and its gradient twice."""
-        return backward_pass(call, "reduction", kept=2 * kept_bytes(call) + call.y.bytes)
+        return backward_pass(call, "reduction", kept=2 * saved_bytes(call) + call.y.bytes)
 
 
 @layer
@@ -224,7 +224,7 @@ class Groupnorm(PerChannel):
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Sums for each channel, scales, the input's gradient, and the weights'."""
-        return backward_pass(call, "reduction", launches=4, kept=2 * kept_bytes(call) + call.y.bytes)
+        return backward_pass(call, "reduction", launches=4, kept=2 * saved_bytes(call) + call.y.bytes)
 
 
 @layer

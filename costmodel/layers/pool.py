@@ -8,7 +8,7 @@ from math import isqrt
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor
 from costmodel.layers.base import KeepsInputs, KeepsNothing, OneKernel, Shaped, Weightless, layer
-from costmodel.layers.kernels import backward_pass, made_beside
+from costmodel.layers.kernels import backward_pass, extra_bytes
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
 from costmodel.symbolic.sizes import minimum
@@ -33,7 +33,7 @@ class Maxima(Pool):
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel that reads the incoming gradient and the places of the maxima."""
-        return backward_pass(call, "pointwise", kept=made_beside(call))
+        return backward_pass(call, "pointwise", kept=extra_bytes(call))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import Unbuffered, layer
-from costmodel.layers.kernels import kept_bytes, made_beside, stream
+from costmodel.layers.kernels import extra_bytes, saved_bytes, stream
 from costmodel.training.dtypes import size_bytes
 
 
@@ -44,9 +44,9 @@ class Recurrent(Unbuffered):
         if len(call.inputs) != 1 + self.states or len(call.x.shape) != 3:
             raise call.fail(f"{self.kind} takes an input of three axes and {self.states} of its state")
         for number, state in enumerate(call.inputs[1:]):
-            wanted = (call.x.shape[1], self.handed if number == 0 else self.hidden)
-            if not state.has(wanted):
-                raise call.fail(f"{self.kind} takes a state of {wanted[0]} × {wanted[1]}")
+            shape = (call.x.shape[1], self.handed if number == 0 else self.hidden)
+            if not state.has(shape):
+                raise call.fail(f"{self.kind} takes a state of {shape[0]} × {shape[1]}")
 
     @property
     def handed(self) -> int:
@@ -121,7 +121,7 @@ class Recurrent(Unbuffered):
             self._product_kernel(call, "", *product) for product in self._forward_products(call)
         ]
         gate_bytes = size_bytes(steps * batch * self.gates * self.hidden, call.y.dtype)
-        written = call.y.bytes + made_beside(call)
+        written = call.y.bytes + extra_bytes(call)
         gates = stream(call, "", "pointwise", self.forward(call).pointwise, 2 * gate_bytes, written, steps)
         return [of_input, of_state, gates, *others]
 
@@ -133,7 +133,7 @@ class Recurrent(Unbuffered):
         steps, batch, _ = call.x.shape
         flops = sum(g.work.pointwise for g in gradients)
         gate_bytes = size_bytes(steps * batch * self.gates * self.hidden, call.y.dtype)
-        yield stream(call, "backward", "pointwise", flops, call.y.bytes + kept_bytes(call), gate_bytes, steps)
+        yield stream(call, "backward", "pointwise", flops, call.y.bytes + saved_bytes(call), gate_bytes, steps)
         own = [(x, product) for x, product, _ in self._own_work(call) if x.requires_grad]
         for product, launches in (*self._returning_products(call), *((product, 1) for _, product in own if product)):
             if launches > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Movement, Shaped, layer
@@ -19,7 +19,7 @@ NEIGHBOURS = {"nearest": 1, "linear": 2, "bilinear": 4, "trilinear": 8, "bicubic
 class Interpolation(Movement):
     """Abstract: numbers in another size, each made of some neighbours."""
 
-    mode: str
+    mode: Any
 
     def forward(self, call: Call) -> LayerFlops:
         """A product for each neighbour, and the sum of them; nearest copies."""

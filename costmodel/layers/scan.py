@@ -19,7 +19,7 @@ from costmodel.graph.tensor import (
     viewed_strides,
 )
 from costmodel.layers.base import Weightless, layer
-from costmodel.layers.kernels import kept_bytes, made_beside, moved, multiply, read_of, stream
+from costmodel.layers.kernels import distinct_bytes, distinct_bytes_of, extra_bytes, multiply, saved_bytes, stream
 from costmodel.symbolic.sizes import exact_div, maximum, product
 from costmodel.training.dtypes import size_bytes
 
@@ -38,7 +38,6 @@ class SelectiveScan(Weightless):
         "Gu and Dao 2023, Mamba, eq. 2 (``mamba_selective_scan`` of transformers, token by token); "
         "dh = g cᵀ + a'·dh', da = dh·h, du = dh, dc = Σ g·h'"
     )
-    in_lists = False
     arity = 3, 4
 
     keeps: bool = False
@@ -93,23 +92,23 @@ class SelectiveScan(Weightless):
         """For each token a product, a sum, and the product with c; then all results are put together."""
         a, _, c, *first = call.inputs
         t, states = a.shape[2], a.bytes
-        read = 4 * states + read_of(first)
-        yield stream(call, "state", "pointwise", 2 * a.size, read, states + made_beside(call), 2 * t)
+        read = 4 * states + distinct_bytes_of(first)
+        yield stream(call, "state", "pointwise", 2 * a.size, read, states + extra_bytes(call), 2 * t)
         yield self._product(call, "", states + c.bytes, call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """For each token from the last a product for each side, and what goes on to the token before."""
-        asked = call.gradients()
+        gradients = call.gradients()
         a, _, c = call.inputs[:3]
         t, states = a.shape[2], a.bytes
-        for operand, work, _ in asked:
+        for operand, work, _ in gradients:
             if operand is c:
                 yield self._product(call, "backward reads", call.y.bytes + states, c.bytes)
                 continue
             if work.contractions:
                 yield self._product(call, "backward state", call.y.bytes + c.bytes, states, outer=True)
             launches = 3 * t if work.pointwise else t
-            read = states + (kept_bytes(call) if work.pointwise else 0)
+            read = states + (saved_bytes(call) if work.pointwise else 0)
             yield stream(call, "backward", "pointwise", work.pointwise, read, operand.bytes, launches)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -166,7 +165,6 @@ class DeltaScan(Weightless):
         "du' = mᵀ g + k dS', dS = a dS' + qᵀ g − wᵀ du', dq = g Sᵀ, dm = g u'ᵀ, dw = −du' Sᵀ, dk = u' dS'ᵀ, "
         "da = Σ dS'·S"
     )
-    in_lists = False
     arity = 6, 7
 
     keeps: bool = False
@@ -275,8 +273,8 @@ class DeltaScan(Weightless):
         """For each chunk its products, and the sums and products of elements."""
         for chunks in self._forward_products(call):
             yield self._product(call, chunks)
-        read, launches = read_of(call.inputs) + 2 * call.y.bytes, 4 * self._sizes(call)[1]
-        written = call.y.bytes + made_beside(call)
+        read, launches = distinct_bytes_of(call.inputs) + 2 * call.y.bytes, 4 * self._sizes(call)[1]
+        written = call.y.bytes + extra_bytes(call)
         yield stream(call, "", "pointwise", self.forward(call).pointwise, read, written, launches)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -290,7 +288,7 @@ class DeltaScan(Weightless):
                 yield self._product(call, each, backward=True)
         if work:
             flops, written = sum(w.pointwise for w in work.values()), sum(x.bytes for x in work)
-            read, launches = call.y.bytes + kept_bytes(call), 6 * self._sizes(call)[1]
+            read, launches = call.y.bytes + saved_bytes(call), 6 * self._sizes(call)[1]
             yield stream(call, "backward", "pointwise", flops, read, written, launches)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -332,7 +330,6 @@ class SolveTriangular(Weightless):
         "torch.linalg.solve_triangular, unitriangular; db = solve(aᵀ, g), da = −db xᵀ, below the diagonal. "
         "FlopCounterMode counts the product alone, and of the whole square"
     )
-    in_lists = False
     arity = 2
 
     def check(self, call: Call) -> None:
@@ -365,7 +362,7 @@ class SolveTriangular(Weightless):
         """A product of as many terms as there are numbers below the diagonal."""
         *outer, n, columns = call.y.shape
         sizes = Product(product(outer), 1, columns, exact_div(n * (n - 1), 2))
-        return multiply(call, what, sizes, moved(call.x) + call.y.bytes, call.y.bytes)
+        return multiply(call, what, sizes, distinct_bytes(call.x) + call.y.bytes, call.y.bytes)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         yield self._solve(call, "")

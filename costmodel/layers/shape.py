@@ -167,7 +167,6 @@ class RepeatHeads(View):
 class Joining(Movement):
     """Abstract: tensors one after another along an axis; each gradient is a slice of the incoming one."""
 
-    in_lists = False
     arity = None
     shared = True
 
@@ -210,7 +209,6 @@ class Join(Joining):
 class Moving(Movement):
     """Abstract: an operator of any inputs, which moves numbers unless it says otherwise; PyTorch has checked them."""
 
-    in_lists = False
     arity = None
 
 

@@ -15,7 +15,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
-from costmodel.layers.kernels import is_view, kept_bytes, moved
+from costmodel.layers.kernels import distinct_bytes, is_view, saved_bytes
 from costmodel.symbolic.sizes import branch_value
 
 STREAMS = ("pointwise", "reduction")
@@ -64,7 +64,7 @@ class FusionGroup:
         if _launches(kernels) < 2:
             return kernels
         whole = [call for call in self.calls if call.layer.kind.startswith("batchnorm") and call.tape.training]
-        read = sum(moved(x) for x in self._inputs) + sum(moved(call.x) for call in whole)
+        read = sum(distinct_bytes(x) for x in self._inputs) + sum(distinct_bytes(call.x) for call in whole)
         written = sum(y.bytes for y in self._outputs)
         return [self._kernel(kernels, "", read, written, 1 + len(whole))]
 
@@ -78,7 +78,7 @@ class FusionGroup:
         gradients = [g for call in calls for g in call.gradients()]
         summing = [call for call in calls if any(g.operand.storage.origin == "weight" for g in call.gradients())]
         read = sum(y.bytes for y in self._outputs if y.requires_grad) + self._kept(calls)
-        read = read + sum(call.y.bytes + kept_bytes(call) for call in summing)
+        read = read + sum(call.y.bytes + saved_bytes(call) for call in summing)
         # Operands that get the incoming gradient itself share one.
         own = {id(g.operand): g.operand for g in gradients if not g.shared and not self.takes(g.operand.storage)}
         shared = [g.operand for g in gradients if g.shared and not self.takes(g.operand.storage)]
@@ -93,7 +93,7 @@ class FusionGroup:
         again = any(self.takes(storage) and storage not in self.outside for storage in saved)
         tensors = [x for x in self._inputs if x.storage.origin != "weight" and (again or x.storage in saved)]
         tensors += [y for y in self._outputs if y.storage in saved]
-        return sum(moved(x) for x in tensors)
+        return sum(distinct_bytes(x) for x in tensors)
 
     def _kernel(self, kernels: list[Kernel], what: str, read: int, written: int, launches: int) -> Kernel:
         reduces = any(kernel.sort == "reduction" for kernel in kernels)

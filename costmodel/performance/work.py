@@ -10,7 +10,7 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.replay import retrace
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Storage
-from costmodel.layers.kernels import moved
+from costmodel.layers.kernels import distinct_bytes
 from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
@@ -100,7 +100,7 @@ class _Kernels:
     def _forward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
         if call in self.halves:
-            less = moved(call.x) - moved(self.halves[call].x)
+            less = distinct_bytes(call.x) - distinct_bytes(self.halves[call].x)
             yield from (kernel._replace(read=kernel.read - less) for kernel in call.layer.forward_kernels(call))
         elif group is None and call not in self.left_out:
             yield from call.layer.forward_kernels(call)

@@ -38,7 +38,7 @@ EXAMPLES = examples(12)
 PROGRAMS = load_all()
 ROWS = {"pointwise": "pointwise pow"}
 """Of kinds that a table tells apart, the function whose kernel is beside."""
-BESIDE = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.beside)
+EXTRA = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.extra)
 UNDETERMINED = {
     *("power", "extreme", "bounded", "gated", "reduce", "cumulate", "compared", "nll_loss"),
     *("parameter", "as_strided", "copy", "cat", "gather", "scatter", "computed", "unknown"),
@@ -103,7 +103,7 @@ def random_differs(call: Any) -> bool:
     return call.layer.kind == "fused_attention" and call.tape.training and call.layer.dropout > 0
 
 
-@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("name", EXTRA)
 @EXAMPLES
 @given(data=st.data(), training=st.booleans(), seed=SEED)
 def test_forward(name: str, data: st.DataObject, training: bool, seed: int) -> None:
@@ -114,7 +114,7 @@ def test_forward(name: str, data: st.DataObject, training: bool, seed: int) -> N
     assert made.shape == expected.shape == tuple(map(int, call.y.shape))
     if name == "matmul" and p.visible:  # what is hidden is computed too, and masked later
         expected = p.inputs[0].values @ p.inputs[1].values
-    elif "forward" in PROGRAMS[kernel.name].beside:
+    elif "forward" in PROGRAMS[kernel.name].extra:
         assert spent.contractions == stated_work.contractions
     else:
         assert spent == stated_work
@@ -122,7 +122,7 @@ def test_forward(name: str, data: st.DataObject, training: bool, seed: int) -> N
         np.testing.assert_allclose(made.values, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("name", EXTRA)
 @EXAMPLES
 @given(data=st.data(), needed=st.booleans(), seed=SEED)
 def test_backward(name: str, data: st.DataObject, needed: bool, seed: int) -> None:
@@ -139,7 +139,7 @@ def test_backward(name: str, data: st.DataObject, needed: bool, seed: int) -> No
         found[place] = gradient.values
         spent.append((place, taken(p.tally)))
     wanted = list(stated(call))
-    if "backward" in PROGRAMS[kernel.name].beside:
+    if "backward" in PROGRAMS[kernel.name].extra:
         spent, wanted = ([(place, work.contractions) for place, work in pairs] for pairs in (spent, wanted))
     assert spent == wanted
     if not random_differs(call):
@@ -221,6 +221,6 @@ def test_what_numpy_does_beside_the_formulas_is_named_and_nothing_else() -> None
                 wanted = sum(w.contractions for w in stated[part]), sum(w.pointwise for w in stated[part])
                 if (program.contractions, program.pointwise) != wanted:
                     differing.add((name, part))
-    named = {(name, part) for name, kernel in PROGRAMS.items() for part in kernel.beside}
+    named = {(name, part) for name, kernel in PROGRAMS.items() for part in kernel.extra}
     assert {name for name, _ in named} <= seen
     assert differing == named

@@ -97,7 +97,7 @@ class OpCall:
     @property
     def shapes(self) -> list[Shape]:
         """Those of all that the step makes."""
-        return [self.replay.shape(made.shape) for made in self.step.makes]
+        return [self.replay.shape(output.shape) for output in self.step.makes]
 
     @property
     def role(self) -> Role:
@@ -174,14 +174,14 @@ RULES: dict[str, Rule] = {}
 def rule(*operators: str) -> Callable[[Rule], Rule]:
     """Make a function the rule of operators."""
 
-    def noted(function: Rule) -> Rule:
+    def register(function: Rule) -> Rule:
         for operator in operators:
             if operator in RULES:
                 raise TypeError(f"two rules for {operator}")
             RULES[operator] = function
         return function
 
-    return noted
+    return register
 
 
 def layer_rules(table: Mapping[str, tuple[Callable[[OpCall], Layer], str]]) -> None:

@@ -215,36 +215,36 @@ Gradient = Callable[[ArrayTape, KernelCall, Ref], Ref]
 class Kernel:
     """forward(tape, site) → y; backward(tape, site, g) yields (operand, gradient), one after another.
 
-    beside: why NumPy does other pointwise arithmetic than the plain definition that the kind's formulas count, by pass;
+    extra: why NumPy does other pointwise arithmetic than the plain definition that the kind's formulas count, by pass;
     where nothing is said the counts are equal.
     """
 
     forward: Forward
     backward: Backward
-    beside: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, str] = field(default_factory=dict)
 
 
 KERNELS: dict[str, Kernel] = {}
 """Every kernel defined so far, by the name of its kind."""
 
 
-def kernel(kind: str, forward: Forward, backward: Backward, beside: dict[str, str] | None = None) -> None:
+def kernel(kind: str, forward: Forward, backward: Backward, extra: dict[str, str] | None = None) -> None:
     """Make two functions the kernel of a layer kind."""
 
-    def kept(t: ArrayTape, s: KernelCall) -> Ref:
+    def remembering(t: ArrayTape, s: KernelCall) -> Ref:
         s.y = forward(t, s)
         return s.y
 
-    KERNELS[kind] = Kernel(kept, backward, beside or {})
+    KERNELS[kind] = Kernel(remembering, backward, extra or {})
 
 
-def unary(kind: str, forward: Forward, gradient: Gradient, beside: dict[str, str] | None = None) -> None:
+def unary(kind: str, forward: Forward, gradient: Gradient, extra: dict[str, str] | None = None) -> None:
     """The kernel of a kind that has only the gradient of its first input, which `gradient` returns."""
 
     def backward(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
         yield s.x, gradient(t, s, g)
 
-    kernel(kind, forward, backward, beside)
+    kernel(kind, forward, backward, extra)
 
 
 def load_all() -> dict[str, Kernel]:

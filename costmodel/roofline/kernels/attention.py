@@ -170,9 +170,9 @@ def fused_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
 
 def _add_heads(t: ArrayTape, target: Ref, rows: Ref, terms: Ref) -> None:
     """target += rowsᵀ terms, over all query heads of a key head."""
-    made = t.matmul(rows.swapaxes(-1, -2), terms)
-    for head in range(made.shape[2]):
-        t.chain(target[:, :, 0], ("add", made[:, :, head]))
+    products = t.matmul(rows.swapaxes(-1, -2), terms)
+    for head in range(products.shape[2]):
+        t.chain(target[:, :, 0], ("add", products[:, :, head]))
 
 
 SUMMED = (
@@ -183,7 +183,7 @@ unary("softmax", softmax, softmax_gradient)
 unary("mask", lambda t, s: _masked(t, s, s.x, -math.inf), lambda t, s, g: _masked(t, s, g, 0.0))
 kernel("sink", sink, sink_gradients)
 unary("rotary", lambda t, s: _turn(t, s, s.x, back=False), lambda t, s, g: _turn(t, s, g, back=True))
-kernel("fused_attention", fused, fused_gradients, beside={"backward": SUMMED})
+kernel("fused_attention", fused, fused_gradients, extra={"backward": SUMMED})
 
 
 def insert(t: ArrayTape, s: KernelCall) -> Ref:

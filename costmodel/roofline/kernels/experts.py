@@ -100,14 +100,14 @@ def total_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
 
 def _largest(t: ArrayTape, x: Ref, count: int) -> tuple[list[Ref], list[Ref]]:
     """The largest of each row, one after another, and their places as bools; `x` is used up."""
-    found, places = [], []
+    values, places = [], []
     for _ in range(count):
         best = t.reduce("maximum", x, -1)
         place = t.equal(x, best)
         t.copyto(x, -math.inf, where=place)
-        found.append(best)
+        values.append(best)
         places.append(place)
-    return found, places
+    return values, places
 
 
 def grouped_top_k(t: ArrayTape, s: KernelCall) -> Ref:
@@ -121,8 +121,8 @@ def grouped_top_k(t: ArrayTape, s: KernelCall) -> Ref:
     closed = t.full((*rows, kind.groups, 1), -math.inf)
     for place in groups:
         t.copyto(closed, 0.0, where=place.reshape(*rows, kind.groups, 1))
-    apart = judged.reshape(*rows, kind.groups, n // kind.groups)
-    t.add(apart, closed, out=apart)
+    by_group = judged.reshape(*rows, kind.groups, n // kind.groups)
+    t.add(by_group, closed, out=by_group)
     _, places = _largest(t, judged, kind.chosen)
     y = t.empty(*rows, kind.chosen)
     for number, place in enumerate(places):

@@ -299,7 +299,7 @@ unary("adaptive_avg_pool", adaptive_avg_pool, adaptive_avg_pool_gradient)
 unary("adaptive_max_pool", adaptive_max_pool, adaptive_max_pool_gradient, {"backward": PLACES})
 
 
-def _apart(s: KernelCall, large: Ref) -> Ref:
+def _by_pixel(s: KernelCall, large: Ref) -> Ref:
     """(batch, C, up·H, across·W) as (batch, C, H, up, W, across)."""
     (up, across), (b, c, h, w) = pair(s.kind.scale), s.x.shape
     return large.reshape(b, c, h, up, w, across)
@@ -320,9 +320,10 @@ def _neighbours(t: ArrayTape, s: KernelCall) -> list[tuple[Ref, Ref]]:
     """Places and shares of the four neighbours of each pixel."""
     size, scale = s.x.shape[2:], pair(s.kind.scale)
     count = size[0] * scale[0] * size[1] * scale[1]
-    made = [partial(_neighbour, size, scale, side) for side in product((0, 1), repeat=2)]
+    makers = [partial(_neighbour, size, scale, side) for side in product((0, 1), repeat=2)]
     return [
-        (t.constant((count,), partial(of, "place"), "int64"), t.constant((count,), partial(of, "share"))) for of in made
+        (t.constant((count,), partial(of, "place"), "int64"), t.constant((count,), partial(of, "share")))
+        for of in makers
     ]
 
 
@@ -332,7 +333,7 @@ def upsample(t: ArrayTape, s: KernelCall) -> Ref:
     up, across = pair(s.kind.scale)
     y = t.empty(b, c, up * h, across * w)
     if s.kind.mode == "nearest":
-        t.copyto(_apart(s, y), s.x[:, :, :, None, :, None].broadcast_to(b, c, h, up, w, across))
+        t.copyto(_by_pixel(s, y), s.x[:, :, :, None, :, None].broadcast_to(b, c, h, up, w, across))
         return y
     flat, x = y.reshape(b, c, -1), t.reshape(s.x, b, c, -1)
     (place, share), *rest = _neighbours(t, s)
@@ -346,8 +347,8 @@ def upsample(t: ArrayTape, s: KernelCall) -> Ref:
 def upsample_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """Summed over the copies of a pixel, or weighed and added to each pixel's four sources."""
     if s.kind.mode == "nearest":
-        apart = _apart(s, g if g.contiguous else t.copy(g))
-        return t.reduce("add", apart, (3, 5), keepdims=False, initial=0.0)
+        copies = _by_pixel(s, g if g.contiguous else t.copy(g))
+        return t.reduce("add", copies, (3, 5), keepdims=False, initial=0.0)
     b, c, h, w = s.x.shape
     total, flat = t.full((b, c, h * w), 0.0), t.reshape(g, b, c, -1)
     for place, share in _neighbours(t, s):
@@ -358,15 +359,15 @@ def upsample_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
 def pixel_shuffle(t: ArrayTape, s: KernelCall) -> Ref:
     """(batch, C·r², H, W) → (batch, C, r·H, r·W)."""
     (b, c, h, w), r = s.x.shape, s.kind.factor
-    apart = t.reshape(s.x, b, c // r**2, r, r, h, w)
-    return t.reshape(apart.transpose(0, 1, 4, 2, 5, 3), b, c // r**2, r * h, r * w)
+    blocks = t.reshape(s.x, b, c // r**2, r, r, h, w)
+    return t.reshape(blocks.transpose(0, 1, 4, 2, 5, 3), b, c // r**2, r * h, r * w)
 
 
 def pixel_shuffle_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """The way back."""
     (b, c, h, w), r = s.x.shape, s.kind.factor
-    apart = t.reshape(g, b, c // r**2, h, r, w, r)
-    return t.reshape(apart.transpose(0, 1, 3, 5, 2, 4), b, c, h, w)
+    blocks = t.reshape(g, b, c // r**2, h, r, w, r)
+    return t.reshape(blocks.transpose(0, 1, 3, 5, 2, 4), b, c, h, w)
 
 
 def _dealt(t: ArrayTape, x: Ref, first: int) -> Ref:

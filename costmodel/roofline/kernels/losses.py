@@ -78,7 +78,7 @@ def fused(t: ArrayTape, s: KernelCall) -> Ref:
     """Logits, loss and gradients of one chunk of rows after another."""
     x, targets, weight = rows(t, s.x), t.reshape(s.inputs[1], -1), s.weights["weight"]
     count = targets.size
-    made = {name: t.full(w.shape, 0.0) for name, w in s.weights.items() if s.wants(w)}
+    gradients = {name: t.full(w.shape, 0.0) for name, w in s.weights.items() if s.wants(w)}
     dx = t.empty(*x.shape) if s.wants(s.x) else None
     chosen, size = t.empty(count), -(-count // s.kind.chunks)
     for start in range(0, count, size):
@@ -91,13 +91,13 @@ def fused(t: ArrayTape, s: KernelCall) -> Ref:
         t.copyto(chosen[chunk], t.take(likelihoods.reshape(-1), places))
         if s.training and s.wanted:
             g = _less_hits(t, likelihoods, places, count)
-            if "weight" in made:
-                t.add(made["weight"], t.matmul(g.swapaxes(0, 1), x[chunk]), out=made["weight"])
-            if "bias" in made:
-                t.add(made["bias"], t.sum(g, 0, keepdims=False), out=made["bias"])
+            if "weight" in gradients:
+                t.add(gradients["weight"], t.matmul(g.swapaxes(0, 1), x[chunk]), out=gradients["weight"])
+            if "bias" in gradients:
+                t.add(gradients["bias"], t.sum(g, 0, keepdims=False), out=gradients["bias"])
             if dx is not None:
                 t.matmul(g, weight, out=dx[chunk])
-    s.saved.update(made if dx is None else {**made, "x": dx})
+    s.saved.update(gradients if dx is None else {**gradients, "x": dx})
     total = t.sum(chosen, 0, keepdims=False)
     return t.divide(total, float(-count), out=total)
 
@@ -115,4 +115,4 @@ CHUNKS = f"{HITS}; products of each chunk are added to the weight's gradient"
 
 unary("cross_entropy", cross_entropy, cross_entropy_gradient, {"backward": HITS})
 unary("mean_squared_error", mean_squared_error, mean_squared_error_gradient)
-kernel("fused_linear_cross_entropy", fused, fused_gradients, beside={"forward": CHUNKS})
+kernel("fused_linear_cross_entropy", fused, fused_gradients, extra={"forward": CHUNKS})

@@ -17,8 +17,8 @@ def _grouping(s: KernelCall) -> tuple[Shape, tuple[int, ...], int]:
     if s.kind.kind in ("batchnorm", "batchnorm_untracked"):
         return shape, (0, *range(2, len(shape))), 1
     if s.kind.kind == "groupnorm":
-        apart = (shape[0], s.kind.groups, shape[1] // s.kind.groups, *shape[2:])
-        return apart, (*range(2, len(apart)),), 1
+        grouped = (shape[0], s.kind.groups, shape[1] // s.kind.groups, *shape[2:])
+        return grouped, (*range(2, len(grouped)),), 1
     return shape, (len(shape) - 1,), len(shape) - 1
 
 

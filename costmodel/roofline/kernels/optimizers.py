@@ -110,12 +110,12 @@ LEAST_SCALE = 1e-30
 def codebook(signed: bool) -> list[float]:
     """The 256 numbers that a byte stands for, sorted, the largest 1: the longer the fraction the larger the power of
     ten (Dettmers et al. 2022, §2 and §B). Without a sign the fraction has one bit more."""
-    found = [0.0, 1.0]
+    values = [0.0, 1.0]
     for power in range(FRACTIONS):
         parts = 2 ** (FRACTIONS - 1 - power + (not signed))
         middles = [(0.1 + 0.9 * (part + 0.5) / parts) * 10.0**-power for part in range(parts)]
-        found += [*middles, *(-middle for middle in middles if signed)]
-    return sorted(found)
+        values += [*middles, *(-middle for middle in middles if signed)]
+    return sorted(values)
 
 
 class Quantised(NamedTuple):
@@ -324,10 +324,10 @@ def shampoo(t: ArrayTape, u: Update) -> None:
     """L ← L + g gᵀ for each axis; w ← w − η·g between the inverse roots, which are renewed apart, now and then."""
     direction, start = u.gradient, 0
     for axis, n in enumerate(u.weight.shape):
-        apart = t.reshape(u.gradient.swapaxes(0, axis), n, -1)
+        matrix = t.reshape(u.gradient.swapaxes(0, axis), n, -1)
         square = slice(start, start + n * n)
         gram = u.states["preconditioners"][square].reshape(n, n)
-        t.add(gram, t.matmul(apart, apart.swapaxes(0, 1)), out=gram)
+        t.add(gram, t.matmul(matrix, matrix.swapaxes(0, 1)), out=gram)
         root = u.states["inverse_roots"][square].reshape(n, n)
         turned = direction.swapaxes(0, axis)
         direction = t.matmul(root, t.reshape(turned, n, -1)).reshape(*turned.shape).swapaxes(0, axis)
@@ -368,18 +368,18 @@ STARTS = {"inverse_roots": 1.0, "step_size": 1e-2}
 
 def states_of(t: ArrayTape, optimizer: Optimizer, weight: Ref) -> dict[str, Ref]:
     """The states of one weight, there before the step; step counters are no arrays here."""
-    found: dict[str, Ref] = {}
+    values: dict[str, Ref] = {}
     for state in optimizer.states_of(weight.shape):
         if state.extent == "scalar":
             continue
         name = f"{weight.buffer.name}.{state.name}"
         if state.block and weight.size >= state.least:
-            found[state.name] = t.array(weight.shape, "state", name, "uint8")
-            found[f"{state.name}_scale"] = t.array((-(-weight.size // state.block),), "state", f"{name}_scale")
+            values[state.name] = t.array(weight.shape, "state", name, "uint8")
+            values[f"{state.name}_scale"] = t.array((-(-weight.size // state.block),), "state", f"{name}_scale")
             continue
         shape = weight.shape if state.extent == "weight" else (state.size_bytes(weight.shape, 4) // 4,)
-        found[state.name] = t.array(shape, "state", name)
-    return found
+        values[state.name] = t.array(shape, "state", name)
+    return values
 
 
 def step_of(optimizer: Optimizer) -> Step:

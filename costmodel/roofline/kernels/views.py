@@ -53,8 +53,8 @@ def repeat_heads(t: ArrayTape, s: KernelCall) -> Ref:
 def repeat_heads_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """The sum over the repeats."""
     b, heads, count, features = s.x.shape
-    apart = t.reshape(g, b, heads, s.kind.times, count, features)
-    return t.reduce("add", apart, 2, keepdims=False, initial=0.0)
+    repeats = t.reshape(g, b, heads, s.kind.times, count, features)
+    return t.reduce("add", repeats, 2, keepdims=False, initial=0.0)
 
 
 def cast(t: ArrayTape, s: KernelCall) -> Ref:

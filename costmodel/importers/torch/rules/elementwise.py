@@ -72,9 +72,9 @@ def clamp(op: OpCall) -> Tensor:
     if len(bounds) == 1:
         return _two(op, Bounded(), op.tensor("self"), bounds[0])
     if bounds:
-        return op.layer(Within(), op.tensor("self"), *bounds) if op.role == "activation" else made(op, *bounds)
+        return op.layer(Within(), op.tensor("self"), *bounds) if op.role == "activation" else computed(op, *bounds)
     if op.role != "activation":
-        return made(op, op.tensor("self"))
+        return computed(op, op.tensor("self"))
     low, high = (op.constant(name) if op.has(name) else None for name in ("min", "max"))
     return op.layer(Clamp(low, high), op.tensor("self"))
 
@@ -91,7 +91,7 @@ def function(op: OpCall) -> Tensor:
     x, name = op.tensor("self"), op.step.op
     kind = _from_result(op) or Pointwise(name)
     if x.storage.role in ("index", "mask"):
-        return made(op, x)
+        return computed(op, x)
     y = op.layer(kind, x)
     return y.view(y.shape) if name in ("tril", "triu") else y
 
@@ -130,7 +130,7 @@ def _with(op: OpCall, by_number: Callable[[], Unary], kind: Elementwise, *, turn
     """An operation with a number, or with a tensor, which comes first if `turned`."""
     x = op.tensor("self")
     if not op.is_tensor("other"):
-        return op.layer(by_number(), x) if op.role == "activation" else made(op, x)
+        return op.layer(by_number(), x) if op.role == "activation" else computed(op, x)
     other = op.tensor("other")
     return _two(op, kind, *((other, x) if turned else (x, other)))
 
@@ -154,8 +154,8 @@ def addcmul(op: OpCall) -> Tensor:
 def lerp(op: OpCall) -> Tensor:
     """Between two tensors, by a number or a tensor."""
     by_tensor = op.is_tensor("weight")
-    given = [op.tensor(name) for name in ("self", "end", *(["weight"] if by_tensor else []))]
-    return op.layer(Lerp(None if by_tensor else op.constant("weight")), *given)
+    operands = [op.tensor(name) for name in ("self", "end", *(["weight"] if by_tensor else []))]
+    return op.layer(Lerp(None if by_tensor else op.constant("weight")), *operands)
 
 
 @rule("prelu")
@@ -179,7 +179,7 @@ def power(op: OpCall) -> Tensor:
     x = op.tensor("self")
     if not op.is_tensor("exponent"):
         kind = Pointwise("pow", exponent=0 if op.constant("exponent") == 0 else None)
-        return op.layer(kind, x) if op.role == "activation" else made(op, x)
+        return op.layer(kind, x) if op.role == "activation" else computed(op, x)
     return _two(op, Power(), x, op.tensor("exponent"))
 
 
@@ -197,7 +197,7 @@ def masked_fill(op: OpCall) -> Tensor:
     """A number wherever the mask holds."""
     x, mask = op.tensor("self"), op.tensor("mask")
     if not x.requires_grad and x.storage.role != "activation":
-        return made(op, x, mask)
+        return computed(op, x, mask)
     if op.is_tensor("value"):
         return op.layer(Choose(), mask, op.tensor("value"), x)
     if broadcast(x.shape, mask.shape, op.step.name) != x.shape:
@@ -226,7 +226,7 @@ def dropout(op: OpCall) -> Tensor:
 
 def _two(op: OpCall, kind: Elementwise, a: Tensor, b: Tensor) -> Tensor:
     """An operation on two tensors; on whole numbers and truth values one that no gradient goes to."""
-    return op.layer(kind, a, b) if op.role == "activation" else made(op, a, b)
+    return op.layer(kind, a, b) if op.role == "activation" else computed(op, a, b)
 
 
 def number(op: OpCall, name: str) -> Tensor:
@@ -234,7 +234,7 @@ def number(op: OpCall, name: str) -> Tensor:
     return op.layer(Computed((), op.role), name=f"{op.step.name}.{name}")
 
 
-def made(op: OpCall, *inputs: Tensor) -> Tensor:
+def computed(op: OpCall, *inputs: Tensor) -> Tensor:
     """Numbers that no gradient goes to, in the order of memory of what they are worked out from."""
     y = op.layer(Computed(op.shape, op.role, 1), *inputs)
     whole = next((x for x in inputs if x.has(y.shape)), y)
@@ -285,7 +285,7 @@ def logic(op: OpCall) -> Tensor:
         return op.layer(Shift(op.constant("other")), *inputs)  # it takes away what no gradient goes to
     if any(x.requires_grad for x in inputs) and op.role == "activation":
         raise op.fail("of numbers that need gradients has no rule")
-    y = made(op, *inputs)
+    y = computed(op, *inputs)
     if op.step.op == "diff" and not (op.has("prepend") or op.has("append")):  # of two slices, in their order
         return y.view(y.shape, dense_strides(y.shape, inputs[0].strides))
     return y

@@ -150,8 +150,8 @@ def grouped(op: OpCall) -> Tensor:
         raise op.fail("of other shapes than rows and a matrix for each group has no rule")
     ends = op.tensor("offs")
     if ends.storage not in op.replay.narrow:  # whole numbers of four bytes each, as a statistic has
-        made = op.layer(Computed(ends.shape, "statistic"), ends, name=f"{op.step.name}.ends")
-        op.replay.narrow[ends.storage] = made
+        numbers = op.layer(Computed(ends.shape, "statistic"), ends, name=f"{op.step.name}.ends")
+        op.replay.narrow[ends.storage] = numbers
     return op.layer(GroupedMatmul(), x, w, op.replay.narrow[ends.storage])
 
 

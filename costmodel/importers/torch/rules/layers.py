@@ -9,7 +9,7 @@ from typing import NamedTuple
 from costmodel.errors import SettingError
 from costmodel.graph.tensor import Shape, Tensor, dense_strides, strides_of
 from costmodel.importers.torch.op_call import OpCall, rule, tied
-from costmodel.importers.torch.rules.elementwise import extreme, made
+from costmodel.importers.torch.rules.elementwise import computed, extreme
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale, Subtract
 from costmodel.layers.attention import FusedAttention, Softmax, visible_pairs
@@ -114,8 +114,8 @@ def einsum(op: OpCall) -> Tensor:
     while len(terms) > 1:
         i, j = sorted((next(path), next(path)))
         b, a = terms.pop(j), terms.pop(i)
-        made = sums.pair(a, b)
-        terms.insert(len(terms) if op.has("path") else 0, made)
+        pair = sums.pair(a, b)
+        terms.insert(len(terms) if op.has("path") else 0, pair)
     return sums.summed(terms[0], [n for n in terms[0].letters if n not in result]).ordered(None, result).tensor
 
 
@@ -202,8 +202,8 @@ class _Sums:
 
         x = matrices(self._only(a, batch + rows + both), batch, rows, both)
         y = matrices(self._only(b, batch + both + columns), batch, both, columns)
-        made = self.op.layer(Matmul(), x, y).view(shape(*(batch + rows + columns)))
-        return _Term(batch + rows + columns, made).ordered(None, self.order)
+        matrix = self.op.layer(Matmul(), x, y).view(shape(*(batch + rows + columns)))
+        return _Term(batch + rows + columns, matrix).ordered(None, self.order)
 
     def _only(self, term: _Term, letters: str) -> _Term:
         """Without axes of one that are not among letters."""
@@ -238,7 +238,7 @@ def cumulate(op: OpCall) -> Tensor:
     """Running sums, or products."""
     x = op.tensor("self")
     kind = Cumulate() if op.step.op == "cumsum" else Cumprod()
-    return op.layer(kind, x) if op.role == "activation" else made(op, x)
+    return op.layer(kind, x) if op.role == "activation" else computed(op, x)
 
 
 @rule(*REDUCTIONS, "max", "min")
@@ -253,7 +253,7 @@ def reduce(op: OpCall) -> Tensor | list[Tensor]:
         places = op.layer(Computed(shape, "index", 1), x, name=f"{op.step.name}.places")
         return [op.layer(Gather(op.shape), x, places), places]
     if op.role != "activation":
-        return made(op, x)
+        return computed(op, x)
     orders = {"norm": "p", "linalg_vector_norm": "ord"}
     kind = Reduce(function, op.shape, op.constant(orders[function], 2.0) if function in orders else 2.0)
     return op.layer(kind, x)

@@ -28,22 +28,22 @@ def recurrent(op: OpCall) -> Tensor | list[Tensor]:
     each = len(weights) // (layers * directions)
     last: list[list[Tensor]] = [[] for _ in before]
     for number in range(layers):
-        made = []
+        outputs = []
         for direction in range(directions):
             place = number * directions + direction
             own = weights[each * place : each * (place + 1)]
             states = [row(op, state, place) for state in before]
             y = _layer(op, own, place, x, *states)
-            made.append(y)
+            outputs.append(y)
             for ends, state in zip(last, states, strict=True):
                 ends.append(op.part(y, state.shape, (y.shape[-1], 1)))  # of the cell, the same by size and gradient
-        x = made[0] if directions == 1 else joined(op, made, 2, f"directions{number}")
+        x = outputs[0] if directions == 1 else joined(op, outputs, 2, f"directions{number}")
         if number < layers - 1 and op.value("train") and op.value("dropout") > 0:
             x = op.layer(Dropout(op.value("dropout")), x, name=f"{op.step.name}.dropout{number}")
     y = x.transpose(0, 1) if first else x
-    if not any(told.name in op.replay.read for told in op.step.makes[1:]):
+    if not any(output.name in op.replay.read for output in op.step.makes[1:]):
         return y
-    shapes = [op.replay.shape(told.shape) for told in op.step.makes[1:]]
+    shapes = [op.replay.shape(output.shape) for output in op.step.makes[1:]]
     return [
         y,
         *(
@@ -113,7 +113,7 @@ def gru_cell(op: OpCall) -> Tensor:
     """A sequence of one step; its result is in the order of the state before, which the new one is taken from."""
     x, h = op.tensor("input"), op.tensor("hx")
     names = {"weight_ih": "w_ih", "weight_hh": "w_hh", "bias_ih": "b_ih", "bias_hh": "b_hh"}
-    tied = {name: op.weight(given) for name, given in names.items() if op.has(given)}
+    tied = {name: op.weight(argument) for name, argument in names.items() if op.has(argument)}
     one = x.view((1, *x.shape), (x.shape[0] * x.shape[1], *strides_of(x)))
     y = op.layer(_kind(op, h.shape[-1], "bias_ih" in tied), one, h, tied=tied)
     return y.view(op.shape, dense_strides(h.shape, h.strides))

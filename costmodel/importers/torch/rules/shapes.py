@@ -92,10 +92,10 @@ def expanded(op: OpCall, x: Tensor, shape: Shape) -> Tensor:
     stepped = [0 if n != 1 and m == 1 else s for m, n, s in zip(x.shape, shape[new:], strides, strict=True)]
     if len(shape) == len(x.shape) and x.shape == shape:
         return x
-    made = (*(0 for _ in range(new)), *stepped)
+    widened = (*(0 for _ in range(new)), *stepped)
     if product(shape) == x.size:
-        return _seen(x, shape, made)
-    return op.part(x, shape, made)
+        return _seen(x, shape, widened)
+    return op.part(x, shape, widened)
 
 
 @rule("slice", "narrow")
@@ -107,8 +107,8 @@ def slice_(op: OpCall) -> Tensor:
     shape = op.shape
     if shape == x.shape:
         return x
-    made = tuple(s * step if n == axis else s for n, s in enumerate(strides))
-    return op.part(x, shape, made)
+    stepped = tuple(s * step if n == axis else s for n, s in enumerate(strides))
+    return op.part(x, shape, stepped)
 
 
 @rule("select")
@@ -145,10 +145,10 @@ def contiguous(op: OpCall) -> Tensor:
 def clone(op: OpCall) -> Tensor:
     """A copy, in the same order of memory unless another is asked for."""
     x = op.tensor("self")
-    asked = op.value("memory_format", "preserve_format")
-    if asked == "channels_last":
+    memory_format = op.value("memory_format", "preserve_format")
+    if memory_format == "channels_last":
         return channels_last(op, x)
-    return op.layer(Copy(x.shape, ordered=asked == "preserve_format", moved=op.step.op == "flip"), x)
+    return op.layer(Copy(x.shape, ordered=memory_format == "preserve_format", moved=op.step.op == "flip"), x)
 
 
 def channels_last(op: OpCall, x: Tensor) -> Tensor:
@@ -198,8 +198,8 @@ def cat(op: OpCall) -> Tensor:
     tensors = op.tensors("tensors")
     if len(tensors) == 1 and op.step.op != "stack":
         return op.layer(Copy(op.shape), tensors[0])
-    beside = {"hstack": min(1, len(op.shape) - 1), "vstack": 0}
-    axis = beside[op.step.op] if op.step.op in beside else op.value("dim", 0) % len(op.shape)
+    fixed_axes = {"hstack": min(1, len(op.shape) - 1), "vstack": 0}
+    axis = fixed_axes[op.step.op] if op.step.op in fixed_axes else op.value("dim", 0) % len(op.shape)
     return op.layer(Cat(op.shape, axis), *tensors)
 
 
@@ -218,9 +218,9 @@ def unfold(op: OpCall) -> Tensor:
     x = op.tensor("self")
     axis = op.value("dimension") % len(x.shape)
     strides = strides_of(x)
-    made = (*strides[:axis], strides[axis] * op.value("step"), *strides[axis + 1 :], strides[axis])
+    window_strides = (*strides[:axis], strides[axis] * op.value("step"), *strides[axis + 1 :], strides[axis])
     windows = ceil_div(x.shape[axis] - op.value("size") + 1, op.value("step"))
-    return op.part(x, (*x.shape[:axis], windows, *x.shape[axis + 1 :], op.value("size")), made)
+    return op.part(x, (*x.shape[:axis], windows, *x.shape[axis + 1 :], op.value("size")), window_strides)
 
 
 def _seen(x: Tensor, shape: Shape, strides: Shape) -> Tensor:
@@ -274,13 +274,13 @@ def broadcast(op: OpCall) -> list[Tensor]:
     places = list(range(len(tensors)))
     if op.step.op == "meshgrid" and op.value("indexing", "ij") == "xy" and len(tensors) > 1:
         places[:2] = 1, 0  # as PyTorch does it: first those two change places, then all are expanded
-    found: dict[int, Tensor] = {}
+    outputs: dict[int, Tensor] = {}
     for place in places:
         x, shape = tensors[place], shapes[place]
         if op.step.op == "meshgrid":
             x = op.reshaped(x, tuple(x.shape[0] if n == places[place] else 1 for n in range(len(shape))))
-        found[place] = expanded(op, x, shape)
-    return [found[place] for place in range(len(tensors))]
+        outputs[place] = expanded(op, x, shape)
+    return [outputs[place] for place in range(len(tensors))]
 
 
 @rule("var_mean", "std_mean")
