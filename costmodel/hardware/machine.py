@@ -240,7 +240,7 @@ class Machine(Answer, Description):
         allow_tf32: whether products of fp32 may run in tf32. On matrix units where there are any for the type, else on
         vector units. Raises SettingError for a type without either, which says what it would run in.
         """
-        for name in _PRODUCTS["tf32" if dtype == "fp32" and allow_tf32 else self._known(dtype)]:
+        for name in PRODUCT_PEAKS["tf32" if dtype == "fp32" and allow_tf32 else self._known(dtype)]:
             if (peak := self.peak.rates.get(name)) is not None:
                 return peak
         raise SettingError(self._without(dtype))
@@ -266,20 +266,11 @@ class Machine(Answer, Description):
         None: there is none. Products of fp32 are rounded to bf16 where there is nothing wider, as on a TPU.
         """
         candidates = (self._known(dtype), *_WIDER[dtype], *_NARROWER.get(dtype, ()))
-        return next((t for t in candidates if any(name in self.peak.rates for name in _PRODUCTS[t])), None)
+        return next((t for t in candidates if any(name in self.peak.rates for name in PRODUCT_PEAKS[t])), None)
 
     def ridge(self, dtype: str, allow_tf32: bool = False) -> float:
         """Intensity above which products are bound by arithmetic [FLOP/B]."""
         return self.product_peak(dtype, allow_tf32) / self.bandwidth
-
-    @property
-    def cache_bytes(self) -> int | None:
-        """Size of the largest cache that all processors share [bytes]; None: not given."""
-        return max((level.size for level in self.levels), default=None)
-
-    def level(self, name: str) -> Level | None:
-        """A level by its name; None if there is no such."""
-        return next((level for level in self.levels if level.name == name), None)
 
     @property
     def fastest_link(self) -> Link | None:
@@ -390,8 +381,8 @@ class Machine(Answer, Description):
         return read_fields(path, "machine", lambda data: cls(**data), "name: lab")
 
     def _known(self, dtype: Any) -> str:
-        if not isinstance(dtype, str) or dtype not in _PRODUCTS:
-            raise unknown("data type", dtype, _PRODUCTS)
+        if not isinstance(dtype, str) or dtype not in PRODUCT_PEAKS:
+            raise unknown("data type", dtype, PRODUCT_PEAKS)
         return dtype
 
     def _without(self, dtype: str) -> str:
@@ -415,7 +406,7 @@ _SINGLE = ("memory", "bandwidth", "processors", *_UNITS, "node_size", "price")
 VECTOR_SHARE = 16
 """Product peak over vector peak of a machine whose vector peak is not given: 312/19.5 of an A100."""
 _WIDE = ("fp64_tensor", "fp32_tensor", "tf32", "bf16", "fp16")
-_PRODUCTS: dict[str, tuple[str, ...]] = {
+PRODUCT_PEAKS: dict[str, tuple[str, ...]] = {
     "fp64": ("fp64_tensor", "fp64"),
     "fp32": ("fp32_tensor", "fp32"),
     "tf32": ("tf32", "fp32_tensor", "fp32"),
@@ -443,5 +434,3 @@ _WIDER: dict[str, tuple[str, ...]] = {
 """What a kernel for each type computes in where the machine has no units for it, the first that there are units for."""
 _NARROWER = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
 """What kernels round operands to where nothing wider has units (XLA on TPU, matrix products at default precision)."""
-DTYPES = tuple(_PRODUCTS)
-"""Data types that a machine can be asked about."""

@@ -52,8 +52,8 @@ def test_figures_are_those_of_the_white_papers(name: str, figures: tuple[float, 
     machine = READY[name]
     assert machine.processors == processors
     assert machine.boost_clock == boost * 1e6
-    assert machine.level("L2") == machine.levels[0]
-    assert machine.cache_bytes == cache * 2**20
+    assert machine.levels[0].name == "L2"
+    assert max(level.size for level in machine.levels) == cache * 2**20
     assert machine.product_peak("fp16") == pytest.approx(half * 1e12, rel=0.005)
     assert machine.bandwidth == pytest.approx(bandwidth * 1e9, rel=0.002)
     assert machine.memory == memory * 2**30

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.hardware.machine import DTYPES, Peaks
+from costmodel.hardware.machine import PRODUCT_PEAKS, Peaks
 from tests.command import error_of
 
 LAB: dict[str, Any] = {"name": "lab", "peak": {"bf16": "400 TFLOP/s"}, "bandwidth": "2 TB/s", "memory": "64 GiB"}
@@ -31,7 +31,7 @@ def test_a_machine_of_ones_own_in_one_line() -> None:
     assert machine.memory == 64 * 2**30
     assert machine.vector_peak() == 4e14 / 16, "the documented default"
     assert machine.ridge("bf16") == 200
-    assert (machine.processors, machine.tdp, machine.price, machine.cache_bytes) == (None, None, None, None)
+    assert (machine.processors, machine.tdp, machine.price, machine.levels) == (None, None, None, ())
     assert machine.node_size == 1
     assert not machine.confirmed("bandwidth")
 
@@ -172,7 +172,7 @@ def test_matrix_units_are_for_products_alone() -> None:
 @given(st.dictionaries(st.sampled_from(sorted(Peaks.model_fields)), st.floats(1e6, 1e18), min_size=1))
 def test_a_type_has_a_peak_or_runs_in_one_that_has(peaks: dict[str, float]) -> None:
     machine = lab(peak=peaks)
-    for dtype in DTYPES:
+    for dtype in PRODUCT_PEAKS:
         runs_in = machine.runs_in(dtype)
         if runs_in == dtype:
             assert machine.product_peak(dtype) in peaks.values()
