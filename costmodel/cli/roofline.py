@@ -204,7 +204,7 @@ def profile(
 )
 def compare(model: str, other: str, rounds: int | None, settings: dict[str, Any]) -> Any:
     """How many times as fast the second model is, with a 95 % interval, measured side by side."""
-    from costmodel.roofline.comparison import compare as compared
+    from costmodel.roofline.profiling import compare as compared
 
     return compared(model, other, rounds=rounds, progress=_watched(), **settings)
 

@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from costmodel.roofline.calibration import Calibration, calibrate, calibrated, machine
     from costmodel.roofline.checking import check, plot
     from costmodel.roofline.classification import Verdict, classify
-    from costmodel.roofline.comparison import Comparison, compare
     from costmodel.roofline.execution import Execution, execute
     from costmodel.roofline.findings import Check, Finding
     from costmodel.roofline.host import Host, this_machine
     from costmodel.roofline.hosttime import HostTime, predict_seconds
-    from costmodel.roofline.profiling import Profile, profile
+    from costmodel.roofline.profiling import Comparison, Profile, compare, profile
     from costmodel.roofline.program import Program
     from costmodel.roofline.recorder import Passes, backward_program, forward_program, layer_programs, passes
     from costmodel.roofline.timing import Protocol, Timing, measure
@@ -27,11 +26,10 @@ _HOMES = {
     **dict.fromkeys(("check", "plot"), "checking"),
     **dict.fromkeys(("Check", "Finding"), "findings"),
     **dict.fromkeys(("Verdict", "classify"), "classification"),
-    **dict.fromkeys(("Comparison", "compare"), "comparison"),
     **dict.fromkeys(("Execution", "execute"), "execution"),
     **dict.fromkeys(("HostTime", "predict_seconds"), "hosttime"),
     **dict.fromkeys(("Host", "this_machine"), "host"),
-    **dict.fromkeys(("Profile", "profile"), "profiling"),
+    **dict.fromkeys(("Comparison", "Profile", "compare", "profile"), "profiling"),
     "Program": "program",
     **dict.fromkeys(("Passes", "backward_program", "forward_program", "layer_programs", "passes"), "recorder"),
     **dict.fromkeys(("Protocol", "Timing", "measure"), "timing"),

@@ -119,7 +119,7 @@ MODULES = (
     "costmodel.analysis.sweep.saved",
     "costmodel.analysis.sweep.stores",
     "costmodel.roofline.checking",
-    "costmodel.roofline.comparison",
+    "costmodel.roofline.baseline",
     "costmodel.roofline.findings",
     "costmodel.roofline.pictures",
     "matplotlib.figure",

@@ -10,10 +10,9 @@ from costmodel.display.rooflines import Dot
 from costmodel.errors import CostModelError
 from costmodel.roofline import baseline
 from costmodel.roofline.checking import check
-from costmodel.roofline.comparison import Comparison, compare
 from costmodel.roofline.findings import Check
 from costmodel.roofline.host import Host
-from costmodel.roofline.profiling import Profile, profile
+from costmodel.roofline.profiling import Comparison, Profile, compare, profile
 from costmodel.roofline.timing import Timing, ratio_interval
 from tests.command import error_of
 from tests.roofline.synthetic import Clockwork, calibration
