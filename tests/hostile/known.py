@@ -205,7 +205,7 @@ def _stores(ground: Ground) -> dict[str, tuple[Callable[[Path], Any], str]]:
 
     return {
         "with a pickle, of version 2": (version_2, "zarr.json"),
-        "with a pickle": (pickled, "has other codecs than a sweep is written with"),
+        "with a pickle": (pickled, "is stored in a way that no sweep is"),
         "with a bomb": (bomb, "claims to hold 17,179,869,184 bytes"),
         "with a pipe": (pipe, "is no regular file"),
         "that is no JSON": (lambda store: (store / "zarr.json").write_text("{"), "cannot read the sweep"),

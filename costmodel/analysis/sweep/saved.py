@@ -150,9 +150,6 @@ def _complete(table: pyarrow.Table) -> pyarrow.Table:
 
 
 _DTYPES = {"int64": np.dtype("<i8"), "float64": np.dtype("<f8"), "bool": np.dtype("?")}
-_BYTES = {"bytes": ({}, {"endian": "little"}), "vlen-utf8": ({},)}
-_ARRAY_KEYS = frozenset(("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs", "attributes",
-                         "dimension_names", "zarr_format", "node_type", "storage_transformers"))  # fmt: skip
 _GROUP_KEYS = frozenset(("attributes", "zarr_format", "node_type", "consolidated_metadata"))
 
 
@@ -241,46 +238,35 @@ class _ZarrStore(Saved):
 
 
 def _array(folder: Path) -> _Stored:
-    """An array that is laid out as a sweep's are. Raises Damaged."""
-    metadata = metadata_of(folder)
-    name = shown(folder.name)
+    """An array that is laid out as a sweep's are, of numbers or texts under Zstandard: no other codec is reached.
 
-    def sizes(value: Any, least: int) -> tuple[int, ...]:
-        if not isinstance(value, list) or not all(type(size) is int and least <= size < 2**40 for size in value):
-            raise Damaged(f"{name} has no shape or chunks: {shown(value)}")
-        return tuple(value)
-
-    shape = sizes(metadata.get("shape"), 0)
-    grid, keys = metadata.get("chunk_grid"), metadata.get("chunk_key_encoding")
-    if not isinstance(grid, dict) or grid.get("name") != "regular" or not isinstance(grid.get("configuration"), dict):
-        raise Damaged(f"the chunks of {name} are of no regular grid")
-    chunk = sizes(grid["configuration"].get("chunk_shape"), 1)
-    kind, codecs = metadata.get("data_type"), metadata.get("codecs")
-    if kind not in (*_DTYPES, "string") or metadata.get("node_type") != "array" or not metadata.keys() <= _ARRAY_KEYS:
-        raise Damaged(f"{name} is of type {shown(kind)}, which no sweep is written in")
-    if keys != {"name": "default", "configuration": {"separator": "/"}} or metadata.get("storage_transformers"):
-        raise Damaged(f"{name} is stored in a way that no sweep is")
-    _check_codecs(codecs, "vlen-utf8" if kind == "string" else "bytes", name)
-    dims = metadata.get("dimension_names") or []
-    if not isinstance(dims, list) or not all(isinstance(dim, str) and _NAME.fullmatch(dim) for dim in dims):
-        raise Damaged(f"the axes of {name} have no names: {shown(dims)}")
-    if not len(shape) == len(chunk) == len(dims) <= MOST_COLUMNS or len(set(dims)) < len(dims):
-        raise Damaged(f"the axes, shape and chunks of {name} do not agree")
-    return _Stored(folder, kind, shape, chunk, tuple(dims))
-
-
-def _check_codecs(codecs: Any, first: str, name: str) -> None:
-    """Raise Damaged unless chunks are bytes or texts, compressed with Zstandard: no other codec is reached."""
-    try:
-        to_bytes, compressor = codecs
-        level, checksum = (compressor["configuration"][key] for key in ("level", "checksum"))
-        right = to_bytes["name"] == first and to_bytes.get("configuration", {}) in _BYTES[first]
-        right = right and compressor["name"] == "zstd" and type(level) is int and type(checksum) is bool
-        right = right and to_bytes.keys() <= {"name", "configuration"} and len(compressor["configuration"]) == 2
-    except (TypeError, ValueError, KeyError, AttributeError):
-        right = False
-    if not right:
-        raise Damaged(f"{name} has other codecs than a sweep is written with: {shown(codecs)}")
+    Raises Damaged.
+    """
+    match metadata := metadata_of(folder):
+        case {
+            "node_type": "array",
+            "zarr_format": 3,
+            "shape": [*shape],
+            "data_type": "int64" | "float64" | "bool" | "string" as kind,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*chunk]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "codecs": [{"name": "bytes" | "vlen-utf8" as coder, **coding}, {"name": "zstd"}],
+            "fill_value": _,
+            **others,
+        } if (
+            (coder == "vlen-utf8") == (kind == "string")
+            and coding in ({}, {"configuration": {}}, {"configuration": {"endian": "little"}})
+            and others.keys() <= {"attributes", "dimension_names", "storage_transformers"}
+            and not others.get("storage_transformers")
+        ):
+            dims = others.get("dimension_names") or []
+        case _:
+            raise Damaged(f"{shown(folder.name)} is stored in a way that no sweep is: {shown(metadata)}")
+    sized = all(type(size) is int and 0 <= size < 2**40 for size in (*shape, *chunk)) and 0 not in chunk
+    named = isinstance(dims, list) and all(isinstance(dim, str) and _NAME.fullmatch(dim) for dim in dims)
+    if not sized or not named or not len(shape) == len(chunk) == len(set(dims)) == len(dims) <= MOST_COLUMNS:
+        raise Damaged(f"the axes {shown(dims)}, shape {shown(shape)} and chunks of {shown(folder.name)} do not agree")
+    return _Stored(folder, kind, tuple(shape), tuple(chunk), tuple(dims))
 
 
 def _chunks(array: _Stored) -> dict[tuple[int, ...], Path]:
