@@ -19,6 +19,7 @@ from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.symbolic.guards import expression
+from costmodel.symbolic.reading import readable
 from costmodel.symbolic.symbols import CeilDiv
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -133,7 +134,7 @@ def sensitivity(
     if not value:
         raise SettingError(f"{quantity} is 0 here: ask for one that is not, such as memory.peak")
     point: dict[Any, int] = {_symbol(d.symbol): d.value for d in definitions_of(prediction)}
-    formula = _smooth(expression(prediction.symbolic().number(quantity)).sympy(), point)
+    formula = _smooth(readable(expression(prediction.symbolic().number(quantity))).sympy(), point)
     ranked = []
     for definition in definitions_of(prediction):
         slope = _fraction(sympy.diff(formula, _symbol(definition.symbol)).subs(point))

@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from math import gcd
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from weakref import WeakValueDictionary
-
-if TYPE_CHECKING:
-    import sympy
-
 
 Op = Literal["letter", "ceil", "quotient", "mod", "min", "max"]
 Monomial = tuple[tuple["Atom", int], ...]
@@ -59,20 +55,6 @@ class Atom:
             return point[self.args[0]]
         values = [a.value(point) for a in self.args]
         return OPERATIONS[self.op](*values)
-
-    def sympy(self) -> Any:
-        """The same as a sympy expression."""
-        import sympy
-
-        from costmodel.symbolic.symbols import CeilDiv
-
-        if self.op == "letter":
-            return sympy.Symbol(self.args[0], integer=True, positive=True)
-        arguments = [argument.sympy() for argument in self.args]
-        if self.op in ("min", "max"):
-            return (sympy.Min if self.op == "min" else sympy.Max)(*arguments, evaluate=False)
-        n, d = arguments
-        return {"ceil": CeilDiv, "quotient": lambda n, d: n / d, "mod": sympy.Mod}[self.op](n, d)
 
     def range(self, box: Mapping[str, Range]) -> Range:
         """Bounds of its value where each letter is within its range."""
@@ -251,13 +233,6 @@ class Polynomial:
         below = tuple((atom, n) for atom, n in common.items() if n)
         number = gcd(*self.terms.values())
         return Polynomial({_without(m, below) or (): c // number for m, c in self.terms.items()})
-
-    def sympy(self) -> sympy.Expr:
-        """The same as a sympy expression in positive whole symbols."""
-        import sympy
-
-        terms = [sympy.Mul(c, *(atom.sympy() ** n for atom, n in monomial)) for monomial, c in self.terms.items()]
-        return sympy.Add(*terms)
 
 
 def _joined(a: Monomial, b: Monomial) -> Monomial:

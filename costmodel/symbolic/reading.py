@@ -135,7 +135,9 @@ class Sum(NamedTuple):
         return sympy.Add(*(sympy.Rational(*Fraction(c).as_integer_ratio()) * each for c, each in products))
 
 
-def readable(formula: Polynomial, counts: Sequence[str], fronts: Sequence[str], *, fractions: bool = True) -> Sum:
+def readable(
+    formula: Polynomial, counts: Sequence[str] = (), fronts: Sequence[str] = (), *, fractions: bool = True
+) -> Sum:
     """A polynomial as a sum over the letters of `counts`, with those of `fronts` before what they multiply.
 
     A maximum is one of such sums. fractions: whether an exact quotient is distributed over the terms of what is

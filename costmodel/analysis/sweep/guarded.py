@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from costmodel.symbolic.guards import Branch, Condition
 from costmodel.symbolic.polynomial import Polynomial
 
 MOST_MASKED = 2**24
-"""Regimes are found for the whole grid at once if no more cells than this tell them apart, else for each window."""
+"""Regimes are sought on the whole grid at once if no more cells than this tell them apart, else for each window."""
 PIECE = 15_000
 """Cells whose times are worked out together: of their many arrays none is so large (128 KiB) that the allocator asks
 the system for memory anew each time, which takes longer than the arithmetic."""
@@ -31,8 +32,41 @@ class Regime(NamedTuple):
     leaf: Leaf
 
 
-class GridForms:
-    """Closed forms on one grid, whose letters are those of the forms."""
+FEW = 16
+"""Grids of no more cells are answered by predicting at each: a trace with letters takes as long as so many."""
+MOST_REASONS = 2_000
+"""Cells of a choice that are asked one by one why they have no answer; others say what one like them says."""
+
+
+class GridAnswers(ABC):
+    """Abstract: a grid of answers. `fill` puts values into arrays; `reasons` says why there is none, "" where is one.
+
+    Both are of a window, and masks and reasons broadcast to it.
+    """
+
+    @property
+    @abstractmethod
+    def complete(self) -> bool:
+        """Whether every cell is known to have an answer."""
+
+    @abstractmethod
+    def integral(self, quantity: str) -> bool:
+        """Whether all values of a quantity are known to be within int64."""
+
+    @abstractmethod
+    def fill(self, window: Window, out: Mapping[str, Array]) -> None:
+        """Values; where there is none not a number, or anything in arrays of whole numbers."""
+
+    @abstractmethod
+    def reasons(self, window: Window) -> Array | None:
+        """Texts; None if every cell has an answer."""
+
+
+class FormulaAnswers(GridAnswers):
+    """Answers by closed forms, whose letters are those of the grid.
+
+    Regimes of the whole grid are found once, if few cells tell them apart.
+    """
 
     def __init__(self, forms: ClosedForms, grid: SizeGrid) -> None:
         self.forms = forms
@@ -40,19 +74,77 @@ class GridForms:
         self.evaluator = Evaluator(grid)
         self._box = grid.box
         self._settled: dict[Condition, int | None] = {}
+        self._reasons: dict[tuple[tuple[str, int], ...], str] = {}
         self._regimes: list[Regime] | None = None
+        with suppress(OverflowError):
+            self._regimes = list(self._walk(lambda: self.forms.tree, None, self.grid.whole, MOST_MASKED))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"forms": self.forms, "grid": self.grid, "_regimes": self._regimes}
+        return {**vars(self), "evaluator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["forms"], state["grid"])
-        self._regimes = state["_regimes"]
+        vars(self).update(state, evaluator=Evaluator(state["grid"]))
 
     @property
-    def leaves(self) -> list[Leaf]:
-        """The regimes found by `survey`."""
-        return [leaf for _, leaf in self._regimes or []]
+    def complete(self) -> bool:
+        """As far as the regimes of the whole grid are known."""
+        return self._regimes is not None and not any(isinstance(leaf, Refusal) for _, leaf in self._regimes)
+
+    def integral(self, quantity: str) -> bool:
+        """By bounds at the grid's corners."""
+        if quantity in TIMED:
+            return False
+        leaves = [leaf for _, leaf in self._regimes or [] if isinstance(leaf, Forms)]
+        known = self._regimes is not None
+        return known and all(self.evaluator.integral(leaf.formulas[quantity]) for leaf in leaves)
+
+    def fill(self, window: Window, out: Mapping[str, Array]) -> None:
+        """See `GridAnswers`."""
+        regimes = self.regimes(window)
+        for quantity, array in out.items():
+            if quantity not in TIMED:
+                self._fill(quantity, regimes, window, array)
+        times = {quantity: array for quantity, array in out.items() if quantity in TIMED}
+        if times:
+            self._fill_times(regimes, window, times)
+        missing = refused(regimes)
+        for array in out.values():
+            if missing is not None and array.dtype == np.float64:
+                np.copyto(array, np.nan, where=missing)
+
+    def reasons(self, window: Window) -> Array | None:
+        """See `GridAnswers`."""
+        result: Array | None = None
+        for mask, leaf in self.regimes(window):
+            if not isinstance(leaf, Refusal):
+                continue
+            where = self._spread(window, np.ones((1,) * len(window), bool) if mask is None else mask)
+            shape = where.shape if result is None else np.broadcast_shapes(result.shape, where.shape)
+            texts = np.full(shape, "", object) if result is None else np.broadcast_to(result, shape).copy()
+            cells = np.broadcast_to(where, shape)
+            texts[cells] = _in_short(leaf)
+            for index in np.argwhere(cells)[: max(0, MOST_REASONS - len(self._reasons))]:
+                texts[tuple(index)] = self._reason(window, index)
+            result = texts
+        return result
+
+    def _spread(self, window: Window, where: Array) -> Array:
+        """A mask over all axes along which the texts vary, as far as their ends tell, and not just where cells do."""
+        first = np.array(np.unravel_index(int(where.argmax()), where.shape))
+        shape = list(where.shape)
+        for axis, part in enumerate(window):
+            last = first.copy()
+            last[axis] = part.stop - part.start - 1
+            if shape[axis] == 1 and last[axis] and self._reason(window, last) != self._reason(window, first):
+                shape[axis] = int(last[axis]) + 1
+        return np.broadcast_to(where, shape)
+
+    def _reason(self, window: Window, index: Array) -> str:
+        point = self.grid.point([part.start + int(i) for part, i in zip(window, index, strict=True)])
+        key = tuple(point.items())
+        if key not in self._reasons:
+            self._reasons[key] = self.forms.reason(point)
+        return self._reasons[key]
 
     def regimes(self, window: Window) -> list[Regime]:
         """The regimes within a window, the largest first."""
@@ -60,25 +152,6 @@ class GridForms:
             return _by_size(list(self._walk(lambda: self.forms.tree, None, window)))
         parts = [Regime(_cut(mask, window), leaf) for mask, leaf in self._regimes]
         return _by_size([Regime(_whole(m), leaf) for m, leaf in parts if m is None or m.any()])
-
-    def survey(self) -> bool:
-        """Find the regimes of the whole grid if few cells tell them apart; whether that was so."""
-        try:
-            self._regimes = list(self._walk(lambda: self.forms.tree, None, self.grid.whole, MOST_MASKED))
-        except OverflowError:
-            return False
-        return True
-
-    def fill(self, window: Window, out: Mapping[str, Array]) -> Array | None:
-        """Put values of quantities into arrays of a window's shape; the mask of cells that have none, if any."""
-        regimes = self.regimes(window)
-        for quantity, array in out.items():
-            if quantity not in TIMED:
-                self._fill(quantity, regimes, window, array)
-        timed = {quantity: array for quantity, array in out.items() if quantity in TIMED}
-        if timed:
-            self._fill_times(regimes, window, timed)
-        return refused(regimes)
 
     def _fill_times(self, regimes: list[Regime], window: Window, out: Mapping[str, Array]) -> None:
         """Put times into arrays: of each regime those of the smallest window that has all its cells, in pieces."""
@@ -196,100 +269,6 @@ def _bounds(mask: Array, shape: tuple[int, ...]) -> Window:
         (along,) = np.nonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
         window.append(slice(int(along[0]), int(along[-1]) + 1))
     return tuple(window)
-
-
-FEW = 16
-"""Grids of no more cells are answered by predicting at each: a trace with letters takes as long as so many."""
-MOST_REASONS = 2_000
-"""Cells of a choice that are asked one by one why they have no answer; others say what one like them says."""
-
-
-class GridAnswers(ABC):
-    """Abstract: a grid of answers. `fill` puts values into arrays; `reasons` says why there is none, "" where is one.
-
-    Both are of a window, and masks and reasons broadcast to it.
-    """
-
-    @property
-    @abstractmethod
-    def complete(self) -> bool:
-        """Whether every cell is known to have an answer."""
-
-    @abstractmethod
-    def integral(self, quantity: str) -> bool:
-        """Whether all values of a quantity are known to be within int64."""
-
-    @abstractmethod
-    def fill(self, window: Window, out: Mapping[str, Array]) -> None:
-        """Values; where there is none not a number, or anything in arrays of whole numbers."""
-
-    @abstractmethod
-    def reasons(self, window: Window) -> Array | None:
-        """Texts; None if every cell has an answer."""
-
-
-class FormulaAnswers(GridAnswers):
-    """Answers by formula."""
-
-    def __init__(self, forms: ClosedForms, grid: SizeGrid) -> None:
-        self.forms = GridForms(forms, grid)
-        self._surveyed = self.forms.survey()
-        self._reasons: dict[tuple[tuple[str, int], ...], str] = {}
-
-    @property
-    def complete(self) -> bool:
-        """As far as the regimes of the whole grid are known."""
-        return self._surveyed and not any(isinstance(leaf, Refusal) for leaf in self.forms.leaves)
-
-    def integral(self, quantity: str) -> bool:
-        """By bounds at the grid's corners."""
-        if quantity in TIMED:
-            return False
-        leaves = [leaf for leaf in self.forms.leaves if isinstance(leaf, Forms)]
-        return self._surveyed and all(self.forms.evaluator.integral(leaf.formulas[quantity]) for leaf in leaves)
-
-    def fill(self, window: Window, out: Mapping[str, Array]) -> None:
-        """See `GridAnswers`."""
-        missing = self.forms.fill(window, out)
-        if missing is None:
-            return
-        for array in out.values():
-            if array.dtype == np.float64:
-                np.copyto(array, np.nan, where=missing)
-
-    def reasons(self, window: Window) -> Array | None:
-        """See `GridAnswers`."""
-        result: Array | None = None
-        for mask, leaf in self.forms.regimes(window):
-            if not isinstance(leaf, Refusal):
-                continue
-            where = self._spread(window, np.ones((1,) * len(window), bool) if mask is None else mask)
-            shape = where.shape if result is None else np.broadcast_shapes(result.shape, where.shape)
-            texts = np.full(shape, "", object) if result is None else np.broadcast_to(result, shape).copy()
-            cells = np.broadcast_to(where, shape)
-            texts[cells] = _in_short(leaf)
-            for index in np.argwhere(cells)[: max(0, MOST_REASONS - len(self._reasons))]:
-                texts[tuple(index)] = self._reason(window, index)
-            result = texts
-        return result
-
-    def _spread(self, window: Window, where: Array) -> Array:
-        """A mask over all axes along which the texts vary, as far as their ends tell, and not just where cells do."""
-        first = np.array(np.unravel_index(int(where.argmax()), where.shape))
-        shape = list(where.shape)
-        for axis, part in enumerate(window):
-            last = first.copy()
-            last[axis] = part.stop - part.start - 1
-            if shape[axis] == 1 and last[axis] and self._reason(window, last) != self._reason(window, first):
-                shape[axis] = int(last[axis]) + 1
-        return np.broadcast_to(where, shape)
-
-    def _reason(self, window: Window, index: Array) -> str:
-        point = self.forms.grid.point([part.start + int(i) for part, i in zip(window, index, strict=True)])
-        key = tuple(point.items())
-        if key not in self._reasons:
-            self._reasons[key] = self.forms.forms.reason(point)
-        return self._reasons[key]
 
 
 def _in_short(leaf: Refusal) -> str:
