@@ -78,7 +78,7 @@ def _blocks(
             return _parallel(model, x, sublayers)
         return _sequential(model, x, sublayers, normed_first=variant.normed)
 
-    stack = Stack(model.pattern, model.layers, block)
+    stack = BlockStack(model.pattern, model.layers, block)
     streams = None if model.altup is None or tokens is None else _streams(model, tokens, x, stack.counted(tape))
     return stack(tape, x) if streams is None else streams.merged(stack(tape, streams.spread(x)))
 
@@ -167,7 +167,7 @@ Group = tuple[Variant, ...]
 Body = Callable[[Variant, Tensor], Tensor]
 
 
-class Stack:
+class BlockStack:
     """`layers` blocks whose variants follow a pattern that starts anew at its end."""
 
     def __init__(self, pattern: Sequence[Variant], layers: int, body: Body) -> None:

@@ -77,7 +77,7 @@ def sweep(
         _check_picture(path)
     for path in pictures:
         _draw(model, settings, quantities, path, memory, reserve)
-    cells = Cells(model, settings, quantities)
+    cells = CellTable(model, settings, quantities)
     if not stored:
         return cells
     if Path(stored[0]).suffix in RESUMED:
@@ -134,7 +134,7 @@ def pareto(
     return answer
 
 
-class Cells:
+class CellTable:
     """The cells of a sweep for a person: all of them as data, the first as a table."""
 
     def __init__(self, model: str, settings: Mapping[str, Any], quantities: Sequence[str] | None) -> None:

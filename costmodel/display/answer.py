@@ -61,7 +61,7 @@ _STYLE = (
 
 def _line(line: str) -> str:
     """A line of the head, whose own line breaks stay; only a narrow page wraps it."""
-    return styled("\n".join(map(narrowed, line.split("\n"))), line.meaning if isinstance(line, Marked) else None)
+    return styled("\n".join(map(narrowed, line.split("\n"))), line.emphasis if isinstance(line, Marked) else None)
 
 
 class Data(ABC):

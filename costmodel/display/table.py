@@ -13,9 +13,9 @@ WIDTH = 110
 """Columns that prose is wrapped to where the page does not say."""
 NARROWEST = 12
 """Columns that a name is shortened to at most."""
-Meaning = Literal["strong", "alarm", "faint"]
-_SGR: dict[Meaning, str] = {"strong": "1", "alarm": "1;31", "faint": "2"}
-_CSS: dict[Meaning, str] = {
+Emphasis = Literal["strong", "alarm", "faint"]
+_SGR: dict[Emphasis, str] = {"strong": "1", "alarm": "1;31", "faint": "2"}
+_CSS: dict[Emphasis, str] = {
     "strong": "font-weight:bold",
     "alarm": "font-weight:bold;color:#c0392b",
     "faint": "opacity:.6",
@@ -50,20 +50,20 @@ def written_for(page: Page) -> Iterator[None]:
 class Marked(str):
     """Words that mean something for the reader at a glance: in colour or weight where the page has it."""
 
-    __slots__ = ("meaning",)
-    meaning: Meaning
+    __slots__ = ("emphasis",)
+    emphasis: Emphasis
 
-    def __new__(cls, words: str, meaning: Meaning) -> Marked:
+    def __new__(cls, words: str, emphasis: Emphasis) -> Marked:
         """The words, marked."""
         mark = super().__new__(cls, words)
-        mark.meaning = meaning
+        mark.emphasis = emphasis
         return mark
 
 
-def styled(words: str, meaning: str | None = None) -> str:
-    """Words in the colour or weight of their meaning; as they are if they have none, or the page has no colours."""
-    means = words.meaning if isinstance(words, Marked) else meaning
-    return f"\x1b[{_SGR[means]}m{words}\x1b[0m" if means and page().colours else str(words)  # type: ignore[index]
+def styled(words: str, emphasis: str | None = None) -> str:
+    """Words in the colour or weight of their emphasis; as they are if they have none, or the page has no colours."""
+    style = words.emphasis if isinstance(words, Marked) else emphasis
+    return f"\x1b[{_SGR[style]}m{words}\x1b[0m" if style and page().colours else str(words)  # type: ignore[index]
 
 
 def wrapped(text: str, indent: str = "") -> str:
@@ -153,7 +153,7 @@ class Table(NamedTuple):
                 else f"{cell[: width // 2 - 1]}…{cell[len(cell) - (width - width // 2) :]}"
             )
             space = " " * (width - len(cut))
-            text = styled(Marked(cut, cell.meaning)) if isinstance(cell, Marked) else cut
+            text = styled(Marked(cut, cell.emphasis)) if isinstance(cell, Marked) else cut
             padded.append(text + space if column in self.words else space + text)
         return "  ".join(padded).rstrip()
 
@@ -163,7 +163,7 @@ class Table(NamedTuple):
         weight = "bold" if bold else "normal"
         row = "".join(
             f'<{tag} style="{_CELL};font-weight:{weight};text-align:{"left" if column in self.words else "right"}'
-            f'{";" + _CSS[cell.meaning] if isinstance(cell, Marked) else ""}">{escape(cell)}</{tag}>'
+            f'{";" + _CSS[cell.emphasis] if isinstance(cell, Marked) else ""}">{escape(cell)}</{tag}>'
             for column, cell in enumerate(cells)
         )
         return f'<tr style="background:transparent">{row}</tr>'

@@ -14,7 +14,7 @@ from costmodel.layers.kernels import distinct_bytes
 from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
-from costmodel.training.settings import Settings, Update
+from costmodel.training.settings import Settings, UpdateName
 
 StepPhase = Literal["forward", "backward", "update"]
 PHASES: tuple[StepPhase, ...] = ("forward", "backward", "update")
@@ -179,14 +179,14 @@ NEWTON_SCHULZ_STEPS = 5
 """Jordan et al. 2024; torch.optim.Muon's ns_steps."""
 
 
-def default_update(settings: Settings) -> Update:
+def default_update(settings: Settings) -> UpdateName:
     """How weights are updated: as asked, but all at once where PyTorch does so by itself on a GPU (``foreach``)."""
     optimizer = settings.states
     by_itself = settings.device == "gpu" and optimizer.together is not None and optimizer.by_itself
     return "foreach" if by_itself and settings.update == "loop" else settings.update
 
 
-def update_kernels(tape: Tape, settings: Settings, mode: Update) -> Iterator[Kernel]:
+def update_kernels(tape: Tape, settings: Settings, mode: UpdateName) -> Iterator[Kernel]:
     """Kernels of one step over all trained weights, those alike as one with so many launches.
 
     A loop runs each kernel for every weight, foreach for as many as a launch takes, fused one kernel in all.

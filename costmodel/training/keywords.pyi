@@ -6,17 +6,17 @@ from typing_extensions import TypedDict
 
 from costmodel.training.settings import (
     Allocator,
-    Attention,
+    AttentionName,
     AttentionPairs,
     CacheName,
     CachePrecision,
-    Checkpoint,
+    CheckpointName,
     Device,
     FlopRule,
     Image,
     LatentAttention,
     Lora,
-    Loss,
+    LossName,
     LossPrecision,
     Mode,
     Names,
@@ -24,7 +24,7 @@ from costmodel.training.settings import (
     OneOptimizer,
     OnePrecision,
     OneStack,
-    Update,
+    UpdateName,
 )
 
 class GivenSettings(TypedDict, total=False):
@@ -43,19 +43,19 @@ class GivenSettings(TypedDict, total=False):
     latent_attention: LatentAttention
     optimizer: OneOptimizer
     precision: OnePrecision
-    attention: Attention
-    loss: Loss | None
+    attention: AttentionName
+    loss: LossName | None
     loss_chunks: int
     label_smoothing: float
     loss_precision: LossPrecision
     device: Device
     flop_rule: FlopRule
     attention_pairs: AttentionPairs
-    checkpoint: Checkpoint | int | Names
+    checkpoint: CheckpointName | int | Names
     accumulate: int
     freeze: Names
     lora: Lora | dict[str, Any] | None
-    update: Update
+    update: UpdateName
     allocator: Allocator
     on: OneMachine
     stack: OneStack
@@ -76,19 +76,19 @@ class SeveralSettings(TypedDict, total=False):
     latent_attention: LatentAttention | Iterable[LatentAttention]
     optimizer: OneOptimizer | Iterable[OneOptimizer]
     precision: OnePrecision | Iterable[OnePrecision]
-    attention: Attention | Iterable[Attention]
-    loss: Loss | Iterable[Loss | None] | None
+    attention: AttentionName | Iterable[AttentionName]
+    loss: LossName | Iterable[LossName | None] | None
     loss_chunks: int | Iterable[int]
     label_smoothing: float | Iterable[float]
     loss_precision: LossPrecision | Iterable[LossPrecision]
     device: Device | Iterable[Device]
     flop_rule: FlopRule | Iterable[FlopRule]
     attention_pairs: AttentionPairs | Iterable[AttentionPairs]
-    checkpoint: Checkpoint | int | Names | Iterable[Checkpoint | int | Names]
+    checkpoint: CheckpointName | int | Names | Iterable[CheckpointName | int | Names]
     accumulate: int | Iterable[int]
     freeze: Names | Iterable[Names]
     lora: Lora | dict[str, Any] | Iterable[Lora | dict[str, Any] | None] | None
-    update: Update | Iterable[Update]
+    update: UpdateName | Iterable[UpdateName]
     allocator: Allocator | Iterable[Allocator]
     on: OneMachine | Iterable[OneMachine]
     stack: OneStack | Iterable[OneStack]
@@ -99,7 +99,7 @@ class ServedSettings(TypedDict, total=False):
     cache_precision: CachePrecision
     latent_attention: LatentAttention
     precision: OnePrecision
-    attention: Attention
+    attention: AttentionName
 
 class SettingsAndFields(SeveralSettings, TypedDict, total=False, extra_items=Any):
     """The same, and fields of the model (PEP 728)."""

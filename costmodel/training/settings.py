@@ -21,14 +21,14 @@ from costmodel.training.precision import Precision, PrecisionName
 from costmodel.training.stacks import Stack, StackName
 
 Mode = Literal["train", "inference", "prefill", "decode"]
-Attention = Literal["eager", "flash", "efficient"]
-Loss = Literal["default", "cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence", "none"]
+AttentionName = Literal["eager", "flash", "efficient"]
+LossName = Literal["default", "cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence", "none"]
 LossPrecision = Literal["output", "fp32"]
 Device = Literal["gpu", "cpu"]
 FlopRule = Literal["pytorch", "arithmetic"]
 AttentionPairs = Literal["full", "visible"]
-Checkpoint = Literal["none", "block", "sqrt", "selective"]
-Update = Literal["loop", "foreach", "fused"]
+CheckpointName = Literal["none", "block", "sqrt", "selective"]
+UpdateName = Literal["loop", "foreach", "fused"]
 Allocator = Literal["exact", "cuda"]
 CacheName = Literal["dynamic", "static", "paged"]
 CachePrecision = Literal["same", "fp32", "bf16", "fp16", "fp8"]
@@ -158,7 +158,7 @@ def _lora(name: str, value: Any) -> Lora:
 
 def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
     if isinstance(value, str):
-        if ALIASES.get(value) in get_args(Checkpoint):  # any other name may be that of a part
+        if ALIASES.get(value) in get_args(CheckpointName):  # any other name may be that of a part
             raise UnknownNameError(f"unknown {name} {shown(value)}: did you mean {ALIASES[value]!r}?")
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
@@ -321,13 +321,13 @@ class Settings(Frozen):
         ),
     ] = "fp32"
     attention: Annotated[
-        Attention,
+        AttentionName,
         Setting(
             "Attention: scores stored, or a fused kernel.", "flash", needs="attention", served=True, executed="default"
         ),
     ] = "eager"
     loss: Annotated[
-        Loss | None, Setting("Loss (default: the model's own).", "mean_squared_error", needs="training")
+        LossName | None, Setting("Loss (default: the model's own).", "mean_squared_error", needs="training")
     ] = "default"
     loss_chunks: Annotated[int, Setting("Chunks of rows that head and cross-entropy run over together.", 8)] = 1
     label_smoothing: Annotated[
@@ -346,11 +346,11 @@ class Settings(Frozen):
         Setting("Count attention's full square, or only what masks leave.", "visible", needs="attention"),
     ] = "full"
     checkpoint: Annotated[
-        Checkpoint | int | str | tuple[str, ...],
+        CheckpointName | int | str | tuple[str, ...],
         Setting(
             "What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
             ("mlp", "attention.scores"),
-            takes=Checkpoint | int | Names,
+            takes=CheckpointName | int | Names,
             read=_checkpoint,
             needs="training",
             executed="default",
@@ -373,7 +373,7 @@ class Settings(Frozen):
         ),
     ] = None
     update: Annotated[
-        Update,
+        UpdateName,
         Setting(
             "The optimizer updates weights one by one, all at once, or in one kernel.", "fused", executed="nothing"
         ),
