@@ -56,8 +56,10 @@ COLUMNS = 80
 class Time(Answer):
     """Seconds of one step of a prediction on a machine: all micro-batches, backward and update among them.
 
-    known: constants that were measured, and have no range. anchors: steps that were measured on the machine, with their
-    seconds: where other constants are off, these are too, and only what differs from them makes the range.
+    prediction: what runs. machine: on what. stack: how its kernels are started. tier: "ceiling", "typical" or
+    "calibrated". constants: of the laws of kernels. known: constants that were measured, and have no range. anchors:
+    steps that were measured on the machine, with their seconds: where other constants are off, these are too, and only
+    what differs from them makes the range. allow_tf32, channels_last: see `Prediction.on`.
 
     What a step is made of is worked out once; everything else follows when it is asked for.
 
