@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import normed
 from costmodel.architectures.spec import TransformerSpec
-from costmodel.graph.tensor import Tensor, contiguous_strides, is_contiguous, strides_of
+from costmodel.graph.tensor import Tensor, contiguous_strides, is_contiguous
 from costmodel.layers.activation import Relu, Tanh
 from costmodel.layers.arithmetic import Add, Clamp, Divide, LayerScale, Multiply, Scale, Shift, Subtract, Unread
 from costmodel.layers.embedding import Embedding
@@ -142,7 +142,7 @@ class Streams:
                 }
             of = Shift(1.0)(Linear(n, bias=False)(modalities, name="coefficients", tied=weight), name="shares")
             of = Permute((2, 0, 1))(of, name="shares_by_stream")
-            of = of.view((n, b, t, 1), (*strides_of(of), 1))
+            of = of.unsqueeze(-1)
             return Add()(Multiply()(innovation, of, name="corrections"), x, name="add_predictions")
 
     def _with_token(self, x: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from costmodel.architectures.activations import activation
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import GatedDelta
-from costmodel.architectures.state_space import STATE, causal, column, parameter, reshaped, typed, upper
-from costmodel.graph.tensor import Shape, Tensor, is_contiguous, strides_of
+from costmodel.architectures.state_space import STATE, causal, parameter, typed, upper
+from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.layers.activation import Sigmoid, Silu
 from costmodel.layers.arithmetic import Add, Multiply, Scale, Shift, Subtract
 from costmodel.layers.attention import Mask
@@ -21,7 +21,7 @@ from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.reduction import Cumulate, Reduce
 from costmodel.layers.resize import PadTo
 from costmodel.layers.scan import DeltaScan, SolveTriangular
-from costmodel.layers.shape import Copy, Join, Slice, TransposeLast
+from costmodel.layers.shape import Copy, Join, Slice, TransposeLast, reshape
 from costmodel.symbolic.sizes import ceil_div, exact_div
 
 
@@ -35,17 +35,17 @@ def gated_delta(spec: GatedDelta, states: States, x: Tensor) -> Tensor:
         joint = joint.view((b, t, keys, 2 * k + 2 * each * v))
         sizes = {"query": (k, 0), "key": (k, k), "value": (each * v, 2 * k), "gate": (each * v, 2 * k + each * v)}
         query, key, value, gate = (Slice(n, start)(joint, name=name) for name, (n, start) in sizes.items())
-        value, gate = (reshaped(y, (b, t, heads, v)) for y in (value, gate))
+        value, gate = (reshape(y, (b, t, heads, v)) for y in (value, gate))
         rates = Linear(2 * heads, bias=False)(x, name="rates").view((b, t, keys, 2 * each))
         learning, decay = (
-            reshaped(Slice(each, start)(rates, name=name), (b, t, heads))
+            reshape(Slice(each, start)(rates, name=name), (b, t, heads))
             for name, start in (("learning", 0), ("decay", each))
         )
-        parts = [reshaped(y, (b, t, n)) for y, n in ((query, keys * k), (key, keys * k), (value, heads * v))]
+        parts = [reshape(y, (b, t, n)) for y, n in ((query, keys * k), (key, keys * k), (value, heads * v))]
         y = TransposeLast()(Join()(*parts, name="mixed"))
         y = TransposeLast()(activation(spec.activation)(causal(y, spec.convolution, states, bias=False)), name="tokens")
         query, key, value = (
-            reshaped(Slice(n * size, start)(y, name=f"mixed_{name}"), (b, t, n, size))
+            reshape(Slice(n * size, start)(y, name=f"mixed_{name}"), (b, t, n, size))
             for name, n, size, start in (
                 ("query", keys, k, 0),
                 ("key", keys, k, keys * k),
@@ -58,8 +58,8 @@ def gated_delta(spec: GatedDelta, states: States, x: Tensor) -> Tensor:
         decay = Multiply()(rate, step, name="decays")
         with x.tape.part("core"):
             y = (_step if states.steps(t) else _rule)(spec, states, query, key, value, decay, learning)
-        y = Rmsnorm()(reshaped(y, (b * t * heads, v)), name="norm")
-        y = Multiply()(y, Silu()(reshaped(gate, (b * t * heads, v)), name="gate_silu"), name="gated")
+        y = Rmsnorm()(reshape(y, (b * t * heads, v)), name="norm")
+        y = Multiply()(y, Silu()(reshape(gate, (b * t * heads, v)), name="gate_silu"), name="gated")
         return Linear(d, bias=False)(y.view((b, t, heads * v)), name="out")
 
 
@@ -81,11 +81,11 @@ def _step(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     (b, h, _, v), k = value.shape, spec.key_size
     state = states.earlier(value.tape, (b, h, k, v), "state", STATE)
     assert state is not None
-    query, key = (column(y.view((b, h, k))) for y in (query, key))
-    decay = column(Pointwise("exp")(decay, name="exp_decay"))
+    query, key = (y.view((b, h, k)).unsqueeze(-1) for y in (query, key))
+    decay = Pointwise("exp")(decay, name="exp_decay").unsqueeze(-1)
     moved = Multiply()(state, decay, name="kept_state")
     recalled = Reduce("sum", (b, h, 1, v))(Multiply()(moved, key, name="read_keys"), name="held")
-    error = Multiply()(Subtract()(value, recalled, name="error"), column(learning), name="learnt_error")
+    error = Multiply()(Subtract()(value, recalled, name="error"), learning.unsqueeze(-1), name="learnt_error")
     moved = Add()(moved, Multiply()(key, error, name="written"), name="moved_state")
     states.keep(moved, state, "state", STATE)
     y = Reduce("sum", (b, h, 1, v))(Multiply()(moved, query, name="read"), name="mixed")
@@ -108,29 +108,29 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
             ("decay", decay),
         )
     )
-    values = _chunks(Multiply()(value, column(learning), name="learnt_value"), c, n)
-    keys = _chunks(Multiply()(key, column(learning), name="learnt_key"), c, n)
+    values = _chunks(Multiply()(value, learning.unsqueeze(-1), name="learnt_value"), c, n)
+    keys = _chunks(Multiply()(key, learning.unsqueeze(-1), name="learnt_key"), c, n)
     query, key = _chunks(query, c, n), _chunks(key, c, n)
-    total = Cumulate()(reshaped(decay, (b, h, c, n)), name="decayed")
-    pairs = Subtract()(column(total), _row(total), name="decay_between")
+    total = Cumulate()(reshape(decay, (b, h, c, n)), name="decayed")
+    pairs = Subtract()(total.unsqueeze(-1), total.unsqueeze(-2), name="decay_between")
     pairs = Pointwise("exp")(Mask()(pairs, upper(query.tape, n, "ahead", made=2), name="masked"), name="decay_pairs")
     turned = TransposeLast()(key)
     system = Multiply()(Matmul()(keys, turned, name="overlap"), pairs, name="system")
     scores = Multiply()(Matmul()(query, turned, name="scores"), pairs, name="weights")
-    faded = Multiply()(keys, column(Pointwise("exp")(total, name="exp_keys")), name="faded_keys")
+    faded = Multiply()(keys, Pointwise("exp")(total, name="exp_keys").unsqueeze(-1), name="faded_keys")
     values = SolveTriangular()(system, values, name="new_values")
     faded = SolveTriangular()(system, faded, name="read_keys")
-    query = Multiply()(query, column(Pointwise("exp")(total, name="exp_query")), name="faded_query")
+    query = Multiply()(query, Pointwise("exp")(total, name="exp_query").unsqueeze(-1), name="faded_query")
     # The last state is read by nothing here, and with one chunk nothing else reads these.
     outer, tape.grad = tape.grad, tape.grad and c > 1
     last = Slice(1, n - 1)(total, name="last")
     left = Pointwise("exp")(Subtract()(last, total, name="left"), name="exp_left")
-    key = Multiply()(key, column(left), name="left_keys")
-    passed = column(Pointwise("exp")(last, name="exp_last"))
+    key = Multiply()(key, left.unsqueeze(-1), name="left_keys")
+    passed = Pointwise("exp")(last, name="exp_last").unsqueeze(-1)
     tape.grad = outer
     if states.cache is None:
         states.note(tape, (b, h, k, v), "state", STATE)
-        y = reshaped(DeltaScan()(values, faded, query, scores, key, passed), (b, h, c * n, v))
+        y = reshape(DeltaScan()(values, faded, query, scores, key, passed), (b, h, c * n, v))
     else:
         first = states.earlier(tape, (b, h, k, v), "state", STATE)
         begins = () if first is None else (typed(first, values.dtype, "first_state"),)
@@ -153,10 +153,4 @@ def _unit(x: Tensor, name: str) -> Tensor:
 def _chunks(x: Tensor, chunks: int, size: int) -> Tensor:
     """(b, heads, T, d) → (b, heads, chunks, size, d)."""
     b, h, _, d = x.shape
-    return reshaped(x, (b, h, chunks, size, d))
-
-
-def _row(x: Tensor) -> Tensor:
-    """A view with an axis of one before the last."""
-    strides: Shape = strides_of(x)
-    return x.view((*x.shape[:-1], 1, x.shape[-1]), (*strides[:-1], 1, strides[-1]))
+    return reshape(x, (b, h, chunks, size, d))

@@ -20,7 +20,7 @@ from costmodel.architectures.activations import activation
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import StateSpace
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Shape, Tensor, strides_of, viewed_strides
+from costmodel.graph.tensor import Tensor, strides_of
 from costmodel.layers.activation import Silu
 from costmodel.layers.arithmetic import Add, Cast, Clamp, Multiply, Subtract
 from costmodel.layers.attention import Mask
@@ -32,7 +32,7 @@ from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.reduction import Cumulate
 from costmodel.layers.resize import PadTo
 from costmodel.layers.scan import SelectiveScan
-from costmodel.layers.shape import AsStrided, Cat, Copy, Join, Slice, TransposeLast
+from costmodel.layers.shape import AsStrided, Cat, Copy, Join, Slice, TransposeLast, reshape
 from costmodel.symbolic.sizes import ceil_div, exact_div, product
 from costmodel.training.dtypes import Dtype
 
@@ -85,14 +85,14 @@ def _mamba2(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     y = TransposeLast()(Slice(mixed, inner)(joint, name="mixed"))
     y = activation(spec.activation)(causal(y, spec.convolution, states, bias=spec.convolution_bias))
     y = TransposeLast()(y, name="tokens")
-    values = reshaped(Slice(inner)(y, name="values"), (b, t, h, spec.head_features))
+    values = reshape(Slice(inner)(y, name="values"), (b, t, h, spec.head_features))
     writes, reads = (
-        reshaped(Slice(g * n, start)(y, name=name), (b, t, g, n))
+        reshape(Slice(g * n, start)(y, name=name), (b, t, g, n))
         for name, start in (("writes", inner), ("reads", inner + g * n))
     )
     with x.tape.part("core"):
         y = (_step if states.steps(t) else _scan)(spec, states, values, steps, writes, reads)
-    y = _gated(spec, reshaped(y, (b, t, inner)), gate)
+    y = _gated(spec, reshape(y, (b, t, inner)), gate)
     return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
 
 
@@ -135,12 +135,12 @@ def _scan_selected(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     (b, inner, t), n, tape = y.shape, spec.state, y.tape
     shape = (b, inner, n)
     first = states.earlier(tape, shape, "state", STATE)
-    steps = Add()(steps, column(parameter(tape, "step_bias", inner)), name="add_step_bias")
-    steps = column(Pointwise("softplus")(steps, name="softplus"))
+    steps = Add()(steps, parameter(tape, "step_bias", inner).unsqueeze(-1), name="add_step_bias")
+    steps = Pointwise("softplus")(steps, name="softplus").unsqueeze(-1)
     decay = Multiply()(rates.view((1, inner, 1, n), (inner * n, n, n, 1)), steps, name="decays")
     decay = Pointwise("exp")(decay, name="decayed")
-    written = Multiply()(steps, writes.view((b, 1, t, n), _with_axis(writes)), name="stepped_writes")
-    written = Multiply()(written, column(y), name="written")
+    written = Multiply()(steps, writes.unsqueeze(1), name="stepped_writes")
+    written = Multiply()(written, y.unsqueeze(-1), name="written")
     begins = () if first is None else (typed(first, decay.dtype, "first_state"),)
     if states.cache is None:
         states.note(tape, shape, "state", STATE)
@@ -149,7 +149,7 @@ def _scan_selected(spec: StateSpace, states: States, asked: Selected) -> Tensor:
         whole = SelectiveScan(keeps=True)(decay, written, reads, *begins)
         states.keep(Slice(n, t)(whole, name="last_state"), first, "state", STATE)
         scanned = Slice(t)(whole, name="scanned")
-    skipped = Multiply()(y, column(parameter(tape, "skip", inner)), name="skipped")
+    skipped = Multiply()(y, parameter(tape, "skip", inner).unsqueeze(-1), name="skipped")
     y = Add()(scanned, skipped, name="add_skipped")
     return TransposeLast()(Multiply()(y, Silu()(gate), name="gated"), name="gated_tokens")
 
@@ -158,26 +158,20 @@ def _select(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     """As `_scan_selected`, of one token after others."""
     y, gate, rates, steps, writes, reads = asked
     (b, inner, _), n, tape = y.shape, spec.state, y.tape
-    y, gate, steps = (x.view((b, inner), _without(x, 2)) for x in (y, gate, steps))
-    writes, reads = (x.view((b, n), _without(x, 1)) for x in (writes, reads))
+    y, gate, steps = (x.squeeze(2) for x in (y, gate, steps))
+    writes, reads = (x.squeeze(1) for x in (writes, reads))
     state = states.earlier(tape, (b, inner, n), "state", STATE)
     assert state is not None
     steps = Add()(steps, parameter(tape, "step_bias", inner), name="add_step_bias")
-    steps = column(Pointwise("softplus")(steps, name="softplus"))
+    steps = Pointwise("softplus")(steps, name="softplus").unsqueeze(-1)
     decay = Pointwise("exp")(Multiply()(steps, rates, name="decays"), name="decayed")
     written = Multiply()(steps, writes.view((b, 1, n)), name="stepped_writes")
-    written = Multiply()(written, column(y), name="written")
+    written = Multiply()(written, y.unsqueeze(-1), name="written")
     moved = Add()(Multiply()(state, decay, name="kept_state"), written, name="moved_state")
     states.keep(moved, state, "state", STATE)
-    read = Matmul()(typed(moved, reads.dtype, "read_state"), column(reads), name="read").view((b, inner))
+    read = Matmul()(typed(moved, reads.dtype, "read_state"), reads.unsqueeze(-1), name="read").view((b, inner))
     y = Add()(read, Multiply()(y, parameter(tape, "skip", inner), name="skipped"), name="add_skipped")
     return Multiply()(y, Silu()(gate), name="gated").view((b, 1, inner))
-
-
-def _without(x: Tensor, axis: int) -> Shape:
-    """Strides without those of an axis of one."""
-    strides = strides_of(x)
-    return (*strides[:axis], *strides[axis + 1 :])
 
 
 def inner_norm(spec: StateSpace, x: Tensor, name: str) -> Tensor:
@@ -185,12 +179,6 @@ def inner_norm(spec: StateSpace, x: Tensor, name: str) -> Tensor:
     if spec.placed not in ("inner", "weightless"):
         return x
     return Rmsnorm(affine=spec.placed == "inner")(x, name=f"{name}_norm")
-
-
-def _with_axis(x: Tensor) -> Shape:
-    """Strides of (b, T, n) with an axis of one after the first."""
-    strides = strides_of(x)
-    return (strides[0], 1, *strides[1:])
 
 
 def _gated(spec: StateSpace, y: Tensor, gate: Tensor) -> Tensor:
@@ -217,16 +205,17 @@ def _step(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     tape, (b, _, h, p), n = x.tape, x.shape, spec.state
     state = states.earlier(tape, (b, h, p, n), "state", STATE)
     assert state is not None
-    x = x.view((b, h, p), _without(x, 1))
+    x = x.squeeze(1)
     rates = Pointwise("neg")(Pointwise("exp")(parameter(tape, "decay_log", h), name="decay"), name="rates")
-    bias, skip = (column(parameter(tape, name, h)) for name in ("step_bias", "skip"))
-    steps = steps.view((b, h, p), (*_without(steps, 1), 0))
+    bias, skip = (parameter(tape, name, h).unsqueeze(-1) for name in ("step_bias", "skip"))
+    steps = steps.squeeze(1)
+    steps = steps.view((b, h, p), (*strides_of(steps), 0))
     steps = Pointwise("softplus")(Add()(steps, bias, name="add_step_bias"), name="softplus")
-    decay = Multiply()(column(steps), column(column(rates)), name="decays")
+    decay = Multiply()(steps.unsqueeze(-1), rates.unsqueeze(-1).unsqueeze(-1), name="decays")
     decay = Pointwise("exp")(decay, name="decayed")
     writes, reads = (_each_head(y, h, name) for name, y in (("writes", writes), ("reads", reads)))
-    written = Multiply()(column(steps), writes.view((b, h, 1, n)), name="stepped_writes")
-    written = Multiply()(written, column(x), name="written")
+    written = Multiply()(steps.unsqueeze(-1), writes.view((b, h, 1, n)), name="stepped_writes")
+    written = Multiply()(written, x.unsqueeze(-1), name="written")
     moved = Add()(Multiply()(state, decay, name="kept_state"), written, name="moved_state")
     states.keep(moved, state, "state", STATE)
     read = typed(moved, reads.dtype, "read_state").view((b * h, p, n))
@@ -238,8 +227,8 @@ def _step(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
 def _each_head(x: Tensor, heads: int, name: str) -> Tensor:
     """Of (b, 1, g, n) each head's, (b, heads, n) in one piece."""
     b, _, g, n = x.shape
-    x = x.view((b, g, n), _without(x, 1))
-    return reshaped(x, (b * g * n,)) if g == heads else Copy((b, heads, n))(x, name=f"repeat_{name}")
+    x = x.squeeze(1)
+    return reshape(x, (b * g * n,)) if g == heads else Copy((b, heads, n))(x, name=f"repeat_{name}")
 
 
 def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
@@ -252,13 +241,13 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     writes, reads = (Copy((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads)))
     skip = parameter(tape, "skip", h)
     skipped = Multiply()(skip.view((h, 1), (1, 1)), PadTo((b, c * q, h, p))(x, name="pad_skip"), name="skipped")
-    x = Multiply()(x, column(steps), name="stepped")
+    x = Multiply()(x, steps.unsqueeze(-1), name="stepped")
     decay = Multiply()(rates, steps, name="decays")
     x, decay, writes, reads = (
         PadTo((b, c * q, *y.shape[2:]))(y, name=f"pad_{name}")
         for name, y in (("values", x), ("decays", decay), ("writes", writes), ("reads", reads))
     )
-    x, decay, writes, reads = (reshaped(y, (b, c, q, *y.shape[2:])) for y in (x, decay, writes, reads))
+    x, decay, writes, reads = (reshape(y, (b, c, q, *y.shape[2:])) for y in (x, decay, writes, reads))
     decay = decay.permute((0, 3, 1, 2))  # (b, h, c, Q)
     total = Cumulate()(decay, name="decayed")
     within = Pointwise("exp")(_sums(decay, "within"), name="decay_within")  # (b, h, c, Q, Q)
@@ -267,7 +256,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     near = contracted("bclsh,bcshp->bclhp", weights, x, "near")
     last = Slice(1, q - 1)(total, name="last")
     left = Pointwise("exp")(Subtract()(last, total, name="left"), name="decay_left")
-    left = Multiply()(writes, column(left.permute((0, 2, 3, 1))), name="left_writes")
+    left = Multiply()(writes, left.permute((0, 2, 3, 1)).unsqueeze(-1), name="left_writes")
     passed = contracted("bclhp,bclhn->bchpn", x, left, "states")
     earlier = states.earlier(tape, (b, h, p, n), "state", STATE)
     if earlier is None:
@@ -283,13 +272,13 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
         states.note(tape, (b, h, p, n), "state", STATE)
     else:
         final = Slice(1, c, axis=1)(passed, name="final_state")
-        states.keep(final.view((b, h, p, n), _without(final, 1)), earlier, "state", STATE)
+        states.keep(final.squeeze(1), earlier, "state", STATE)
     passed = Slice(c, axis=1)(passed, name="before")
     reached = Pointwise("exp")(total, name="decay_reached")
     far = contracted("bclhn,bchpn->bclhp", reads, passed, "far")
-    far = Multiply()(far, column(reached.permute((0, 2, 3, 1))), name="decayed_far")
+    far = Multiply()(far, reached.permute((0, 2, 3, 1)).unsqueeze(-1), name="decayed_far")
     y = Copy((b, c, q, h, p))(Add()(near, far, name="add_far"), name="in_order")
-    y = Add()(reshaped(y, (b, c * q, h, p)), skipped, name="add_skipped")
+    y = Add()(reshape(y, (b, c * q, h, p)), skipped, name="add_skipped")
     return Slice(t, axis=1)(y, name="crop")
 
 
@@ -311,18 +300,6 @@ def upper(tape: Tape, n: int, name: str, made: int = 3) -> Tensor:
     return mask
 
 
-def column(x: Tensor) -> Tensor:
-    """A view with an axis of one at the end."""
-    strides = strides_of(x)
-    return x.view((*x.shape, 1), (*strides, 1))
-
-
-def reshaped(x: Tensor, shape: Shape) -> Tensor:
-    """`x` in another shape: a view where memory order allows it, else a copy."""
-    strides = viewed_strides(x.shape, x.strides, shape)
-    return Copy(shape)(x, name="copy") if strides is False else x.view(shape, strides)
-
-
 def contracted(equation: str, a: Tensor, b: Tensor, name: str) -> Tensor:
     """Two tensors multiplied, and summed over what the result does not have: one batched product of matrices.
 
@@ -338,7 +315,7 @@ def contracted(equation: str, a: Tensor, b: Tensor, name: str) -> Tensor:
 
     def matrices(x: Tensor, letters: str, *groups: str) -> Tensor:
         x = x.permute(tuple(letters.index(i) for group in groups for i in group))
-        return reshaped(x, tuple(product(sizes[i] for i in group) for group in groups))
+        return reshape(x, tuple(product(sizes[i] for i in group) for group in groups))
 
     y = Matmul()(matrices(a, first, batch, rows, summed), matrices(b, second, batch, summed, columns), name=name)
     order = batch + rows + columns

@@ -142,6 +142,19 @@ class Tensor:
         view = transposed(self, first, second)
         return self.view(view.shape, view.strides)
 
+    def unsqueeze(self, axis: int) -> Tensor:
+        """A view with an axis of one more, before the one of this number; -1: at the end."""
+        shape, strides = list(self.shape), list(strides_of(self))
+        axis %= len(shape) + 1
+        strides.insert(axis, shape[axis] * strides[axis] if axis < len(shape) else 1)
+        shape.insert(axis, 1)
+        return self.view(tuple(shape), tuple(strides))
+
+    def squeeze(self, axis: int) -> Tensor:
+        """A view without an axis of one."""
+        strides = strides_of(self)
+        return self.view(self.shape[:axis] + self.shape[axis + 1 :], strides[:axis] + strides[axis + 1 :])
+
     def __repr__(self) -> str:
         return f"Tensor({show_shape(self.shape)}, {self.storage.role})"
 

@@ -296,6 +296,12 @@ class Copy(Moving):
         yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not (more or self.moved))
 
 
+def reshape(x: Tensor, shape: Shape, name: str = "copy") -> Tensor:
+    """`x` in another shape: a view where memory order allows it, else a copy, which is a layer of this name."""
+    strides = viewed_strides(x.shape, x.strides, shape)
+    return Copy(shape)(x, name=name) if strides is False else x.view(shape, strides)
+
+
 def joint_role(inputs: Iterable[Tensor]) -> Role:
     """What a joint of these holds: activations where weights are among them."""
     roles: list[Role] = [x.storage.role for x in inputs]

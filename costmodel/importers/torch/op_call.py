@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError, shown
-from costmodel.graph.tensor import Role, Shape, Tensor, viewed_strides
+from costmodel.graph.tensor import Role, Shape, Tensor
 from costmodel.importers.torch.program import SIZE, TENSOR, Step, StepOutput, evaluate
 from costmodel.layers.base import Layer
 from costmodel.layers.indexing import Computed
-from costmodel.layers.shape import AsStrided, Copy
+from costmodel.layers.shape import AsStrided, reshape
 from costmodel.symbolic.sizes import peek
 from costmodel.training.dtypes import Dtype
 
@@ -123,8 +123,7 @@ class OpCall:
 
     def reshaped(self, x: Tensor, shape: Shape) -> Tensor:
         """`x` in another shape: a view where memory order allows it, else a copy."""
-        strides = viewed_strides(x.shape, x.strides, shape)
-        return self.layer(Copy(shape), x) if strides is False else x.view(shape, strides)
+        return reshape(x, shape, self.step.name)
 
 
 def last(x: Tensor, axis: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.graph.tensor import Shape, Tensor, strides_of
+from costmodel.graph.tensor import Shape, Tensor
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, tied
 from costmodel.layers.activation import Gated
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
@@ -122,8 +122,7 @@ def pair_of(value: int | list[int]) -> tuple[int, int]:
 def pool_sequence(op: OpCall) -> Tensor:
     """As over an image of height one."""
     x = op.tensor("self")
-    strides = strides_of(x)
-    x = x.view((*x.shape[:-1], 1, x.shape[-1]), (*strides[:-1], x.shape[-1] * strides[-1], strides[-1]))
+    x = x.unsqueeze(-2)
 
     def across(value: int | list[int], least: int) -> tuple[int, int]:
         return least, value if isinstance(value, int) else value[0]

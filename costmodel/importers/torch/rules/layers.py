@@ -60,22 +60,18 @@ def multiplied(op: OpCall, a: Tensor, b: Tensor) -> Tensor:
     if len(b.shape) > max(len(a.shape), 2) and _folds(a, b):
         turned = b.transpose(len(b.shape) - 2, len(b.shape) - 1)
         if len(a.shape) == 1:
-            return op.layer(Matmul(vector=True), turned, _column(a)).view(op.shape)
+            return op.layer(Matmul(vector=True), turned, a.unsqueeze(1)).view(op.shape)
         y = op.layer(Matmul(), turned, a.transpose(0, 1), name=f"{op.step.name}.product")
         return op.layer(Copy(op.shape), y.transpose(len(y.shape) - 2, len(y.shape) - 1))
     folds = len(b.shape) <= 2 and (len(a.shape) <= 2 or _folds(a, b))
     if len(a.shape) == 1:
-        a = a.view((1, a.shape[0]), (a.shape[0] * strides_of(a)[0], strides_of(a)[0]))
-    b = _column(b) if vector else b
+        a = a.unsqueeze(0)
+    b = b.unsqueeze(1) if vector else b
     if folds:
         return op.layer(Matmul(vector=vector), a, b).view(op.shape)
     batch = op.shape[: max(len(a.shape), len(b.shape)) - 2]
     a, b = (expanded(op, x, (*batch, *x.shape[-2:])) for x in (a, b))
     return op.layer(Matmul(), a, b).view(op.shape)
-
-
-def _column(x: Tensor) -> Tensor:
-    return x.view((x.shape[0], 1), (strides_of(x)[0], 1))
 
 
 def _folds(a: Tensor, b: Tensor) -> bool:
@@ -93,7 +89,7 @@ def _folds(a: Tensor, b: Tensor) -> bool:
 def outer(op: OpCall) -> Tensor:
     """Each element of a vector times each of another."""
     a, b = op.tensor("self"), op.tensor("vec2")
-    return op.layer(Multiply(), a.view((a.shape[0], 1), (*strides_of(a), 1)), b)
+    return op.layer(Multiply(), a.unsqueeze(1), b)
 
 
 @rule("einsum")

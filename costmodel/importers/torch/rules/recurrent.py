@@ -114,6 +114,6 @@ def gru_cell(op: OpCall) -> Tensor:
     x, h = op.tensor("input"), op.tensor("hx")
     names = {"weight_ih": "w_ih", "weight_hh": "w_hh", "bias_ih": "b_ih", "bias_hh": "b_hh"}
     tied = {name: op.weight(argument) for name, argument in names.items() if op.has(argument)}
-    one = x.view((1, *x.shape), (x.shape[0] * x.shape[1], *strides_of(x)))
+    one = x.unsqueeze(0)
     y = op.layer(_kind(op, h.shape[-1], "bias_ih" in tied), one, h, tied=tied)
     return y.view(op.shape, dense_strides(h.shape, h.strides))
