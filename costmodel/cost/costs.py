@@ -22,7 +22,6 @@ from costmodel.cost.quantities import (
 from costmodel.cost.recipes import Forms, Recipe, recipe_of, settings_at
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import (
-    PersistentBytes,
     Timeline,
     gradient_bytes,
     persistent_bytes,
@@ -139,7 +138,7 @@ class Costs:
             return sum([getattr(row, column) for column in ROW_COLUMNS[quantity] for row in self.layers])
         if quantity in _FROM_TAPE:
             return _FROM_TAPE[quantity](self)
-        return getattr(self._persistent, quantity.removeprefix("memory."))
+        return self._persistent[quantity.removeprefix("memory.")]
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -150,7 +149,7 @@ class Costs:
         return timeline_of(self.model, self.tape, self.settings, persistent)
 
     @cached_property
-    def _persistent(self) -> PersistentBytes:
+    def _persistent(self) -> dict[str, int]:
         return persistent_bytes(self.tape, self.settings, exactly)
 
     @cached_property

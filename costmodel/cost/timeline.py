@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import add
@@ -44,24 +44,12 @@ if TYPE_CHECKING:
     from costmodel.display.areas import Steps
 
 
-class PersistentBytes(NamedTuple):
-    """The lines of what stays [bytes].
-
-    masters are the optimizer's own copies of the weights; counters its fp32 scalars, which PyTorch keeps on the host.
-    cache: what decoding has kept of earlier tokens, or has room for.
-    """
-
-    weights: int
-    masters: int
-    optimizer: int
-    counters: int
-    buffers: int
-    inputs: int
-    cache: int
+PERSISTENT = ("weights", "masters", "optimizer", "counters", "buffers", "inputs", "cache")
+"""Lines of what stays. PyTorch keeps the optimizer's counters on the host; cache is that of earlier tokens."""
 
 
 class PersistentTensor(NamedTuple):
-    """Tensors of one size that stay, on a line of `PersistentBytes`: bytes of one, and how many there are."""
+    """Tensors of one size that stay, on a line of `PERSISTENT`: bytes of one, and how many there are."""
 
     line: str
     size: int
@@ -93,12 +81,12 @@ def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTen
         yield PersistentTensor("cache", s.bytes, s.times)
 
 
-def persistent_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> PersistentBytes:
-    """Adds up what stays, with what the allocator takes for each tensor."""
-    lines = dict.fromkeys(PersistentBytes._fields, 0)
+def persistent_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> dict[str, int]:
+    """What stays on each line [bytes], with what the allocator takes for each tensor."""
+    lines: dict[str, int] = dict.fromkeys(PERSISTENT, 0)
     for line, size, times in persistent_tensors(tape, settings):
         lines[line] += allotted(size) * times
-    return PersistentBytes(**lines)
+    return lines
 
 
 def gradient_bytes(tape: Tape, allotted: Callable[[int], int]) -> int:
@@ -390,7 +378,7 @@ _LINES = {
 """The categories of what comes and goes."""
 
 
-def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent: PersistentBytes) -> Timeline:
+def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent: Mapping[str, int]) -> Timeline:
     """One step of `tape`: forward and loss, and in training backward and the optimizer, whose states exist already.
 
     persistent: what is there throughout.
@@ -398,8 +386,8 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     allotted = ALLOTTED[settings.allocator]
     lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
     earlier = gradient_bytes(tape, allotted) if settings.accumulate > 1 else 0
-    weights, masters, optimizer, _, buffers, inputs, cache = persistent
-    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, 0, 0, 0, cache)
+    alive = {**dict.fromkeys(Alive._fields, 0), **persistent, "gradients": earlier}
+    alive.pop("counters")  # on the host
     changes = lifetimes.changes()
     letters = [allocation.size for allocation in lifetimes.allocations if type(allocation.size) is not int]
     letters += [loop.more for loop in lifetimes.loops if type(loop.more) is not int]
@@ -409,7 +397,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     else:
         levels, every = lifetimes.levels(changes), ()
     moments, loops = tuple(lifetimes.moments), tuple(lifetimes.loops)
-    return Timeline(alive, moments, levels, changes, loops, every, TimelineQuestion(model, settings, tape))
+    return Timeline(Alive(**alive), moments, levels, changes, loops, every, TimelineQuestion(model, settings, tape))
 
 
 def reserved_bytes(tape: Tape, settings: Settings) -> int:
