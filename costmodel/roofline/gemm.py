@@ -165,13 +165,13 @@ def exposing(
     all waiting would outweigh all others in a sum of squares. Of an operand that is far for none all is exposed.
     """
     shares, pairs = [1.0, 1.0, 1.0], [*zip(more, seconds, strict=True)]
-    probed = [operand for operand in range(3) if any(far[operand] > SEEN * took for far, took in pairs)]
+    probed = [operand for operand in range(3) if any(far[operand] > SEEN * measured for far, measured in pairs)]
     for operand in probed * ROUNDS:
         ratios = []
-        for far, took, alone in zip(more, seconds, near, strict=True):
+        for far, measured, alone in zip(more, seconds, near, strict=True):
             rest = sum(shares[other] * far[other] for other in probed if other != operand)
             if far[operand] > 0:
-                ratios.append(((took - alone - rest) / far[operand], far[operand] / took))
+                ratios.append(((measured - alone - rest) / far[operand], far[operand] / measured))
         shares[operand] = max(_middle(ratios), 0.0)
     return replace(fitted, exposed=(shares[0], shares[1], shares[2]))
 

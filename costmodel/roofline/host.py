@@ -174,11 +174,11 @@ class Sentinel:
         self.work()
         start = time.perf_counter_ns()
         self.work()
-        took = time.perf_counter_ns() - start
+        reading = time.perf_counter_ns() - start
         self.count += 1
-        insort(self.fastest, took)
+        insort(self.fastest, reading)
         del self.fastest[2 * max(SEEN, self.count // RARE) :]
-        return took
+        return reading
 
     def rests(self, reading: int) -> bool:
         """Whether a reading is of an undisturbed moment, by the best that is known now."""

@@ -49,7 +49,7 @@ LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
 
 
-class Interpolation:
+class LogTable:
     """Log-log interpolation between points; constant beyond the ends.
 
     growing: in proportion to the point beyond the last, as the time of a row is to its length.
@@ -115,11 +115,11 @@ class Rates:
     # Memory
 
     @cached_property
-    def _streams(self) -> dict[str, Interpolation]:
+    def _streams(self) -> dict[str, LogTable]:
         per_element = {"in place": ("multiply in place", 4), "one": ("copyto", 8), "two": ("add", 12)}
         return {access: self._beyond(name, size) for access, (name, size) in per_element.items()}
 
-    def _beyond(self, name: str, per_element: int) -> Interpolation:
+    def _beyond(self, name: str, per_element: int) -> LogTable:
         """Time per byte beyond that in cache, by reuse distance [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = {}
@@ -128,7 +128,7 @@ class Rates:
             rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
         floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
         extra = [0.0 if size <= RESIDENT_BYTES else parted(r, floor) / per_element for size, r in rates.items()]
-        return Interpolation(CURVE_BYTES, lowest(extra))
+        return LogTable(CURVE_BYTES, lowest(extra))
 
     def far(self, distance: float, access: str = "two", *, written: bool = False) -> float:
         """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
@@ -145,7 +145,7 @@ class Rates:
         return between + (whole - between) * share * (1 + written)
 
     @cached_property
-    def _read(self) -> Interpolation:
+    def _read(self) -> LogTable:
         """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]."""
         rates = {}
         for size in CURVE_BYTES:
@@ -154,10 +154,10 @@ class Rates:
             rates[size] = max(self.seconds[probe] - self._call("matmul", "float32"), 0.0) / matrix
         *_, floor = (rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
         extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in rates.items()]
-        return Interpolation(CURVE_BYTES, lowest(extra))
+        return LogTable(CURVE_BYTES, lowest(extra))
 
     @cached_property
-    def _windows(self) -> Interpolation:
+    def _windows(self) -> LogTable:
         """Time per byte of the lines that strided windows touch, beyond that in cache, by reuse distance [s/B]."""
         names = [f"windows {size} float32" for size in WINDOW_BYTES]
         call, extra = self._call("copyto", "float32"), []
@@ -166,7 +166,7 @@ class Rates:
             op = self.ops[name]
             beyond = parted(self.seconds[name] - call, near * op.output.size)
             extra.append((beyond - op.output.bytes * self.far(size, "one", written=True)) / (2 * op.operands[0].bytes))
-        return Interpolation(WINDOW_BYTES, [*accumulate(extra, max, initial=0.0)][1:])
+        return LogTable(WINDOW_BYTES, [*accumulate(extra, max, initial=0.0)][1:])
 
     def windowed(self, distance: float) -> float:
         """Time per byte of lines, beyond that in cache, of which a stride leaves parts out [s/B]."""
@@ -223,14 +223,14 @@ class Rates:
         """What came into the caches since the code of such a call was last run."""
         return Code(*self.placed[f"{place} {name} {number}"][1][-3:])
 
-    def _table(self, came: Callable[[int], float], longer: Callable[[int], float]) -> Interpolation:
+    def _table(self, came: Callable[[int], float], longer: Callable[[int], float]) -> LogTable:
         """What is cold by what came into the caches, both after each large product: it never falls, and is nothing
         where all is near."""
         points = sorted([(float(NEAR_BYTES), 0.0), *((came(n), longer(n)) for n in range(len(LARGE_PRODUCTS)))])
-        return Interpolation([far for far, _ in points], rising([max(more, 0.0) for _, more in points]))
+        return LogTable([far for far, _ in points], rising([max(more, 0.0) for _, more in points]))
 
     @cached_property
-    def _own(self) -> Interpolation:
+    def _own(self) -> LogTable:
         """For a function's own code: the median, since one alone is measured too rarely to be told apart."""
         leading = [names[0] for names in STALE_MANNERS.values()]
         plain = [name for name in STALE if name not in leading]
@@ -240,7 +240,7 @@ class Rates:
         )
 
     @cached_property
-    def _common(self) -> Interpolation:
+    def _common(self) -> LogTable:
         """For the code of any call: what the first after a product takes longer than when others came before it."""
         return self._table(
             lambda number: median(self._since(name, number, "first").any for name in FIRST),
@@ -253,11 +253,11 @@ class Rates:
         return self._longer(leading, "stale", number)
 
     @cached_property
-    def _manners(self) -> dict[str, Interpolation]:
+    def _manners(self) -> dict[str, LogTable]:
         """For the code of a manner: what its first call takes longer than a function's own code accounts for."""
         return {manner: self._of_manner(names[0]) for manner, names in STALE_MANNERS.items()}
 
-    def _of_manner(self, name: str) -> Interpolation:
+    def _of_manner(self, name: str) -> LogTable:
         return self._table(
             lambda number: self._since(name, number).manner,
             lambda number: self._longer(name, "stale", number) - self._own(self._since(name, number).own),
@@ -300,7 +300,7 @@ class Rates:
 
     # Rows
 
-    def _row(self, pattern: str, dtype: str) -> Interpolation:
+    def _row(self, pattern: str, dtype: str) -> LogTable:
         """Seconds that each inner loop of a length costs: for a copy or a repeated row or column all of it, for others
         what it adds."""
         lengths, values = [], []
@@ -313,9 +313,9 @@ class Rates:
                 call = self._call("copyto" if pattern.startswith("copy") else "repeated", dtype)
                 lengths.append(length)
                 values.append(max(self.seconds[name] - call - plain, 0.0) / (size // length))
-        return Interpolation(lengths, values, growing=whole)
+        return LogTable(lengths, values, growing=whole)
 
-    def _reduced(self, name: str, direction: str, dtype: str, even: bool) -> Interpolation:
+    def _reduced(self, name: str, direction: str, dtype: str, even: bool) -> LogTable:
         """Time per row of a reduction, by its length [s]; even: for lengths that are multiples of 16."""
         name = name if f"{name} {direction} {REDUCED_LENGTHS[0]} {dtype}" in self.seconds else "add.reduce"
         measured = [n for n in REDUCED_LENGTHS if f"{name} {direction} {n} {dtype}" in self.seconds]
@@ -325,13 +325,13 @@ class Rates:
             probe = f"{name} {direction} {n} {dtype}"
             rows = max(self.ops[probe].operands[0].size // n, 1)
             values.append(max(self.seconds[probe] - self._call(name, dtype), 0.0) / rows)
-        return Interpolation(lengths, values, growing=True)
+        return LogTable(lengths, values, growing=True)
 
-    def _gathered(self, name: str, dtype: str) -> Interpolation:
+    def _gathered(self, name: str, dtype: str) -> LogTable:
         """Time per row of a gather, by its width [s]."""
         name = name if f"{name} 4 1 {dtype}" in self.seconds else "add.at"
         pairs = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
-        return Interpolation(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in pairs], growing=True)
+        return LogTable(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in pairs], growing=True)
 
     def gathered_call(self, name: str, dtype: str) -> float:
         """Overhead of a gather [s]."""

@@ -86,14 +86,14 @@ def layer_programs(call: Call, dtype: str = "float32") -> tuple[Program, Program
     g = tape.array(y.shape, "input", "gradient")
     gradients = [gradient for _, gradient in kernel.backward(tape, site, g)] if call.differentiated else []
     backward = tape.ops[len(forward) :]
-    made = {op.output.buffer for op in forward} - {y.buffer}
-    kept = {ref.buffer: ref for op in backward for ref in op.operands if ref.buffer in made}.values()
-    given = (*site.inputs, *site.weights.values(), *site.buffers.values())
-    before = program_of(forward, [y], kept, call.name, given)
+    temporaries = {op.output.buffer for op in forward} - {y.buffer}
+    saved = {ref.buffer: ref for op in backward for ref in op.operands if ref.buffer in temporaries}.values()
+    operands = (*site.inputs, *site.weights.values(), *site.buffers.values())
+    before = program_of(forward, [y], saved, call.name, operands)
     if not gradients:
         return before, None
     read = {ref.buffer for op in backward for ref in op.operands} | {g.buffer}
-    left = [ref for ref in (g, *given, y, *kept) if ref.buffer in read]
+    left = [ref for ref in (g, *operands, y, *saved) if ref.buffer in read]
     return before, program_of(backward, gradients, (), call.name, left)
 
 
@@ -118,7 +118,7 @@ class Recorder:
 
     tape: ArrayTape
     arrays: dict[Tensor, Ref] = field(default_factory=dict)
-    given: dict[tuple[Storage, str], Ref] = field(default_factory=dict)
+    persistent: dict[tuple[Storage, str], Ref] = field(default_factory=dict)
     steps: list[Recorded] = field(default_factory=list)
     numbers: dict[Block, int] = field(default_factory=dict)
 
@@ -156,11 +156,11 @@ class Recorder:
         storage = x.storage
         name = f"{storage.name or 'input'}{self.suffix(storage.block)}"
         key = (storage, name)
-        if key not in self.given:
-            same = sum(other == name for _, other in self.given)  # blocks that are alike may stand apart
+        if key not in self.persistent:
+            same = sum(other == name for _, other in self.persistent)  # blocks that are alike may stand apart
             unique = f"{name}#{same + 1}" if same else name
-            self.given[key] = self.tape.array([*x.shape], ROLES[storage.origin], unique, NUMBERS.get(storage.role))
-        return self.viewed(self.given[key], x.shape)
+            self.persistent[key] = self.tape.array([*x.shape], ROLES[storage.origin], unique, NUMBERS.get(storage.role))
+        return self.viewed(self.persistent[key], x.shape)
 
     def viewed(self, ref: Ref, shape: Iterable[int]) -> Ref:
         """`ref` reshaped, where a tensor sees it in another shape."""
@@ -173,11 +173,11 @@ class Recorder:
 
     def suffix(self, block: Block | None) -> str:
         """Indices of the current rounds of enclosing blocks, outermost first."""
-        found = ""
+        indices = ""
         while block is not None:
-            found = f"[{self.numbers[block]}]{found}" if block in self.numbers and int(block.count) > 1 else found
+            indices = f"[{self.numbers[block]}]{indices}" if block in self.numbers and int(block.count) > 1 else indices
             block = block.parent
-        return found
+        return indices
 
     def pull(self, ends: Iterable[Ref]) -> dict[Ref, Ref]:
         """Run back from the loss, or from a sum of the outputs; returns the gradients of weights."""
@@ -234,16 +234,16 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     recorder = Recorder(ArrayTape(dtype))
     replay(prediction.tape.root, recorder)
     outputs, loss = _ends(recorder, prediction)
-    found: dict[str, dict[str, Ref]] = {role: {} for role in ROLES.values()}
-    for ref in recorder.given.values():
-        found[ref.buffer.role][ref.buffer.name] = ref
-    weights = found["weight"]
+    by_role: dict[str, dict[str, Ref]] = {role: {} for role in ROLES.values()}
+    for ref in recorder.persistent.values():
+        by_role[ref.buffer.role][ref.buffer.name] = ref
+    weights = by_role["weight"]
     pulled = recorder.pull(outputs if loss is None else [loss]) if prediction.settings.training else {}
     gradients = {name: pulled[ref] for name, ref in weights.items() if ref in pulled}
     states = _optimized(recorder.tape, prediction, weights, gradients, step) if optimize and gradients else {}
     ends = [*outputs, *([] if loss is None else [loss]), *([] if states else gradients.values())]
-    program = program_of(recorder.tape.ops, ends, (), prediction.model.title, recorder.given.values())
-    return Network(program, outputs, loss, found["input"], weights, found["state"], gradients, states)
+    program = program_of(recorder.tape.ops, ends, (), prediction.model.title, recorder.persistent.values())
+    return Network(program, outputs, loss, by_role["input"], weights, by_role["state"], gradients, states)
 
 
 def _ends(recorder: Recorder, prediction: Prediction) -> tuple[list[Ref], Ref | None]:
@@ -354,12 +354,12 @@ class Passes:
     @property
     def kinds(self) -> list[LayerPasses]:
         """Layers of one kind added up, those that move most first."""
-        found: dict[str, LayerPasses] = {}
+        kinds: dict[str, LayerPasses] = {}
         for layer in self.layers:
-            before = found.get(layer.kind, LayerPasses(layer.kind, layer.kind, 0, 0, 0, 0))
+            before = kinds.get(layer.kind, LayerPasses(layer.kind, layer.kind, 0, 0, 0, 0))
             sums = (a + b for a, b in zip(before[2:], layer[2:], strict=True))
-            found[layer.kind] = LayerPasses(layer.kind, layer.kind, *sums)
-        return sorted(found.values(), key=lambda kind: -kind.numpy_bytes)
+            kinds[layer.kind] = LayerPasses(layer.kind, layer.kind, *sums)
+        return sorted(kinds.values(), key=lambda kind: -kind.numpy_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

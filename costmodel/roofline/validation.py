@@ -213,10 +213,10 @@ class Validation(Answer):
 
     def sheet(self) -> Sheet:
         """See the class."""
-        took = f"calibration {self.calibration.took_seconds:.1f} s (before and after), all {self.seconds:.0f} s"
-        took += f"; {self.resolved_share:.0%} of the layers are resolved, the others not judged"
+        duration = f"calibration {self.calibration.took_seconds:.1f} s (before and after), all {self.seconds:.0f} s"
+        duration += f"; {self.resolved_share:.0%} of the layers are resolved, the others not judged"
         tables = [self._models(), self._programs(), self._functions(), *self._classes()]
-        return Sheet([str(self.calibration.machine), took], tables, self.calibration.warnings)
+        return Sheet([str(self.calibration.machine), duration], tables, self.calibration.warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

@@ -15,7 +15,7 @@ from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import AGED, CURVE_BYTES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, placed, probes
 from costmodel.roofline.program import Program, program_of
-from costmodel.roofline.rates import Interpolation, joined, parted
+from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
 
@@ -119,10 +119,10 @@ def test_the_interval_holds_the_prediction_and_widens_with_doubt(abacus: Calibra
 
 
 def test_tables_interpolate_in_logarithms_and_stay_at_their_ends() -> None:
-    table = Interpolation((1, 100), (2, 200))
+    table = LogTable((1, 100), (2, 200))
     assert table(10) == pytest.approx(20)
     assert [table(point) for point in (0.1, 1, 100, 1e6, inf)] == pytest.approx([2, 2, 200, 200, 200])
-    assert Interpolation((1, 10, 100), (2, 20, 200)).left_out() == pytest.approx([0.0], abs=1e-12)
+    assert LogTable((1, 10, 100), (2, 20, 200)).left_out() == pytest.approx([0.0], abs=1e-12)
 
 
 def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
