@@ -16,6 +16,7 @@ from costmodel.display.units import show_amount, show_bytes
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
+from costmodel.importers.files import settings_of
 from costmodel.performance.constants import typical
 from costmodel.performance.time import Time
 from costmodel.training.engines import KERNELS, Engine
@@ -512,6 +513,8 @@ def serve(
             raise SettingError("concurrency is empty: give numbers of requests such as [1, 8, 64]")
     drafts = Drafts(**drafts) if isinstance(drafts, Mapping) else drafts
     own: dict[str, Any] = {"precision": "bf16", **settings}
+    read = settings_of({**own, "mode": "inference"})
+    own = {name: getattr(read, name) for name in own}
     serving = Serving(
         transformer, load_machine(on), KERNELS if engine is None else Engine.of(engine), input, output,
         own, arrivals, drafts, None if price is None else float(price), concurrencies,

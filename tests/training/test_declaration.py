@@ -222,6 +222,9 @@ def test_a_declared_stack_is_an_option_a_serving_engine_s_and_a_page_s(
     arguments = ("--on", "h100-sxm", "--input", "16", "--output", "8", "--engine", str(engine), "--json")
     told = here(capsys, "serve", "llama-3.2-1b", *arguments)
     assert json.loads(told.out)["engine"]["stack"]["name"] == "own"
+    (tmp_path / "half.json").write_text(HALF, encoding="utf-8")
+    served = cm.serve("llama-3.2-1b", on="h100-sxm", input=16, output=8, precision=tmp_path / "half.json")
+    assert served.to_dict()["settings"]["precision"]["weight"] == "bf16"
     page = cm.explore("mlp-mnist", stack=OWN, on="h100-sxm", optimizer=["sgd"])
     assert '"stack":"own"' in page.html.replace(" ", "")
 
@@ -273,3 +276,7 @@ def test_settings_are_plain_data_and_back() -> None:
     assert Settings.from_dict(data, cm.Machine) == p.settings
     assert data["on"] == json.loads(json.dumps(machine.to_dict()))
     assert json.loads(p.time.to_json())["settings"] == data == json.loads(p.to_json())["settings"]
+    grid = cm.sweep("mlp-mnist", batch=[1, 2], on=machine, stack=[cm.Stack(**OWN), "eager"], quantities=["seconds"])
+    question = json.loads(grid.attrs["question"])
+    assert question["settings"]["on"] == data["on"]
+    assert question["values"]["stack"] == {"own": data["stack"], "eager": "eager"}
