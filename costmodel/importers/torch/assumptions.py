@@ -87,12 +87,12 @@ def _groups_in_any_type(torch: Any) -> Iterator[None]:
 
         return multiplied
 
-    found = [(torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")]
+    operators = [(torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")]
     package = sys.modules.get("transformers.integrations.moe")
     with ExitStack() as stack:
         if hasattr(package, "_can_use_grouped_mm"):  # which says no while anything is traced
             stack.enter_context(patch.object(package, "_can_use_grouped_mm", lambda *_: True))
-        for module, name in found:
+        for module, name in operators:
             if hasattr(module, name):
                 stack.enter_context(patch.object(module, name, in_any_type(getattr(module, name))))
         yield

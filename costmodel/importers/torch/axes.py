@@ -62,7 +62,7 @@ class Example:
     letters: dict[str, str] = field(default_factory=dict)
     limits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    given: dict[str, int] = field(default_factory=dict)
+    traced_sizes: dict[str, int] = field(default_factory=dict)
 
     def attempts(self) -> list[frozenset[str]]:
         """Sizes to leave open, from all to none."""
@@ -72,13 +72,13 @@ class Example:
 
     def opened(self, names: frozenset[str]) -> Example:
         """The same with only these sizes open, none of them 1, which torch.export would fix."""
-        given = {name: max(size, 2) if name in names else size for name, size in self.sizes.items()}
+        traced_sizes = {name: max(size, 2) if name in names else size for name, size in self.sizes.items()}
         axes = tuple(
             replace(one, sizes={axis: name for axis, name in one.sizes.items() if name in names}) for one in self.axes
         )
         fixed = [name for name in self.sizes if name not in names]
         notes = tuple(f"{name} is fixed at {self.sizes[name]}: {NO_GRAPH}" for name in fixed)
-        return replace(self, axes=axes, given=given, notes=(*self.notes, *notes))
+        return replace(self, axes=axes, traced_sizes=traced_sizes, notes=(*self.notes, *notes))
 
     def inputs(self, torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Arguments without data, and which of their axes are open."""
@@ -91,7 +91,7 @@ class Example:
                 return value
             sizes = known[id(value)].sizes
             shape = tuple(
-                self.given[sizes[axis]] if axis in sizes else int(size) for axis, size in enumerate(value.shape)
+                self.traced_sizes[sizes[axis]] if axis in sizes else int(size) for axis, size in enumerate(value.shape)
             )
             tensor = tensor_on_meta(torch, value, shape)
             if sizes:
@@ -102,12 +102,12 @@ class Example:
         opened = any(one.sizes for one in self.axes)
         return args, kwargs, shapes if opened else None
 
-    def found(self, exported: Any) -> Example:
+    def settled(self, exported: Any) -> Example:
         """What the export left open."""
         signature = exported.graph_signature
         nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
-        given = [nodes[spec.arg.name] for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
-        tensors = [node for node in given if hasattr(node.meta.get("val"), "shape")]
+        placeholders = [nodes[spec.arg.name] for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+        tensors = [node for node in placeholders if hasattr(node.meta.get("val"), "shape")]
         letters: dict[str, str] = {}
         fixed: set[str] = set()
         for one, node in zip(self.axes, tensors, strict=True):
@@ -119,16 +119,16 @@ class Example:
                     letters.setdefault(size.node.expr.name, name)
         limits = {letters[s.name]: _limits(r) for s, r in exported.range_constraints.items() if s.name in letters}
         open_names = set(letters.values())
-        sizes = {name: size if name in open_names else self.given[name] for name, size in self.sizes.items()}
+        sizes = {name: size if name in open_names else self.traced_sizes[name] for name, size in self.sizes.items()}
         notes = tuple(
             f"{name} is fixed at {sizes[name]}: the module takes no other" for name in sorted(fixed - open_names)
         )
         return replace(self, letters=letters, limits=limits, sizes=sizes, notes=(*self.notes, *notes))
 
 
-def _limits(found: Any) -> tuple[int, int | None]:
+def _limits(bounds: Any) -> tuple[int, int | None]:
     """Least and largest size; torch.export says 2 where it means any."""
-    lower, upper = int(found.lower), found.upper
+    lower, upper = int(bounds.lower), bounds.upper
     most = int(upper) if getattr(upper, "is_Integer", False) and int(upper) < 2**40 else None
     return (1 if lower <= 2 else lower), most
 
@@ -142,19 +142,19 @@ def examples_of(torch: Any, named: Mapping[str, Any], dynamic: Dynamic | None) -
     sizes: dict[str, int] = {}
     notes: list[str] = []
     for path, tensor in _tensors(torch, named):
-        asked = _checked(path, tensor, dynamic[path[0]]) if dynamic and path[0] in dynamic else None
-        found = _default(tensor) if asked is None and dynamic is None else (asked or {})
+        choice = _checked(path, tensor, dynamic[path[0]]) if dynamic and path[0] in dynamic else None
+        dynamic_axes = _default(tensor) if choice is None and dynamic is None else (choice or {})
         label = ".".join(path)
-        for axis, name in list(found.items()):
+        for axis, name in list(dynamic_axes.items()):
             size = int(tensor.shape[axis])
             if sizes.setdefault(name, size) != size:
-                if asked is not None:
+                if choice is not None:
                     raise SettingError(
                         f"dynamic: {name} of {label} is {size}, and {sizes[name]} elsewhere: give one size"
                     )
                 notes.append(f"axis {axis} of {label} is fixed at {size}: it is not the {name} of other inputs")
-                del found[axis]
-        axes.append(Axes(label, tensor, found))
+                del dynamic_axes[axis]
+        axes.append(Axes(label, tensor, dynamic_axes))
     return Example(tuple(axes), sizes, notes=tuple(notes))
 
 
@@ -177,13 +177,13 @@ def _default(tensor: Any) -> dict[int, str]:
     return sizes
 
 
-def _checked(path: Leaf, tensor: Any, given: Mapping[int, str]) -> dict[int, str]:
+def _checked(path: Leaf, tensor: Any, axes: Mapping[int, str]) -> dict[int, str]:
     where = f"dynamic of {'.'.join(path)}"
-    if not isinstance(given, Mapping):
-        raise SettingError(f"{where}: {shown(given)} is not a mapping of axes to sizes such as {{0: 'batch'}}")
-    for axis, name in given.items():
+    if not isinstance(axes, Mapping):
+        raise SettingError(f"{where}: {shown(axes)} is not a mapping of axes to sizes such as {{0: 'batch'}}")
+    for axis, name in axes.items():
         if isinstance(axis, bool) or not isinstance(axis, int) or not -len(tensor.shape) <= axis < len(tensor.shape):
             raise SettingError(f"{where}: {shown(axis)} is no axis of a tensor of {len(tensor.shape)} axes")
         if name not in EXTENTS:
             raise unknown(f"size in {where}", name, EXTENTS)
-    return {axis % len(tensor.shape): name for axis, name in given.items()}
+    return {axis % len(tensor.shape): name for axis, name in axes.items()}

@@ -50,10 +50,10 @@ class Capture:
             for spec in self.exported.graph_signature.output_specs
             if spec.kind.name == "USER_OUTPUT" and hasattr(spec.arg, "name")
         }
-        told = [name for node, name in outputs if node is None or node.name in wanted]
+        results = [name for node, name in outputs if node is None or node.name in wanted]
         steps = tuple(_named(self.steps))
         within = {path[:depth] for path in self._called for depth in range(1, len(path))}
-        return Program(self.weights, self.buffers, self.inputs, steps, tuple(told), frozenset(within - self._called))
+        return Program(self.weights, self.buffers, self.inputs, steps, tuple(results), frozenset(within - self._called))
 
     def _start(self, graph: Any) -> None:
         """Note weights, buffers, constants and inputs, which are the graph's placeholders."""
@@ -78,8 +78,8 @@ class Capture:
             elif kind == "USER_INPUT":
                 self.inputs[node.name] = Given(node.name, self._shape(value), dtype_name(value.dtype))
             else:
-                made = StepOutput(node.name, self._shape(value), dtype_name(value.dtype))
-                self.steps.append(Step("constant", (), node.name, {}, (made,), grad=False))
+                output = StepOutput(node.name, self._shape(value), dtype_name(value.dtype))
+                self.steps.append(Step("constant", (), node.name, {}, (output,), grad=False))
 
     def _walk(self, graph: Any, *, grad: bool) -> list[tuple[Any, str]]:
         """Note the steps of a graph; returns its outputs, each with its node and the name of its tensor."""
@@ -90,9 +90,9 @@ class Capture:
                 self.steps.append(Step("constant", (), node.name, {}, self._makes(node, node.meta["val"]), grad=False))
             elif node.op == "output":
                 return [
-                    (given, self._names[given][TENSOR])
-                    for given in _flat(node.args)
-                    if given in self._names and TENSOR in self._names[given]
+                    (result, self._names[result][TENSOR])
+                    for result in _flat(node.args)
+                    if result in self._names and TENSOR in self._names[result]
                 ]
         return []
 
@@ -139,8 +139,8 @@ class Capture:
             return ()
         unique = self._unique(node.name)
         self._names[node] = [{TENSOR: f"{unique}.{n}"} for n in range(len(value))]
-        found = [(f"{unique}.{n}", one) for n, one in enumerate(value) if hasattr(one, "shape")]
-        return tuple(StepOutput(name, self._shape(one), dtype_name(one.dtype)) for name, one in found)
+        outputs = [(f"{unique}.{n}", one) for n, one in enumerate(value) if hasattr(one, "shape")]
+        return tuple(StepOutput(name, self._shape(one), dtype_name(one.dtype)) for name, one in outputs)
 
     def _unique(self, name: str) -> str:
         """A name that no tensor has: nested graphs name theirs anew."""
@@ -159,7 +159,7 @@ class Capture:
                 self._names[placeholder] = self._names[operand]
         if name == "wrap_with_set_grad_enabled":
             grad = bool(node.args[0])
-        self._names[node] = [{TENSOR: made} for _, made in self._walk(inner, grad=grad)]
+        self._names[node] = [{TENSOR: output} for _, output in self._walk(inner, grad=grad)]
 
     def _compose(self, node: Any, grad: bool) -> None:
         """Steps of the operators that PyTorch composes one of (its CompositeImplicitAutograd)."""
@@ -168,51 +168,51 @@ class Capture:
         from torch.fx.experimental.proxy_tensor import make_fx
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        tensors = [given for given in node.all_input_nodes if hasattr(given.meta.get("val"), "shape")]
+        tensors = [operand for operand in node.all_input_nodes if hasattr(operand.meta.get("val"), "shape")]
 
-        followed: list[tuple[Any, bool]] = []
+        trace: list[tuple[Any, bool]] = []
 
         class Followed(TorchDispatchMode):  # parts of it may be without gradients
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                followed.append((function, torch.is_grad_enabled()))
+                trace.append((function, torch.is_grad_enabled()))
                 return function(*args, **(kwargs or {}))
 
-        def call(*given: Any) -> Any:
-            values = dict(zip(tensors, given, strict=True))
+        def call(*operand: Any) -> Any:
+            values = dict(zip(tensors, operand, strict=True))
             plain: Any = map_arg((node.args, node.kwargs), lambda n: values[n] if n in values else n.meta["val"])
             with Followed():
                 return node.target(*plain[0], **plain[1])
 
         with torch.enable_grad():
-            inner = make_fx(call, tracing_mode="fake")(*(given.meta["val"] for given in tensors))
-        calls = [made for made in inner.graph.nodes if hasattr(made.target, "_schema")]
-        for made in calls:  # some are called that leave no trace
-            place = next((n for n, (function, _) in enumerate(followed) if function == made.target), None)
+            inner = make_fx(call, tracing_mode="fake")(*(operand.meta["val"] for operand in tensors))
+        calls = [inner_node for inner_node in inner.graph.nodes if hasattr(inner_node.target, "_schema")]
+        for inner_node in calls:  # some are called that leave no trace
+            place = next((n for n, (function, _) in enumerate(trace) if function == inner_node.target), None)
             if place is not None:
-                made.meta["grad"] = followed[place][1]
-                del followed[: place + 1]
-        for made in inner.graph.nodes:
-            made.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
-            if made.op == "get_attr":
-                made.meta["val"] = getattr(inner, made.target)
+                inner_node.meta["grad"] = trace[place][1]
+                del trace[: place + 1]
+        for inner_node in inner.graph.nodes:
+            inner_node.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
+            if inner_node.op == "get_attr":
+                inner_node.meta["val"] = getattr(inner, inner_node.target)
         placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
-        for placeholder, given in zip(placeholders, tensors, strict=True):
-            assert isinstance(given, Node)
-            self._names[placeholder] = self._names[given]
-        made_names = [{TENSOR: name} for _, name in self._walk(inner, grad=grad)]
-        self._names[node] = made_names if isinstance(node.meta["val"], list | tuple) else made_names[0]
+        for placeholder, operand in zip(placeholders, tensors, strict=True):
+            assert isinstance(operand, Node)
+            self._names[placeholder] = self._names[operand]
+        outputs = [{TENSOR: name} for _, name in self._walk(inner, grad=grad)]
+        self._names[node] = outputs if isinstance(node.meta["val"], list | tuple) else outputs[0]
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Arguments by the names of the schema; those that are left out are None or their default."""
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for number, argument in enumerate(node.target._schema.arguments):
             if number < len(node.args):
-                given[argument.name] = self._encoded(node.args[number])
+                arguments[argument.name] = self._encoded(node.args[number])
             elif argument.name in node.kwargs:
-                given[argument.name] = self._encoded(node.kwargs[argument.name])
+                arguments[argument.name] = self._encoded(node.kwargs[argument.name])
             elif argument.has_default_value() and argument.default_value is not None:
-                given[argument.name] = self._encoded(argument.default_value)
-        return {name: value for name, value in given.items() if value is not None and name not in _BESIDE}
+                arguments[argument.name] = self._encoded(argument.default_value)
+        return {name: value for name, value in arguments.items() if value is not None and name not in _COSTLESS}
 
     def _encoded(self, value: Any) -> Any:
         if isinstance(value, bool | int | float | str) or value is None:
@@ -280,7 +280,7 @@ _OPERATIONS = {
     "Min": "min",
 }
 
-_BESIDE = frozenset({"dtype", "layout", "device", "pin_memory", "generator"})
+_COSTLESS = frozenset({"dtype", "layout", "device", "pin_memory", "generator"})
 """Arguments that no rule reads: what is made says its type."""
 
 

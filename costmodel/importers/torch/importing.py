@@ -40,9 +40,9 @@ def explained(error: Exception, module: str) -> SpecError:
     """The error to raise for one of torch.export's."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     where = _place(error)
-    if made := _OPERATOR.fullmatch(text):
+    if operator := _OPERATOR.fullmatch(text):
         return SpecError(
-            f"{module}: {made[1]} cannot be captured{where}: what sizes its results have depends on the data, or "
+            f"{module}: {operator[1]} cannot be captured{where}: what sizes its results have depends on the data, or "
             "PyTorch does not say: return what it reads, and take it outside of the module"
         )
     if "PackedSequence" in text:
@@ -61,7 +61,7 @@ def explained(error: Exception, module: str) -> SpecError:
 def _place(error: BaseException) -> str:
     """The innermost line of code that is not a library's: file, line, and what it says."""
     outside = os.sep + "torch" + os.sep  # PyTorch's own code, and this package's
-    found = ""
+    place = ""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
@@ -70,13 +70,13 @@ def _place(error: BaseException) -> str:
             path = frame.f_code.co_filename
             if outside not in path and not path.startswith("<"):
                 code = linecache.getline(path, line).strip()
-                found = f" at {os.path.basename(path)}:{line} in {frame.f_code.co_name}" + (
+                place = f" at {os.path.basename(path)}:{line} in {frame.f_code.co_name}" + (
                     f" ({code[:80]})" if code else ""
                 )
         cause = cause.__cause__ or cause.__context__
-        if found and cause is not None and not cause.__traceback__:
+        if place and cause is not None and not cause.__traceback__:
             break
-    return found
+    return place
 
 
 def from_torch(
@@ -204,9 +204,9 @@ def _more_open(attempt: Callable[[], Captured], fallback: Captured, time_limit: 
         with stopped_after(time_limit):
             return attempt()
     except OutOfTimeError:
-        capture, found = fallback
+        capture, example = fallback
         late = f"leaving it open takes more than {time_limit:g} s (time_limit)"
-        return capture, replace(found, notes=tuple(note.replace(NO_GRAPH, late) for note in found.notes))
+        return capture, replace(example, notes=tuple(note.replace(NO_GRAPH, late) for note in example.notes))
     except Exception:  # the module's own code, or what torch.export cannot know
         return fallback
 
@@ -220,17 +220,17 @@ def _attempt(
     open_sizes: frozenset[str],
 ) -> Captured:
     """An export with these sizes open."""
-    tried = example.opened(open_sizes)
-    given_args, given_kwargs, shapes = tried.inputs(torch, args, kwargs)
+    opened = example.opened(open_sizes)
+    given_args, given_kwargs, shapes = opened.inputs(torch, args, kwargs)
     taken: list[str] = []
     examples = [one.tensor for one in example.axes]
     with _said(type(module).__name__, open_sizes), _quiet(), torch.device("meta"), assumed(torch, examples, taken):
         exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
-    found = tried.found(exported)
-    found = replace(found, notes=(*found.notes, *taken))
-    capture = partial(_captured, exported, module, found)
+    settled = opened.settled(exported)
+    settled = replace(settled, notes=(*settled.notes, *taken))
+    capture = partial(_captured, exported, module, settled)
     capture()
-    return capture, found
+    return capture, settled
 
 
 @contextmanager
@@ -270,10 +270,10 @@ def stopped_after(seconds: float) -> Iterator[None]:
         done.set()
 
 
-def _captured(exported: Any, module: Any, found: Example, composed: Collection[str] = frozenset()) -> Program:
+def _captured(exported: Any, module: Any, example: Example, composed: Collection[str] = frozenset()) -> Program:
     """The program; `composed`: see `Capture`."""
     with _quiet():
-        return Capture(exported, module, found.letters, composed)()
+        return Capture(exported, module, example.letters, composed)()
 
 
 @contextmanager
@@ -293,10 +293,10 @@ def _without_rule(model: Imported) -> dict[str, str]:
     """Operators that have no rule, or are called as no rule knows: what is wrong with each but the lack of a rule."""
     rules = load_rules()
     missing = {step.op: "" for step in model.program.steps if step.op not in rules}
-    asked = Settings(batch=model.example.get("batch", 1))
+    settings = Settings(batch=model.example.get("batch", 1))
     while True:
         try:
-            trace(model.model_copy(update={"unknown": tuple(missing)}), asked)
+            trace(model.model_copy(update={"unknown": tuple(missing)}), settings)
         except NoRuleError as error:
             if error.op in missing:
                 raise
@@ -308,9 +308,9 @@ def _without_rule(model: Imported) -> dict[str, str]:
 def _refuse_numbers(title: str, program: Program, module: Any) -> None:
     """Raise SpecError if a weight, a buffer or an input is of numbers whose bytes and FLOPs are others."""
     weights = {f"weight {name}": dtype_name(weight.dtype) for name, weight in module.named_parameters()}
-    given = {f"buffer {buffer.path}": buffer.dtype for buffer in program.buffers.values()}
-    given |= {f"input {each.path}": each.dtype for each in program.inputs.values()}
-    for what, dtype in (weights | given).items():
+    others = {f"buffer {buffer.path}": buffer.dtype for buffer in program.buffers.values()}
+    others |= {f"input {each.path}": each.dtype for each in program.inputs.values()}
+    for what, dtype in (weights | others).items():
         if dtype not in (FLOATS if what in weights else NUMBERS):
             advice = (
                 "make it of real ones, such as by torch.view_as_real"
@@ -322,8 +322,8 @@ def _refuse_numbers(title: str, program: Program, module: Any) -> None:
 
 def _without_numbers(program: Program) -> dict[str, str]:
     """Operators that somewhere make numbers for which there are no rules, with what they make."""
-    made = {step.op: made.dtype for step in program.steps for made in step.makes if made.dtype not in NUMBERS}
-    return {op: f"it makes {_kind(dtype)}" for op, dtype in made.items()}
+    types = {step.op: each.dtype for step in program.steps for each in step.makes if each.dtype not in NUMBERS}
+    return {op: f"it makes {_kind(dtype)}" for op, dtype in types.items()}
 
 
 def _kind(dtype: str) -> str:
@@ -333,8 +333,8 @@ def _kind(dtype: str) -> str:
 def _listed(missing: dict[str, str], program: Program) -> str:
     """Operators by name and count, with their share of the tensors that are made."""
     count = Counter(step.op for step in program.steps if step.op in missing)
-    made = sum(len(step.makes) for step in program.steps if step.op in missing)
-    share = made / max(sum(len(step.makes) for step in program.steps), 1)
+    tensors = sum(len(step.makes) for step in program.steps if step.op in missing)
+    share = tensors / max(sum(len(step.makes) for step in program.steps), 1)
     why = {op: f" ({reason})" if reason else "" for op, reason in missing.items()}
     names = ", ".join(f"{op} ×{times}{why[op]}" for op, times in count.most_common())
     plural = "s have" if len(missing) > 1 else " has"

@@ -40,7 +40,7 @@ class Interpreter:
         self.rules = load_rules()
         self.narrow: dict[Storage, Tensor] = {}
         self.read = {*program.outputs, *(n for s in program.steps for n in tensors_in(list(s.args.values())))}
-        self._made: dict[str, Tensor] = {}
+        self._tensors: dict[str, Tensor] = {}
         self._weights: dict[str, Tensor] = {}
         self._held: set[str] = set()
         self._taken: set[str] = set()
@@ -49,9 +49,9 @@ class Interpreter:
 
     def __call__(self) -> list[Tensor]:
         """Run all steps; returns the outputs."""
-        for name, given in self.program.inputs.items():
-            role, dtype = role_of(given.dtype), EXACT.get(given.dtype)
-            self._made[name] = self.tape.input(self.shape(given.shape), role, given.path, dtype)
+        for name, each in self.program.inputs.items():
+            role, dtype = role_of(each.dtype), EXACT.get(each.dtype)
+            self._tensors[name] = self.tape.input(self.shape(each.shape), role, each.path, dtype)
         with ExitStack() as stack:
             stack.callback(self._enter, ())
             for item in self.items:
@@ -69,18 +69,18 @@ class Interpreter:
 
     def tensor(self, name: str) -> Tensor:
         """A tensor by name; a weight as a layer that holds it, a buffer once it is first read."""
-        if name in self._made:
-            return self._made[name]
+        if name in self._tensors:
+            return self._tensors[name]
         if name in self.program.weights:
-            made = self._parameter(name)
+            tensor = self._parameter(name)
         elif name not in self.program.buffers:
             raise SpecError(f"{name}: no rule makes this result of an operator that makes several")
         else:
-            given = self.program.buffers[name]
-            role, dtype = role_of(given.dtype), EXACT.get(given.dtype)
-            made = self.tape.buffer(self.shape(given.shape), role, given.path, dtype)
-        self._made[name] = made
-        return made
+            buffer = self.program.buffers[name]
+            role, dtype = role_of(buffer.dtype), EXACT.get(buffer.dtype)
+            tensor = self.tape.buffer(self.shape(buffer.shape), role, buffer.path, dtype)
+        self._tensors[name] = tensor
+        return tensor
 
     def weight(self, name: str, part: str = "") -> Tensor:
         """A tensor by name; a weight by itself, to be held by the layer that reads it, which `part` is if given."""
@@ -97,7 +97,7 @@ class Interpreter:
         """Leave out a buffer that a layer has of its own, and its module's count of batches; True if one had it."""
         before = name in self._taken
         count = f"{self.program.buffers[name].path.rpartition('.')[0]}.num_batches_tracked".removeprefix(".")
-        self._taken.update({name}, (other for other, given in self.program.buffers.items() if given.path == count))
+        self._taken.update({name}, (other for other, buffer in self.program.buffers.items() if buffer.path == count))
         return before
 
     def _parameter(self, name: str) -> Tensor:
@@ -105,9 +105,9 @@ class Interpreter:
         label = path.removeprefix(f"{here}.") if here else path
         weight = self.weight(name, label)
         grad, self.tape.grad = self.tape.grad, True
-        made = self.tape.record(Parameter(weight.shape), (), label, {"weight": weight})
+        tensor = self.tape.record(Parameter(weight.shape), (), label, {"weight": weight})
         self.tape.grad = grad
-        return made
+        return tensor
 
     def _rest(self) -> None:
         """Weights and buffers that nothing read."""
@@ -133,43 +133,43 @@ class Interpreter:
             scope.__enter__()
             self._open.append((name, scope))
 
-    def _blocks(self, found: Loop) -> None:
+    def _blocks(self, loop: Loop) -> None:
         """Equal blocks: traced once, unless gradients go from them to what they share, or one is asked for by name."""
-        if self._told_apart(found) or any(self.tensor(name).requires_grad for name in found.outer):
-            for step in (step for block in found.blocks for step in block):
+        if self._differs(loop) or any(self.tensor(name).requires_grad for name in loop.outer):
+            for step in (step for block in loop.blocks for step in block):
                 self._enter(step.path)
                 self._step(step)
             return
-        self._enter(found.scope)
-        traced = iter(range(len(found.blocks)))
+        self._enter(loop.scope)
+        traced = iter(range(len(loop.blocks)))
         outside, self._open = self._open, []
 
         def body(x: Tensor) -> Tensor:
             number = next(traced)
-            self._made[found.entries[number]] = x
-            for step in found.blocks[number]:
-                self._enter(step.path[found.depth :], step.path[: found.depth])
+            self._tensors[loop.entries[number]] = x
+            for step in loop.blocks[number]:
+                self._enter(step.path[loop.depth :], step.path[: loop.depth])
                 self._step(step)
             self._enter(())
-            return self._made[found.exits[number]]
+            return self._tensors[loop.exits[number]]
 
-        x = self.tensor(found.entries[0])
-        modules = [block[0].path[found.depth - 1] for block in found.blocks]
-        y = self.tape.repeat(len(found.blocks), body, x, found.label, numbers=lambda n: _numbers(modules[n:]))
+        x = self.tensor(loop.entries[0])
+        modules = [block[0].path[loop.depth - 1] for block in loop.blocks]
+        y = self.tape.repeat(len(loop.blocks), body, x, loop.label, numbers=lambda n: _numbers(modules[n:]))
         self._open = outside
-        self._made[found.entries[0]] = x  # which others may read too
-        self._made[found.exits[-1]] = y
-        for own in found.own:
+        self._tensors[loop.entries[0]] = x  # which others may read too
+        self._tensors[loop.exits[-1]] = y
+        for own in loop.own:
             self._held.update(own)
             for name in own & self.program.buffers.keys():
                 self.taken(name)
 
-    def _told_apart(self, found: Loop) -> bool:
+    def _differs(self, loop: Loop) -> bool:
         """Whether a part that is asked for by name is in some of equal blocks only. Raises SettingError."""
         if not (names := sorted(self.tape.part_names)):
             return False
         blocks = []
-        for steps, own in zip(found.blocks, found.own, strict=True):
+        for steps, own in zip(loop.blocks, loop.own, strict=True):
             weights = sorted(self.program.weights[name].path for name in own if name in self.program.weights)
             blocks.append([*(".".join((*step.path, step.name)) for step in steps), *weights])
         for name in names:
@@ -188,44 +188,43 @@ class Interpreter:
         op = OpCall(self, step)
         if step.op not in self.rules and step.op not in self.left_out:
             raise unknown("operator", step.op, self.rules)
-        if step.op not in self.left_out and (others := {made.dtype for made in step.makes} - NUMBERS):
+        if step.op not in self.left_out and (others := {output.dtype for output in step.makes} - NUMBERS):
             raise op.fail(f"makes numbers of the data type {shown(min(others))}")
         try:
-            made = self._unknown(op) if step.op in self.left_out else self.rules[step.op](op)
+            tensors = self._unknown(op) if step.op in self.left_out else self.rules[step.op](op)
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise op.fail(f"is called as its rule does not expect ({type(error).__name__}: {error})") from None
-        for tensor, told in zip(made if isinstance(made, list) else [made], step.makes, strict=False):
-            self._check(step, tensor, self.shape(told.shape))
+        for tensor, output in zip(tensors if isinstance(tensors, list) else [tensors], step.makes, strict=False):
+            self._check(step, tensor, self.shape(output.shape))
             if tensor.storage.role == "index":
-                tensor.storage.dtype = EXACT.get(told.dtype, tensor.storage.dtype)
+                tensor.storage.dtype = EXACT.get(output.dtype, tensor.storage.dtype)
             if tensor.requires_grad and not step.grad:
                 tensor = tensor.view(tensor.shape, tensor.strides)
                 tensor.requires_grad = False
-            self._made[told.name] = tensor
+            self._tensors[output.name] = tensor
         if step.changes is not None and step.grad:
-            self._made[step.changes] = self._made[step.makes[0].name]
-        elif step.changes is not None and step.changes in self._made:  # a change without gradients hides from autograd
-            self._made[step.makes[0].name] = self._made[step.changes]
+            self._tensors[step.changes] = self._tensors[step.makes[0].name]
+        elif step.changes in self._tensors:  # a change without gradients hides from autograd
+            self._tensors[step.makes[0].name] = self._tensors[step.changes]
 
     def _unknown(self, op: OpCall) -> list[Tensor]:
         step = op.step
         inputs = [self.tensor(name) for name in tensors_in(list(step.args.values()))]
-        roles = [role_of(told.dtype) if told.dtype in NUMBERS else "index" for told in step.makes]
+        roles = [role_of(output.dtype) if output.dtype in NUMBERS else "index" for output in step.makes]
         return [
-            op.layer(Unknown(step.op, self.shape(told.shape), role), *inputs)
-            for told, role in zip(step.makes, roles, strict=True)
+            op.layer(Unknown(step.op, self.shape(output.shape), role), *inputs)
+            for output, role in zip(step.makes, roles, strict=True)
         ]
 
     def _check(self, step: Step, tensor: Tensor, shape: Shape) -> None:
         """A rule makes what the operator made."""
-        found = tuple(map(peek, tensor.shape))
-        told = tuple(map(peek, shape))
-        if found != told:
+        by_rule, by_operator = (tuple(map(peek, sizes)) for sizes in (tensor.shape, shape))
+        if by_rule != by_operator:
             where = ".".join((*step.path, step.name))
             raise SpecError(
-                f"{where}: {step.op} makes {show_shape(told)} and not {show_shape(found)} as its rule has it"
+                f"{where}: {step.op} makes {show_shape(by_operator)} and not {show_shape(by_rule)} as its rule has it"
             )
 
 

@@ -76,7 +76,7 @@ class Imported(Architecture):
     @property
     def open(self) -> set[str]:
         """Sizes that a question may give; all others are those of the example inputs."""
-        return set().union(*(extents_in(tree) for given in self.program.inputs.values() for tree in given.shape))
+        return set().union(*(extents_in(tree) for each in self.program.inputs.values() for tree in each.shape))
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """Sizes of a batch; those of the example inputs where the question gives none."""
@@ -95,24 +95,24 @@ class Imported(Architecture):
 
     def _size(self, name: str, size: int | None) -> int | None:
         example = self.example.get(name)
-        shown = "image" if name in ("height", "width") else name
+        setting = "image" if name in ("height", "width") else name
         if size is None:
             return example
         if name not in self.open:
             if example is None and name == "batch" and size == 1:
                 return None
             if example is None:
-                raise SettingError(f"{shown}={int(size)} does not apply to {self.title!r}: no input has such a size")
+                raise SettingError(f"{setting}={int(size)} does not apply to {self.title!r}: no input has such a size")
             if size != example:
                 raise SettingError(
-                    f"{shown}={int(size)} is not what {self.title!r} was exported for, where it is fixed: "
-                    f"use {shown}={example}"
+                    f"{setting}={int(size)} is not what {self.title!r} was exported for, where it is fixed: "
+                    f"use {setting}={example}"
                 )
             return size
         least, most = self.limits.get(name, (1, None))
         if size < least or (most is not None and size > most):
             bounds = f"at least {least}" if size < least else f"at most {most}"
-            raise SettingError(f"{shown}={int(size)} is beyond what {self.title!r} takes: use {bounds}")
+            raise SettingError(f"{setting}={int(size)} is beyond what {self.title!r} takes: use {bounds}")
         return size
 
     def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:

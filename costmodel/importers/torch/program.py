@@ -118,7 +118,7 @@ class Program(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, which `program_of` reads."""
-        steps = [{**step._asdict(), "makes": [made._asdict() for made in step.makes]} for step in self.steps]
+        steps = [{**step._asdict(), "makes": [output._asdict() for output in step.makes]} for step in self.steps]
         named = {part: {name: item._asdict() for name, item in getattr(self, part).items()} for part in _NAMED}
         lists = [list(path) for path in sorted(self.lists)]
         return {**named, "steps": steps, "outputs": list(self.outputs), "lists": lists}
@@ -134,7 +134,7 @@ def program_of(data: Any) -> Program:
     try:
         named = {part: {name: _read(kind, item) for name, item in data[part].items()} for part, kind in _NAMED.items()}
         steps = [
-            _read(Step, {**step, "makes": tuple(_read(StepOutput, made) for made in step["makes"])})
+            _read(Step, {**step, "makes": tuple(_read(StepOutput, output) for output in step["makes"])})
             for step in data["steps"]
         ]
         lists = frozenset(map(tuple, data.get("lists", ())))
@@ -146,7 +146,7 @@ def program_of(data: Any) -> Program:
 
 
 def _made(steps: list[Any]) -> Iterator[StepOutput]:
-    return (made for step in steps for made in step.makes)
+    return (output for step in steps for output in step.makes)
 
 
 def _check_shape(shape: Any) -> None:
