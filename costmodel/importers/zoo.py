@@ -18,9 +18,9 @@ from costmodel.architectures.base import Architecture
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_count
-from costmodel.documents.files import SPECS, is_path, shown_path
+from costmodel.documents.files import SPECS, is_path, shown_path, text_of
 from costmodel.errors import SettingError, SpecError, shown, unknown
-from costmodel.importers.files import read
+from costmodel.importers.files import build, read
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.settings import Settings
 
@@ -165,16 +165,41 @@ def _ready(name: str) -> Architecture:
     raise unknown("model", name, known.values())
 
 
+READY: Final = os.path.join(SPECS, "ready.json")
+"""The fields of all ready models, a line for each: read sooner than YAML, and written from it by `write_ready`."""
+
+
 @cache
 def _spec(name: str) -> Architecture:
-    return read(os.path.join(SPECS, f"{name}.yaml"))
+    import json
+
+    (line,) = re.findall(f'^"{re.escape(name)}": (.*?),?$', _ready_text(), re.MULTILINE)
+    return build(json.loads(line), "")
 
 
 @cache
 def _names() -> dict[str, str]:
     """Names by their plain form."""
+    return {plain(name): name for name in re.findall('^"([^"]+)": ', _ready_text(), re.MULTILINE)}
+
+
+@cache
+def _ready_text() -> str:
+    with open(READY, encoding="utf-8") as file:
+        return file.read()
+
+
+def write_ready() -> None:
+    """Write `READY` from the specs, as ``python -m costmodel.importers.zoo`` does. Raises SpecError."""
+    import json
+
+    from costmodel.documents.document import parse
+
     names = sorted(name.removesuffix(".yaml") for name in os.listdir(SPECS) if name.endswith(".yaml"))
-    return {plain(name): name for name in names}
+    paths = {name: os.path.join(SPECS, f"{name}.yaml") for name in names}
+    lines = [f"{json.dumps(name)}: {json.dumps(parse(text_of(p, p), p).data)}" for name, p in paths.items()]
+    with open(READY, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def _from_path(path: str | os.PathLike[str]) -> Architecture:
@@ -270,3 +295,7 @@ def released_name(name: str) -> str:
 def untuned(name: str) -> str:
     """A released name without the words of tuned releases; without the recipe too, as in ``resnet50.a1-in1k``."""
     return re.sub(TUNED, "", re.sub(r"\.[a-z]\w*-in1k$", "", name))
+
+
+if __name__ == "__main__":
+    write_ready()

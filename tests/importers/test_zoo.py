@@ -1,5 +1,6 @@
 """The ready models are what the literature says they are."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import costmodel as cm
 from costmodel.documents.files import SPECS
 from costmodel.errors import UnknownNameError
+from costmodel.importers import zoo
 from costmodel.importers.files import build, describe
 from costmodel.importers.zoo import load
 from tests.command import error_of
@@ -342,6 +344,15 @@ def test_a_wrong_search_is_refused(asked: dict[str, object], said: str) -> None:
 def test_models_lists_every_spec_once() -> None:
     assert sorted(NAMES) == NAMES
     assert set(NAMES) == {path.stem for path in Path(SPECS).glob("*.yaml")}
+
+
+def test_what_is_read_of_ready_models_is_what_their_specs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else `python -m costmodel.importers.zoo` writes it anew."""
+    committed = Path(zoo.READY).read_text(encoding="utf-8")
+    monkeypatch.setattr(zoo, "READY", str(tmp_path / "ready.json"))
+    zoo.write_ready()
+    assert Path(zoo.READY).read_text(encoding="utf-8") == committed
+    assert list(json.loads(committed)) == sorted(path.stem for path in Path(SPECS).glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", ["gpt2-small", "GPT2-Small", "gpt2_small", "GPT2 small", "gpt2small"])
