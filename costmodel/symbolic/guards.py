@@ -25,7 +25,7 @@ from costmodel.symbolic.polynomial import (
     never_below,
     remainder,
 )
-from costmodel.symbolic.sizes import SymInt, peek
+from costmodel.symbolic.sizes import OPERATIONS, SymInt, peek
 
 Relation = Literal["zero", "positive", "value"]
 Leaf = TypeVar("Leaf")
@@ -117,26 +117,26 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
     def __format__(self, spec: str) -> str:
         return format(self.value, spec)
 
-    def _made(self, value: int, expression: Polynomial) -> _SymInt:
+    def _with(self, value: int, expression: Polynomial) -> _SymInt:
         return _SymInt(value, expression, self.decisions)
 
     def __neg__(self) -> _SymInt:
-        return self._made(-self.value, -self.expression)
+        return self._with(-self.value, -self.expression)
 
     def __pos__(self) -> _SymInt:
         return self
 
     def __floordiv__(self, other: int) -> _SymInt:
-        return self._made(self.value // peek(other), _floor(self.expression, expression(other)))
+        return self._with(self.value // peek(other), _floor(self.expression, expression(other)))
 
     def __rfloordiv__(self, other: int) -> _SymInt:
-        return self._made(peek(other) // self.value, _floor(expression(other), self.expression))
+        return self._with(peek(other) // self.value, _floor(expression(other), self.expression))
 
     def __mod__(self, other: int) -> _SymInt:
-        return self._made(self.value % peek(other), remainder(self.expression, expression(other)))
+        return self.applied("mod", (self, other))
 
     def __rmod__(self, other: int) -> _SymInt:
-        return self._made(peek(other) % self.value, remainder(expression(other), self.expression))
+        return self.applied("mod", (other, self))
 
     def __divmod__(self, other: int) -> tuple[_SymInt, _SymInt]:
         return self // other, self % other
@@ -185,26 +185,9 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
         """The value; notes that it is this."""
         return self.value if self.decisions is None else self.decisions.note("value", self.expression, self.value)
 
-    def exact_div(self, divisor: int, *, reflected: bool = False) -> _SymInt:
-        """See `sizes.exact_div`."""
-        n, d = (divisor, self) if reflected else (self, divisor)
-        if peek(n) % peek(d):
-            raise ArithmeticError(f"{n} is not a multiple of {d}")
-        return self._made(peek(n) // peek(d), exact_quotient(expression(n), expression(d)))
-
-    def ceil_div(self, divisor: int, *, reflected: bool = False) -> _SymInt:
-        """See `sizes.ceil_div`."""
-        n, d = (divisor, self) if reflected else (self, divisor)
-        return self._made(-(-peek(n) // peek(d)), ceil_quotient(expression(n), expression(d)))
-
-    def extreme(self, op: Literal["min", "max"], other: int) -> _SymInt:
-        """See `sizes.minimum` and `sizes.maximum`."""
-        pick = min if op == "min" else max
-        return self._made(pick(self.value, peek(other)), extreme(op, (self.expression, expression(other))))
-
-    def largest(self, sizes: Sequence[int]) -> _SymInt:
-        """See `sizes.largest`."""
-        return self._made(max(map(peek, sizes)), extreme("max", map(expression, sizes)))
+    def applied(self, op: str, sizes: Sequence[int]) -> _SymInt:
+        """See `SymInt`."""
+        return self._with(OPERATIONS[op](*map(peek, sizes)), _FORMULAS[op](*map(expression, sizes)))
 
     def undominated(self, sizes: Sequence[int]) -> list[int]:
         """See `sizes.undominated`. Only what is larger here can be larger everywhere."""
@@ -293,6 +276,15 @@ def _floor(n: Polynomial, d: Polynomial) -> Polynomial:
     return ceil_quotient(n - d + 1, d) if found is None else found
 
 
+_FORMULAS: dict[str, Callable[..., Polynomial]] = {
+    "ceil": ceil_quotient,
+    "quotient": exact_quotient,
+    "mod": remainder,
+    "min": lambda *candidates: extreme("min", candidates),
+    "max": lambda *candidates: extreme("max", candidates),
+}
+
+
 def symint(name: str, value: int) -> SymInt:
     """A size by name, whose decisions are not written down: formulas made of it hold here."""
     return _SymInt(value, Polynomial.letter(name), None)
@@ -315,12 +307,12 @@ def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Call
     def forward(self: _SymInt, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._made(op(self.value, peek(other)), op(self.expression, expression(other)))
+        return self._with(op(self.value, peek(other)), op(self.expression, expression(other)))
 
     def reflected(self: _SymInt, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._made(op(peek(other), self.value), op(expression(other), self.expression))
+        return self._with(op(peek(other), self.value), op(expression(other), self.expression))
 
     return forward, reflected
 

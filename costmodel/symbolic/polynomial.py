@@ -12,6 +12,8 @@ from math import gcd
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+from costmodel.symbolic.sizes import OPERATIONS
+
 Op = Literal["letter", "ceil", "quotient", "mod", "min", "max"]
 Monomial = tuple[tuple["Atom", int], ...]
 Range = tuple[int, int]
@@ -74,14 +76,6 @@ class Atom:
 
 
 _ATOMS: WeakValueDictionary[str, Atom] = WeakValueDictionary()
-OPERATIONS: dict[str, Any] = {
-    "ceil": lambda n, d: -(-n // d),
-    "quotient": lambda n, d: n // d,
-    "mod": lambda n, d: n % d,
-    "min": min,
-    "max": max,
-}
-"""What each operation works out."""
 
 
 class Polynomial:

@@ -7,7 +7,8 @@ from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.symbolic.polynomial import OPERATIONS, Atom, Polynomial, arguments
+from costmodel.symbolic.polynomial import Atom, Polynomial, arguments
+from costmodel.symbolic.sizes import OPERATIONS
 
 if TYPE_CHECKING:
     import sympy

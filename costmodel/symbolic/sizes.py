@@ -7,8 +7,8 @@ branches. Plain ints stay plain ints.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 LARGEST_SIZE = 2**40
 """Sizes above this are refused: no tensor of that extent exists, and a typing slip does."""
@@ -28,20 +28,8 @@ class SymInt(int):
         """The value; noted as what it is, where decisions are."""
         raise NotImplementedError
 
-    def exact_div(self, divisor: int, *, reflected: bool = False) -> SymInt:
-        """`self / divisor`, or the other way round if reflected; see the function."""
-        raise NotImplementedError
-
-    def ceil_div(self, divisor: int, *, reflected: bool = False) -> SymInt:
-        """`self / divisor` rounded up, or the other way round if reflected."""
-        raise NotImplementedError
-
-    def extreme(self, op: Literal["min", "max"], other: int) -> SymInt:
-        """The smaller or the larger of two."""
-        raise NotImplementedError
-
-    def largest(self, sizes: Sequence[int]) -> SymInt:
-        """The largest of several, of which this is one."""
+    def applied(self, op: str, sizes: Sequence[int]) -> SymInt:
+        """What an operation of `OPERATIONS` makes of sizes, of which this is one."""
         raise NotImplementedError
 
     def undominated(self, sizes: Sequence[int]) -> list[int]:
@@ -59,28 +47,36 @@ def product(sizes: Iterable[int]) -> int:
     return math.prod(sizes)
 
 
+OPERATIONS: dict[str, Callable[..., int]] = {
+    "ceil": lambda n, d: -(-n // d),
+    "quotient": lambda n, d: n // d,
+    "mod": lambda n, d: n % d,
+    "min": lambda *sizes: min(sizes),
+    "max": lambda *sizes: max(sizes),
+}
+"""What each operation beside sums and products works out. ceil: n/d rounded up. quotient: n/d where d divides n."""
+
+
+def _apply(op: str, sizes: Sequence[int]) -> int:
+    for size in sizes:
+        if type(size) is not int and isinstance(size, SymInt):
+            return size.applied(op, sizes)
+    return OPERATIONS[op](*sizes)
+
+
 def exact_div(size: int, divisor: int) -> int:
     """`size / divisor` where the caller knows that it divides.
 
     Raises ArithmeticError if it does not: a check is missing above.
     """
-    if isinstance(size, SymInt):
-        return size.exact_div(divisor)
-    if isinstance(divisor, SymInt):
-        return divisor.exact_div(size, reflected=True)
-    quotient, rest = divmod(size, divisor)
-    if rest:
+    if peek(size) % peek(divisor):
         raise ArithmeticError(f"{size} is not a multiple of {divisor}")
-    return quotient
+    return _apply("quotient", (size, divisor))
 
 
 def ceil_div(size: int, divisor: int) -> int:
     """`size / divisor`, rounded up."""
-    if isinstance(size, SymInt):
-        return size.ceil_div(divisor)
-    if isinstance(divisor, SymInt):
-        return divisor.ceil_div(size, reflected=True)
-    return -(-size // divisor)
+    return _apply("ceil", (size, divisor))
 
 
 def ceil_root(size: int) -> int:
@@ -95,22 +91,17 @@ def ceil_root(size: int) -> int:
 
 def minimum(a: int, b: int) -> int:
     """The smaller of two sizes."""
-    if isinstance(a, SymInt):
-        return a.extreme("min", b)
-    return b.extreme("min", a) if isinstance(b, SymInt) else min(a, b)
+    return _apply("min", (a, b))
 
 
 def maximum(a: int, b: int) -> int:
     """The larger of two sizes."""
-    if isinstance(a, SymInt):
-        return a.extreme("max", b)
-    return b.extreme("max", a) if isinstance(b, SymInt) else max(a, b)
+    return _apply("max", (a, b))
 
 
 def largest(sizes: Sequence[int]) -> int:
     """The largest of one or more sizes."""
-    letter = next((size for size in sizes if isinstance(size, SymInt)), None)
-    return max(sizes) if letter is None else letter.largest(sizes)
+    return _apply("max", sizes)
 
 
 def undominated(sizes: Sequence[int]) -> list[int]:
