@@ -66,14 +66,13 @@ class Calibration(Description):
 
 
 class MeasuredStep(NamedTuple):
-    """A step as it was measured. row: the text that says so. allow_tf32, channels_last: see `Prediction.on`."""
+    """A step as it was measured. row: the text that says so. how: allow_tf32, channels_last, as in `Prediction.on`."""
 
     row: str
     prediction: Costs
     stack: Stack
     seconds: float
-    allow_tf32: bool | None = None
-    channels_last: bool = False
+    how: dict[str, Any]
 
 
 def measured_step(row: str) -> MeasuredStep:
@@ -97,7 +96,7 @@ def measured_step(row: str) -> MeasuredStep:
         prediction = Costs.of(words[0], **settings)
     except CostModelError as error:
         raise SettingError(f"measured {shown(row)}: {error}") from None
-    return MeasuredStep(row, prediction, stack, _seconds(result, prediction, row), **how)
+    return MeasuredStep(row, prediction, stack, _seconds(result, prediction, row), how)
 
 
 def _truth(name: str, value: Any, row: str) -> bool:

@@ -160,8 +160,7 @@ def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], 
 
 
 def _time_of(step: MeasuredStep, machine: Machine | Calibration) -> Time:
-    how: dict[str, Any] = {"allow_tf32": step.allow_tf32, "channels_last": step.channels_last}
-    return time_on(step.prediction, machine, stack=step.stack, **how)
+    return time_on(step.prediction, machine, stack=step.stack, **step.how)
 
 
 def _one(times: Sequence[Time]) -> tuple[str]:

@@ -416,8 +416,7 @@ def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, flo
             step = measured_step(row)
         except CostModelError:
             continue
-        how: dict[str, Any] = {"allow_tf32": step.allow_tf32, "channels_last": step.channels_last}
-        anchors.append((Time(step.prediction, machine, step.stack, "calibrated", constants, **how), step.seconds))
+        anchors.append((Time(step.prediction, machine, step.stack, "calibrated", constants, **step.how), step.seconds))
     return anchors
 
 
