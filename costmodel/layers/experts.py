@@ -18,7 +18,6 @@ from costmodel.graph.tensor import (
     Workspace,
 )
 from costmodel.layers.base import (
-    KeepsNothing,
     Movement,
     OneKernel,
     Unary,
@@ -230,19 +229,17 @@ class ExpertLinear(WeightProduct):
 
 
 @layer
-class Total(KeepsNothing, OneKernel, Weightless):
+class Total(Movement):
     """Sum over the middle axis, (rows, n, d) → (rows, d): n − 1 additions each."""
 
     source = "torch.sum along axis 1 (Shazeer et al. 2017, eq. 1); dx = g, seen n times"
     in_lists = False
     input_axes = "rows, terms, features"
     sorts = "reduction", "pointwise"
+    shared = True
 
     def output(self, call: Call) -> Shape:
         return (call.x.shape[0], call.x.shape[2])
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, call.x.size - call.y.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, 0), shared=True)

@@ -152,8 +152,8 @@ class _Folding:
         if number + 1 >= len(stretches):
             return None
         (start, stop), (_, end) = stretches[number], stretches[number + 1]
-        output = [output.name for step in self.steps[start:stop] for output in step.makes]
-        used = [name for name in output if any(use >= stop for use in self.uses[name])]
+        names = [output.name for step in self.steps[start:stop] for output in step.makes]
+        used = [name for name in names if any(use >= stop for use in self.uses[name])]
         if len(used) != 1 or any(use >= end for use in self.uses[used[0]]):
             return None
         return used[0]
@@ -168,8 +168,8 @@ class _Folding:
 
     def _alone(self, block: _Block, name: str) -> bool:
         """Whether nothing after a block uses another of its tensors than this."""
-        output = (output.name for step in self.steps[block.start : block.stop] for output in step.makes)
-        return all(other == name or all(use < block.stop for use in self.uses[other]) for other in output)
+        names = (output.name for step in self.steps[block.start : block.stop] for output in step.makes)
+        return all(other == name or all(use < block.stop for use in self.uses[other]) for other in names)
 
     def _block(self, start: int, stop: int, entry: str, level: int) -> _Block:
         """A stretch in terms of its entry, its own weights and buffers, and what it makes."""
@@ -197,9 +197,9 @@ class _Folding:
         for step in self.steps[start:stop]:
             args = tuple((name, written(value)) for name, value in step.args.items())
             changes = None if step.changes is None else reference(step.changes)
-            output = tuple((repr(output.shape), output.dtype) for output in step.makes)
+            outputs = tuple((repr(output.shape), output.dtype) for output in step.makes)
             inner = step.path[level:]
-            signature.append((step.op, inner, step.name, args, output, changes, step.grad))
+            signature.append((step.op, inner, step.name, args, outputs, changes, step.grad))
             for made_here in step.makes:
                 local[made_here.name] = len(local)
         return _Block(start, stop, signature, frozenset(own), frozenset(outer))

@@ -96,43 +96,25 @@ def function(op: OpCall) -> Tensor:
     return y.view(y.shape) if name in ("tril", "triu") else y
 
 
-@rule("add")
-def add(op: OpCall) -> Tensor:
-    """A sum with a tensor, or with a number."""
-    return _with(op, lambda: Shift(op.constant("other")), Add())
+ARITHMETIC: dict[str, tuple[Callable[[OpCall], Unary], Elementwise]] = {
+    **dict.fromkeys(("sub", "subtract"), (lambda op: Shift(op.constant("other")), Subtract())),
+    **dict.fromkeys(("mul", "multiply"), (lambda op: Scale(op.constant("other")), Multiply())),
+    **dict.fromkeys(("div", "divide", "true_divide"), (lambda op: Scale(_inverse(op)), Divide())),
+    "add": (lambda op: Shift(op.constant("other")), Add()),
+    "rsub": (lambda op: Pointwise("neg"), Subtract()),
+}
+"""What an operation is with a number, and with a tensor."""
 
 
-@rule("sub", "subtract")
-def sub(op: OpCall) -> Tensor:
-    """A difference with a tensor, or with a number."""
-    return _with(op, lambda: Shift(op.constant("other")), Subtract())
-
-
-@rule("rsub")
-def rsub(op: OpCall) -> Tensor:
-    """The same the other way round."""
-    return _with(op, lambda: Pointwise("neg"), Subtract(), turned=True)
-
-
-@rule("mul", "multiply")
-def mul(op: OpCall) -> Tensor:
-    """A product with a tensor, or with a number."""
-    return _with(op, lambda: Scale(op.constant("other")), Multiply())
-
-
-@rule("div", "divide", "true_divide")
-def div(op: OpCall) -> Tensor:
-    """A quotient by a tensor, or by a number."""
-    return _with(op, lambda: Scale(_inverse(op)), Divide())
-
-
-def _with(op: OpCall, by_number: Callable[[], Unary], kind: Elementwise, *, turned: bool = False) -> Tensor:
-    """An operation with a number, or with a tensor, which comes first if `turned`."""
+@rule(*ARITHMETIC)
+def arithmetic(op: OpCall) -> Tensor:
+    """An operation with a number, or with a tensor, which comes first in `rsub`."""
+    by_number, kind = ARITHMETIC[op.step.op]
     x = op.tensor("self")
     if not op.is_tensor("other"):
-        return op.layer(by_number(), x) if op.role == "activation" else computed(op, x)
+        return op.layer(by_number(op), x) if op.role == "activation" else computed(op, x)
     other = op.tensor("other")
-    return _two(op, kind, *((other, x) if turned else (x, other)))
+    return _two(op, kind, *((other, x) if op.step.op == "rsub" else (x, other)))
 
 
 def _inverse(op: OpCall) -> float:
