@@ -15,7 +15,7 @@ from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import normed
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor, contiguous_strides, is_contiguous
-from costmodel.layers.activation import Relu, Tanh
+from costmodel.layers.activation import Tanh
 from costmodel.layers.arithmetic import Add, Clamp, Divide, LayerScale, Multiply, Scale, Shift, Subtract, Unread
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.function import Pointwise
@@ -162,14 +162,6 @@ class Streams:
             y = Linear(d, bias=False)(Multiply()(gate, own, name="gated"), name="project")
             others = Add()(rest, normed(self.model, y, "norm"), name="add")
             return Cat(x.shape)(head, others, name="streams")
-
-
-def largest(x: Tensor) -> Tensor:
-    """relu(x − mean − c·deviation) of each row (``Gemma3nTextMLP._gaussian_topk``), whatever number c is."""
-    shape = (*x.shape[:-1], 1)
-    mean = Reduce("mean", shape)(x, name="gate_mean")
-    deviation = Scale(1.0)(Reduce("std", shape)(x, name="gate_deviation"), name="deviations")
-    return Relu()(Subtract()(x, Add()(mean, deviation, name="cutoff"), name="above_cutoff"), name="largest")
 
 
 def _stream(x: Tensor, number: int) -> Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from costmodel.architectures.activations import activation
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.activation import Tanh
-from costmodel.layers.arithmetic import Clamp, Dropout, Multiply, Scale, Shift
+from costmodel.layers.activation import Relu, Tanh
+from costmodel.layers.arithmetic import Add, Clamp, Dropout, Multiply, Scale, Shift, Subtract
 from costmodel.layers.base import Layer
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Layernorm, Rmsnorm
@@ -80,10 +80,16 @@ def activated(model: TransformerSpec, x: Tensor, inner: Layer, *, sparse: bool =
         return Multiply()(Shift(OFFSET)(up), gated)
     if model.mlp == "gated":
         gate = inner(x, name="gate")
-        if sparse:
-            from costmodel.architectures.altup import largest
-
-            gate = largest(gate)
-        gate = act(gate)
+        gate = act(_largest(gate) if sparse else gate)
         return Multiply()(gate, inner(x, name="up"))
     return act(inner(x, name="up"))
+
+
+def _largest(x: Tensor) -> Tensor:
+    """relu(x − mean − c·deviation) of each row (``Gemma3nTextMLP._gaussian_topk``), whatever number c is."""
+    from costmodel.layers.reduction import Reduce  # few models need it
+
+    shape = (*x.shape[:-1], 1)
+    mean = Reduce("mean", shape)(x, name="gate_mean")
+    deviation = Scale(1.0)(Reduce("std", shape)(x, name="gate_deviation"), name="deviations")
+    return Relu()(Subtract()(x, Add()(mean, deviation, name="cutoff"), name="above_cutoff"), name="largest")
