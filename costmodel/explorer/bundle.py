@@ -82,12 +82,12 @@ def _leaf(leaf: Forms, formulas: Formulas) -> list[Any]:
         list(rows.values()),
         {
             optimizer: [
-                [found.get(quantity, -1) for quantity in QUANTITIES],
+                [numbers.get(quantity, -1) for quantity in QUANTITIES],
                 [others["standing", optimizer][line] for line in STANDING],
                 list(levels[optimizer].values()),
                 list(kernels.get(optimizer, {}).values()),
             ]
-            for (section, optimizer), found in others.items()
+            for (section, optimizer), numbers in others.items()
             if section == "quantity"
         },
     ]
@@ -102,10 +102,10 @@ class Distinct:
 
     def number(self, item: Any) -> int:
         """The number of an item that can be hashed."""
-        found = self._numbers.setdefault(item, len(self.items))
-        if found == len(self.items):
+        known = self._numbers.setdefault(item, len(self.items))
+        if known == len(self.items):
             self.items.append(item)
-        return found
+        return known
 
 
 class Bundle:
@@ -165,8 +165,8 @@ class Bundle:
         if isinstance(tree, int):
             return -1 - leaves[tree]
         condition, *after = tree
-        found = [self._node(each, conditions, leaves) if place % 2 else each for place, each in enumerate(after)]
-        return self.nodes.number((conditions[condition], *found))
+        branches = [self._node(each, conditions, leaves) if place % 2 else each for place, each in enumerate(after)]
+        return self.nodes.number((conditions[condition], *branches))
 
     def script(self) -> str:
         """The formulas as JavaScript; see `Formulas.script`."""

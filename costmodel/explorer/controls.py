@@ -68,14 +68,14 @@ class Controls(NamedTuple):
     def combinations(self) -> list[dict[str, Any]]:
         """Every choice of values but the optimizer's, which formulas have in common; an inference has no others."""
         choices = [choice for choice in self.choices if choice.name != "optimizer"]
-        found: list[dict[str, Any]] = []
+        distinct: list[dict[str, Any]] = []
         for values in product(*(choice.values for choice in choices)):
-            picked = dict(zip((choice.name for choice in choices), values, strict=True))
-            if self.mode(picked) != "train":
-                picked = {name: value for name, value in picked.items() if name not in OF_TRAINING}
-            if picked not in found:
-                found.append(picked)
-        return found
+            combination = dict(zip((choice.name for choice in choices), values, strict=True))
+            if self.mode(combination) != "train":
+                combination = {name: value for name, value in combination.items() if name not in OF_TRAINING}
+            if combination not in distinct:
+                distinct.append(combination)
+        return distinct
 
     def mode(self, picked: Mapping[str, Any]) -> str:
         """Of a combination: "train" or "inference"."""
@@ -87,9 +87,9 @@ class Controls(NamedTuple):
         return choice.labels[choice.values.index(value)]
 
 
-def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
+def controls_of(model: Architecture, question: Mapping[str, Any]) -> Controls:
     """What to offer, by what is asked of `explore`. Raises CostModelError."""
-    axes, settings, changed = read_axes(model, {name: _single(value) for name, value in asked.items()})
+    axes, settings, changed = read_axes(model, {name: _single(value) for name, value in question.items()})
     for axis in axes:
         if axis.name in SETTING_NAMES and axis.name not in applicable(model):
             predict(model, **{axis.name: axis.values[-1]})  # says why it does not apply
@@ -98,8 +98,8 @@ def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
     starts = {name: settings.pop(name) for name in STARTS if settings.get(name) is not None}
     predict(model, **starts, **settings)  # one that is wrong altogether is refused before the work
     choices = tuple(_choices(model, axes, settings))
-    given = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
-    controls = Controls(model, tuple(_sizes(model, settings, starts, given)), choices, settings)
+    listed = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
+    controls = Controls(model, tuple(_sizes(model, settings, starts, listed)), choices, settings)
     if (count := len(controls.combinations())) > MOST_COMBINATIONS:
         raise SettingError(
             f"{count:,} combinations of choices are too many for a page: offer at most {MOST_COMBINATIONS}, with fewer "
@@ -107,12 +107,12 @@ def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
         )
     controls = controls._replace(sizes=tuple(size for size in controls.sizes if _varies(controls, size)))
     each = _valued(controls)
-    kept = tuple(size for size in controls.sizes if size.name not in each or size.name in given)
-    fixed = {size.name: size.value for size in controls.sizes if size not in kept and size.name in SETTING_NAMES}
+    offered = tuple(size for size in controls.sizes if size.name not in each or size.name in listed)
+    constants = {size.name: size.value for size in controls.sizes if size not in offered and size.name in SETTING_NAMES}
     return controls._replace(
-        sizes=kept,
-        settings={**settings, **fixed},
-        fixed=tuple(size.name for size in controls.sizes if size not in kept),
+        sizes=offered,
+        settings={**settings, **constants},
+        fixed=tuple(size.name for size in controls.sizes if size not in offered),
     )
 
 
@@ -135,9 +135,9 @@ def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, A
         own["width"] = _widths(model)
     for name, values in own.items():
         _check_values(model, name, values)
-        said = model.field_named(name).description if name in model.field_names() else f"{name} of the first layer"
+        meaning = model.field_named(name).description if name in model.field_names() else f"{name} of the first layer"
         if len(values) > 1:
-            yield _choice(said or name, name, values)
+            yield _choice(meaning or name, name, values)
 
 
 def _check_values(model: Architecture, name: str, values: tuple[Any, ...]) -> None:
@@ -166,18 +166,18 @@ def _choice(meaning: str, name: str, values: tuple[Any, ...]) -> Choice:
 
 def _widths(model: Architecture) -> tuple[int, ...]:
     """Half, all and twice of the width that a network of listed layers has, as far as there is such a network."""
-    found: list[int] = []
+    widths: list[int] = []
     with suppress(CostModelError):
         own = model.size("width")
         for width in (own, own // 2, 2 * own):
             with suppress(CostModelError):
                 model.vary("width", width)
-                found.append(width)
-    return tuple(found)
+                widths.append(width)
+    return tuple(widths)
 
 
 def _sizes(
-    model: Architecture, settings: Mapping[str, Any], starts: dict[str, Any], given: Mapping[str, Sequence[int]]
+    model: Architecture, settings: Mapping[str, Any], starts: dict[str, Any], listed: Mapping[str, Sequence[int]]
 ) -> Iterator[Size]:
     shape = batch_shape(model, settings_of({**settings, "batch": BATCH, **starts}))
     own: dict[str, tuple[str, str, int]] = {"batch": ("B", "batch size", shape.batch)}
@@ -193,13 +193,13 @@ def _sizes(
     own |= {name: (d.symbol, d.meaning, d.value) for name, d in model.size_fields().items()}
     known = open_sizes(model)
     for name in ("accumulate", "loss_chunks"):
-        if name in given:
-            own[name] = (name, SETTINGS[name].text.removesuffix("."), min(given[name]))
+        if name in listed:
+            own[name] = (name, SETTINGS[name].text.removesuffix("."), min(listed[name]))
     for name, (symbol, meaning, value) in own.items():
         if name not in known:
             continue
-        stops = given.get(name) or _stops(model, name, value, shape)
-        if name in given and value not in stops:
+        stops = listed.get(name) or _stops(model, name, value, shape)
+        if name in listed and value not in stops:
             value = stops[0]
         yield Size(name, symbol, meaning, value, tuple(thinned(sorted({*stops, value}))))
 
@@ -258,9 +258,9 @@ def _valued(controls: Controls) -> frozenset[str]:
     """Sizes that formulas have no letter for, as it turns out, such as a number of blocks that differ."""
     forms = _forms(controls, ("flops.total", "memory.activations"))
     forms.at({size.name: size.value for size in controls.sizes})
-    node, found = forms.tree, frozenset[str]()
+    node, names = forms.tree, frozenset[str]()
     while isinstance(node, Branch):
         if node.condition.relation == "value":
-            found |= node.condition.of.letters
+            names |= node.condition.of.letters
         node = next(iter(node.after.values()))
-    return found
+    return names

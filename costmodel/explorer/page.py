@@ -151,11 +151,11 @@ def explore(
     bundles = [Bundle(_names(controls)) for controls in offered]
     refused: list[dict[str, str]] = [{} for _ in offered]
     results = (executor.map if executor else map)(_explored, (job for *_, job in jobs))
-    for done, ((number, key, _), found) in enumerate(zip(jobs, results, strict=True), 1):
-        if isinstance(found, Part):
-            bundles[number].add(key, found)
+    for done, ((number, key, _), part) in enumerate(zip(jobs, results, strict=True), 1):
+        if isinstance(part, Part):
+            bundles[number].add(key, part)
         else:
-            refused[number][key] = found
+            refused[number][key] = part
         if progress:
             progress(done, len(jobs))
     page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices, stack)

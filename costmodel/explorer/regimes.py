@@ -102,13 +102,13 @@ class PageForms(ClosedForms):
 
     def _look(self, points: Iterable[Mapping[str, int]]) -> None:
         """Trace at those points that are in no known regime."""
-        found = quiet = 0
+        new = quiet = 0
         for point in points:
             quiet += 1
             if self._unknown(point):
-                found, quiet = found + 1, 0
+                new, quiet = new + 1, 0
                 self._count(point, self.at(point))
-            if found > MOST_REGIMES or quiet > QUIET:
+            if new > MOST_REGIMES or quiet > QUIET:
                 break
 
     def _points(self, start: Mapping[str, int], draw: random.Random) -> Iterator[dict[str, int]]:
@@ -163,13 +163,13 @@ class PageForms(ClosedForms):
             if not forms and refusals > MOST_REFUSALS:
                 return False
             condition = node.condition
-            found = self.outcome(condition)
-            if found is None:
+            known_outcome = self.outcome(condition)
+            if known_outcome is None:
                 key = condition, tuple(point[letter] for letter in sorted(condition.of.letters))
                 if key not in self._outcomes:
                     self._outcomes[key] = condition.outcome(condition.of.value(point))
-                found = self._outcomes[key]
-            node = node.after.get(found)
+                known_outcome = self._outcomes[key]
+            node = node.after.get(known_outcome)
         return node is None
 
     def _count(self, point: Mapping[str, int], leaf: Leaf) -> None:
@@ -188,10 +188,10 @@ class PageForms(ClosedForms):
                 values[Key("row", column, number=number, place=(row.name, row.kind))] = getattr(row, column)
         settings = prediction.settings
         for optimizer in self.optimizers or (settings.optimizer,):
-            asked = prediction
+            other = prediction
             if optimizer != settings.optimizer:
-                asked = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.tape)
-            values |= _of_optimizer(asked, label_of(optimizer)) | self._of_kernels(asked, label_of(optimizer))
+                other = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.tape)
+            values |= _of_optimizer(other, label_of(optimizer)) | self._of_kernels(other, label_of(optimizer))
         return values
 
     def _of_kernels(self, prediction: Prediction, optimizer: str) -> dict[Hashable, int]:

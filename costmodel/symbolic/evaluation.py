@@ -59,15 +59,15 @@ class Contest:
 
     def terms(self, varying: tuple[bool, ...]) -> Terms:
         """The terms where these atoms vary."""
-        found = self._terms.get(varying)
-        if found is None:
+        known = self._terms.get(varying)
+        if known is None:
             distinct, joined = np.unique(self._powers[:, varying], axis=0, return_inverse=True)
             atoms = [atom for atom, varies in zip(self.atoms, varying, strict=True) if varies]
             monomials = [tuple((a, int(n)) for a, n in zip(atoms, row, strict=True) if n) for row in distinct]
             matrix = np.zeros((len(self._powers), len(distinct)), self._coefficients.dtype)
             matrix[np.arange(len(matrix)), joined.reshape(-1)] = 1
-            found = self._terms[varying] = Terms(matrix, distinct.astype(float), monomials)
-        return found
+            known = self._terms[varying] = Terms(matrix, distinct.astype(float), monomials)
+        return known
 
     def coefficients(self, terms: Terms, varying: tuple[bool, ...], values: Sequence[int]) -> Any:
         """Of all candidates for these terms, where the other atoms have these values."""

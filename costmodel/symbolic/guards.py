@@ -191,12 +191,12 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
 
     def undominated(self, sizes: Sequence[int]) -> list[int]:
         """See `sizes.undominated`. Only what is larger here can be larger everywhere."""
-        kept: dict[int, Polynomial] = {}
+        candidates: dict[int, Polynomial] = {}
         for place in sorted(range(len(sizes)), key=lambda place: -peek(sizes[place])):
             candidate = expression(sizes[place])
-            if not any(never_below(other, candidate) for other in kept.values()):
-                kept[place] = candidate
-        return sorted(kept)
+            if not any(never_below(other, candidate) for other in candidates.values()):
+                candidates[place] = candidate
+        return sorted(candidates)
 
 
 @dataclass
@@ -272,8 +272,8 @@ def _settled(relation: str, of: Polynomial) -> bool:
 
 
 def _floor(n: Polynomial, d: Polynomial) -> Polynomial:
-    found = None if d.constant == 1 else n.over(d)  # by 1: what is added to a rounding goes into it
-    return ceil_quotient(n - d + 1, d) if found is None else found
+    quotient = None if d.constant == 1 else n.over(d)  # by 1: what is added to a rounding goes into it
+    return ceil_quotient(n - d + 1, d) if quotient is None else quotient
 
 
 _FORMULAS: dict[str, Callable[..., Polynomial]] = {

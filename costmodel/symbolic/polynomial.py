@@ -270,8 +270,8 @@ def _cancelled(monomial: Monomial, coefficient: int) -> Polynomial | None:
 
 def exact_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
     """n/d where d divides n."""
-    found = n.over(d)
-    return Polynomial.atom("quotient", n, d) if found is None else found
+    polynomial = n.over(d)
+    return Polynomial.atom("quotient", n, d) if polynomial is None else polynomial
 
 
 def ceil_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
@@ -281,8 +281,8 @@ def ceil_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
     if divisor and len(rounded) == 2 and (divisor > 1 or shift):
         inner, by = rounded
         return ceil_quotient(inner + by * shift, by * divisor)
-    found = n.over(d)
-    return Polynomial.atom("ceil", n, d) if found is None else found
+    quotient = n.over(d)
+    return Polynomial.atom("ceil", n, d) if quotient is None else quotient
 
 
 def remainder(n: Polynomial, d: Polynomial) -> Polynomial:
@@ -292,14 +292,14 @@ def remainder(n: Polynomial, d: Polynomial) -> Polynomial:
 
 def extreme(op: Literal["min", "max"], candidates: Iterable[Polynomial]) -> Polynomial:
     """The smallest or largest of polynomials, each once; one of extremes is joined with theirs."""
-    found: dict[Polynomial, None] = {}
+    distinct: dict[Polynomial, None] = {}
     for candidate in candidates:
-        found.update(dict.fromkeys(arguments(op, candidate)))
-    kept: list[Polynomial] = []
-    for one in found:
-        if not any(_spares(op, other, one) for other in kept):
-            kept = [other for other in kept if not _spares(op, one, other)] + [one]
-    return kept[0] if len(kept) == 1 else Polynomial.atom(op, *kept)
+        distinct.update(dict.fromkeys(arguments(op, candidate)))
+    undominated: list[Polynomial] = []
+    for one in distinct:
+        if not any(_spares(op, other, one) for other in undominated):
+            undominated = [other for other in undominated if not _spares(op, one, other)] + [one]
+    return undominated[0] if len(undominated) == 1 else Polynomial.atom(op, *undominated)
 
 
 def arguments(op: str, candidate: Polynomial) -> tuple[Polynomial, ...]:

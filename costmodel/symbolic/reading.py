@@ -99,10 +99,10 @@ class Sum(NamedTuple):
     def ordered(self) -> list[tuple[Powers, Fraction | int]]:
         """Terms by the powers of their factors, the highest of the first factor first, as sympy writes them."""
         factors = sorted({factor for powers, _ in self.terms for factor, _ in powers}, key=lambda factor: factor.order)
-        found = sorted(self.terms, key=lambda term: [-dict(term[0]).get(factor, 0) for factor in factors])
-        if len(found) == 2 and not found[1][0] and found[0][1] < 0 < found[1][1] and len(found[0][0]) == 1:
-            return found[::-1]
-        return found
+        terms = sorted(self.terms, key=lambda term: [-dict(term[0]).get(factor, 0) for factor in factors])
+        if len(terms) == 2 and not terms[1][0] and terms[0][1] < 0 < terms[1][1] and len(terms[0][0]) == 1:
+            return terms[::-1]
+        return terms
 
     @property
     def order(self) -> Any:
@@ -153,12 +153,12 @@ def readable(
         parts.setdefault(counted, {})[tuple(power for power in powers if power not in counted)] = c
     commons = {counted: _common(part, fronts) for counted, part in parts.items()}
     shared = _common(commons.values(), fronts)
-    found: Terms = {}
+    total: Terms = {}
     for counted, part in parts.items():
         outside = _times(counted, _times(commons[counted], _inverse(shared)))
         inside = {_times(powers, _inverse(commons[counted])): c for powers, c in part.items()}
-        found |= _in_brackets(outside, inside)
-    return Sum.of(_in_brackets(shared, found))
+        total |= _in_brackets(outside, inside)
+    return Sum.of(_in_brackets(shared, total))
 
 
 def _in_brackets(outside: Powers, inside: Terms) -> Terms:
@@ -194,11 +194,11 @@ def _terms_of(atom: Atom, fractions: bool) -> Terms:
 
 def _function(op: str, args: Sequence[Sum]) -> Terms:
     """A function of sums as terms: of numbers alone a number."""
-    kept = sorted(set(args), key=lambda arg: arg.order) if op in ("min", "max") else args
-    factor = Factor(op, args=tuple(kept))
+    distinct = sorted(set(args), key=lambda arg: arg.order) if op in ("min", "max") else args
+    factor = Factor(op, args=tuple(distinct))
     if not factor.letters():
         return {(): factor.value({})}
-    return {((factor, 1),): 1} if len(kept) > 1 else dict(kept[0].terms)
+    return {((factor, 1),): 1} if len(distinct) > 1 else dict(distinct[0].terms)
 
 
 def _multiplied(a: Terms, b: Terms) -> Terms:
@@ -227,8 +227,8 @@ def _inverse(powers: Powers) -> Powers:
 
 def _common(terms: Iterable[Powers], letters: Sequence[str]) -> Powers:
     """The highest power of each letter that divides all products."""
-    found = [{factor: n for factor, n in powers if factor.name in letters} for powers in terms]
-    common = ((factor, min(powers.get(factor, 0) for powers in found)) for factor in set().union(*found))
+    powers_of = [{factor: n for factor, n in powers if factor.name in letters} for powers in terms]
+    common = ((factor, min(powers.get(factor, 0) for powers in powers_of)) for factor in set().union(*powers_of))
     return _sorted((factor, n) for factor, n in common if n)
 
 

@@ -54,7 +54,7 @@ def varied_names(model: Architecture) -> list[str]:
     return [*own_fields(model), *model.DERIVED]
 
 
-def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis], dict[str, Any], dict[str, Any]]:
+def read_axes(model: Architecture, question: Mapping[str, Any]) -> tuple[list[Axis], dict[str, Any], dict[str, Any]]:
     """What varies, the settings that do not, and the fields of the model that are others than its own.
 
     A field that has no word "none" is without a value there. Raises SettingError or UnknownNameError for an axis that
@@ -64,7 +64,7 @@ def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis]
     axes: list[Axis] = []
     settings: dict[str, Any] = {}
     changed: dict[str, Any] = {}
-    for name, value in asked.items():
+    for name, value in question.items():
         if name not in SETTING_NAMES and name not in fields:
             raise unknown_field("axis", name, [type(model)], [*applicable(model), *fields])
         if not _varies(name, value):
@@ -91,16 +91,16 @@ def _check_place(model: Architecture, changed: Mapping[str, Any], axis: Axis) ->
     first, last = axis.values[0], axis.values[-1]
     if first == last and isinstance(first, int):
         last = first + 1
-    said: set[str] = set()
+    errors: set[str] = set()
     for value in (first, last):
         try:
             varied(model, {**changed, axis.name: value})
         except CostModelError as error:
-            said.add(str(error))
+            errors.add(str(error))
         else:
             return
-    if len(said) == 1 and first != last:
-        raise SettingError(f"axis {axis.name}: {said.pop()}")
+    if len(errors) == 1 and first != last:
+        raise SettingError(f"axis {axis.name}: {errors.pop()}")
 
 
 def _varies(name: str, value: Any) -> bool:
@@ -131,8 +131,8 @@ def check_count(name: str, count: int, most: int = MOST_VALUES) -> None:
     if count < 1:
         raise SettingError(f"axis {name} is empty: give it at least one value")
     if count > most:
-        told = f"{count:,}" if count < 10**30 else "far too many"
-        raise SettingError(f"axis {name} has {told} values: use at most {most:,}, such as every tenth")
+        number = f"{count:,}" if count < 10**30 else "far too many"
+        raise SettingError(f"axis {name} has {number} values: use at most {most:,}, such as every tenth")
 
 
 def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:

@@ -47,13 +47,13 @@ def spans_of(grid: Grid, chunks: Any) -> Spans:
     """Sizes of chunks along each axis. Raises SettingError."""
     spans = _spans(grid, chunks)
     largest, number = math.prod(map(max, spans)), math.prod(map(len, spans))
-    asked = f"chunks={shown(chunks)} makes"
+    subject = f"chunks={shown(chunks)} makes"
     if beyond := _beyond(grid, largest):
-        raise SettingError(f"{asked} a chunk of {largest:,} points, which {beyond}: {_way_out(grid)}")
+        raise SettingError(f"{subject} a chunk of {largest:,} points, which {beyond}: {_way_out(grid)}")
     if number > MOST_CHUNKS:
         larger = "" if _beyond(grid, grid.cells // MOST_CHUNKS) else "larger chunks, "
         raise SettingError(
-            f"{asked} {number:,} chunks of {grid.cells:,} points, and at most {MOST_CHUNKS:,} can be: use {larger}"
+            f"{subject} {number:,} chunks of {grid.cells:,} points, and at most {MOST_CHUNKS:,} can be: use {larger}"
             "fewer values, or several sweeps"
         )
     return spans
@@ -83,16 +83,16 @@ def _spans(grid: Grid, chunks: Any) -> Spans:
     from dask.array.core import normalize_chunks
     from numpy import dtype
 
-    given = chunks
+    spans_by_axis = chunks
     if isinstance(chunks, Mapping):
         names = [axis.name for axis in grid.axes]
         for name in chunks:
             if name not in names:
                 raise unknown("axis of chunks", name, names)
-        given = {number: chunks.get(name, "auto") for number, name in enumerate(names)}
+        spans_by_axis = {number: chunks.get(name, "auto") for number, name in enumerate(names)}
     sized = any(isinstance(each, str) and each != "auto" for each in _each(chunks))
     try:
-        spans = normalize_chunks(given, grid.shape, limit=None if sized else CHUNK_BYTES, dtype=dtype("int64"))
+        spans = normalize_chunks(spans_by_axis, grid.shape, limit=None if sized else CHUNK_BYTES, dtype=dtype("int64"))
         if not isinstance(chunks, bool) and all(size >= 1 for sizes in spans for size in sizes):
             return spans
     except (ValueError, TypeError, NotImplementedError, ZeroDivisionError):

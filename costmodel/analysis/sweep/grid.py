@@ -106,17 +106,17 @@ class Grid:
 
     def reasons(self, window: Window) -> Array:
         """Why cells of a window have no answer; "" where they have; broadcasts to it."""
-        found: list[tuple[tuple[Any, ...], Array]] = []
+        parts: list[tuple[tuple[Any, ...], Array]] = []
         sizes = [1 if axis.numeric else part.stop - part.start for axis, part in zip(self.axes, window, strict=True)]
         for choice, place in self._choices(window):
             answers = self._answers_of(choice)
             refused = isinstance(answers, CostModelError)
             texts = np.array(str(answers), object) if refused else answers.reasons(self._numeric(window))
             if texts is not None:
-                found.append((place, texts))
+                parts.append((place, texts))
                 sizes = [max(a, b) for a, b in zip(sizes, self._spread(texts), strict=True)]
         result = np.full(sizes, "", object)
-        for place, texts in found:
+        for place, texts in parts:
             result[place] = texts
         return result
 
@@ -184,17 +184,17 @@ class Grid:
 
     def _answers_of(self, choice: tuple[int, ...]) -> GridAnswers | CostModelError:
         with self._lock:
-            found = self._answers.get(choice)
-            if found is None:
+            answers = self._answers.get(choice)
+            if answers is None:
                 try:
-                    found = self._answers[choice] = self._made(choice)
+                    answers = self._answers[choice] = self._made(choice)
                 except CostModelError as error:
-                    found = self._answers[choice] = error
-            return found
+                    answers = self._answers[choice] = error
+            return answers
 
     def _made(self, choice: tuple[int, ...]) -> GridAnswers:
-        chosen = [axis for axis in self.axes if not axis.numeric]
-        given = {axis.name: axis.values[number] for axis, number in zip(chosen, choice, strict=True)}
+        choices = [axis for axis in self.axes if not axis.numeric]
+        given = {axis.name: axis.values[number] for axis, number in zip(choices, choice, strict=True)}
         settings = {name: value for name, value in given.items() if name in SETTING_NAMES}
         fields = {name: value for name, value in given.items() if name not in SETTING_NAMES}
         numeric = [axis for axis in self.axes if axis.numeric]

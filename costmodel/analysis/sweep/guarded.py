@@ -210,9 +210,9 @@ class FormulaAnswers(GridAnswers):
         """How a condition comes out on all of the grid, if bounds tell."""
         if condition in self._settled:
             return self._settled[condition]
-        found = condition.settled(self._box)
-        self._settled[condition] = found
-        return found
+        outcome = condition.settled(self._box)
+        self._settled[condition] = outcome
+        return outcome
 
     def _cell(self, mask: Array | None, window: Window) -> dict[str, int]:
         start = [part.start for part in window]

@@ -66,9 +66,9 @@ def sweep(
         from costmodel.analysis.sweep.dataset import dataset, lazy_dataset
     except ImportError:
         raise CostModelError("a sweep needs xarray and dask: pip install 'costmodel[sweep]'") from None
-    for name, given, method in (("client", client, "as_current"), ("executor", executor, "submit")):
-        if given is not None and (isinstance(given, type) or not hasattr(given, method)):
-            raise SettingError(f"{name}={shown(given)} is no {_WORKERS[name]}: make one, or leave it out")
+    for name, worker, method in (("client", client, "as_current"), ("executor", executor, "submit")):
+        if worker is not None and (isinstance(worker, type) or not hasattr(worker, method)):
+            raise SettingError(f"{name}={shown(worker)} is no {_WORKERS[name]}: make one, or leave it out")
     grid = grid_of(model, quantities, asked)
     if chunks is not None:
         return lazy_dataset(grid, chunks)
