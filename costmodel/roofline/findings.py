@@ -146,9 +146,9 @@ class Gain:
         """Speed-up of the whole if these took no time; infinite if there is nothing else."""
         return 1 / (1 - self.share) if self.share < 1 else float("inf")
 
-
-def _gain(gain: Gain) -> dict[str, Any]:
-    return {**asdict(gain), "twice": gain.twice, "limit": gain.limit if gain.share < 1 else None}
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; a limit of None is infinite."""
+        return {**asdict(self), "twice": self.twice, "limit": self.limit if self.share < 1 else None}
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,10 +262,6 @@ class Check(Answer):
         """Of the measured time."""
         return layer.measured_seconds / self.measured_seconds
 
-    def top(self, count: int = 5) -> list[Finding]:
-        """The layers that take longest."""
-        return sorted(self.layers, key=lambda layer: -layer.measured_seconds)[:count]
-
     @cached_property
     def gains(self) -> tuple[Gain, ...]:
         """By kind, from the one that takes longest."""
@@ -353,8 +349,8 @@ class Check(Answer):
             "agreement": self.agreement.to_dict() if self._classified() else None,
             "textbook_agreement": self.textbook_agreement.to_dict() if self._classified() else None,
             "verdict": list(self.verdict),
-            "gains": list(map(_gain, self.gains)),
-            "part_gains": list(map(_gain, self.part_gains)),
+            "gains": [gain.to_dict() for gain in self.gains],
+            "part_gains": [gain.to_dict() for gain in self.part_gains],
             "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
         }
 
@@ -411,7 +407,8 @@ WORDS = frozenset(map(HEADER.index, ("layer", "bound by", "model says", "kind", 
 
 
 def _layers(check: Check) -> Table:
-    longest = {id(layer) for layer in check.top(MOST_ROWS)}
+    ordered = sorted(check.layers, key=lambda layer: -layer.measured_seconds)
+    longest = {id(layer) for layer in ordered[:MOST_ROWS]}
     rows = [_line(check, layer) for layer in check.layers if id(layer) in longest]
     if others := [layer for layer in check.layers if id(layer) not in longest]:
         rows.append(_sum(check, others, f"{len(others)} others"))

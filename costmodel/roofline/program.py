@@ -79,12 +79,22 @@ class NumpyCall:
         return x.shape, [x.steps_over(x.shape), written]
 
     @property
-    def traffic_bytes(self) -> int:
-        """What is read, each operand once, and written [bytes]; of a table only the rows looked up or added to."""
+    def reads_bytes(self) -> int:
+        """What is read, each operand once [bytes]; of a table only the rows that are looked up or added to."""
         if self.name == "take":
-            return self.operands[1].bytes + 2 * self.output.bytes
-        added = 2 * self.terms * ITEM_BYTES[self.output.dtype] if self.name.endswith(".at") else self.output.bytes
-        return sum(x.bytes for x in self.operands) + added
+            return self.operands[1].bytes + self.output.bytes
+        again = self.writes_bytes if self.name.endswith(".at") else 0
+        return sum(x.bytes for x in self.operands) + again
+
+    @property
+    def writes_bytes(self) -> int:
+        """What is written [bytes]."""
+        return self.terms * ITEM_BYTES[self.output.dtype] if self.name.endswith(".at") else self.output.bytes
+
+    @property
+    def traffic_bytes(self) -> int:
+        """What is read and written [bytes]."""
+        return self.reads_bytes + self.writes_bytes
 
     @property
     def returned_bytes(self) -> int:
