@@ -369,15 +369,15 @@ def recommend(
     budget, spared = _budget(memory, settings.get("on")), read_reserve(reserve)
     if isinstance(flops_per_byte, bool) or not isinstance(flops_per_byte, int | float) or not 0 <= flops_per_byte < 1e9:
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
-    given = {name: _listed(name, value) for name, value in settings.items()}
-    fixed = {name: value for name, value in given.items() if not isinstance(value, list)}
+    options = {name: _listed(name, value) for name, value in settings.items()}
+    fixed = {name: value for name, value in options.items() if not isinstance(value, list)}
     first = predict(model, **fixed)
-    batches, choices = _batches(first.settings, samples, given), _choices(first, given)
+    batches, choices = _batches(first.settings, samples, options), _choices(first, options)
     names = (*choices, *(name for name in RUN if name not in fixed))
     room = budget.bytes - spared
     entries: list[Recommendation] = []
     fit: list[Recommendation] = []
-    for changes, numbers in chain([("", {})], _other_numbers(first, given)):
+    for changes, numbers in chain([("", {})], _other_numbers(first, options)):
         question = Prediction(first.model, replace(first.settings, **numbers)) if numbers else first
         others = {name: values for name, values in choices.items() if name not in numbers}
         chosen = (*names, *(name for name in numbers if name not in names))
@@ -392,7 +392,7 @@ def recommend(
             break
     else:
         chosen = names
-    worth = fit if "checkpoint" in given else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
+    worth = fit if "checkpoint" in options else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
     worth.sort(key=lambda entry: entry.rank)
     least = min(entries, key=lambda entry: entry.peak)
     tips = () if fit else tuple(_tips(least, budget.bytes, spared))
@@ -424,7 +424,7 @@ def _listed(name: str, value: Any) -> Any:
     return list(value) if isinstance(value, range) else value
 
 
-def _batches(first: Settings, samples: int | None, given: Mapping[str, Any]) -> Sequence[int]:
+def _batches(first: Settings, samples: int | None, options: Mapping[str, Any]) -> Sequence[int]:
     """The batches of a pass in order: the given one, those of a list, or all; for a step of `samples` its divisors.
 
     Raises SettingError if there is none.
@@ -434,7 +434,7 @@ def _batches(first: Settings, samples: int | None, given: Mapping[str, Any]) -> 
     whole = isinstance(samples, int) and not isinstance(samples, bool)
     if samples is not None and not (whole and 1 <= samples <= MOST_SAMPLES):
         raise SettingError(f"samples={shown(samples)} is not a whole number of samples: use an int such as samples=512")
-    batch = given.get("batch")
+    batch = options.get("batch")
     if batch == []:
         raise SettingError("batch=[] is empty: give at least one value")
     batches: Sequence[int] = range(1, LARGEST_SIZE + 1)
@@ -444,15 +444,15 @@ def _batches(first: Settings, samples: int | None, given: Mapping[str, Any]) -> 
         return batches
     small = [n for n in range(1, isqrt(samples) + 1) if not samples % n]
     divisors = [n for n in sorted({*small, *(samples // n for n in small)}) if n in batches]
-    if "accumulate" in given:
+    if "accumulate" in options:
         divisors = [n for n in divisors if n * first.accumulate == samples]
     if not divisors:
-        step = " and ".join(f"{name}={shown(given[name])}" for name in RUN if name in given)
+        step = " and ".join(f"{name}={shown(options[name])}" for name in RUN if name in options)
         raise SettingError(f"samples={samples} is no step with {step}: use what batch times accumulate can be")
     return divisors
 
 
-def _choices(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+def _choices(first: Prediction, options: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     """What is chosen between, by setting: all that is not given and matters to this model, and what is a list.
 
     Attention is a fused kernel unless it is given, which does the same as the eager one in less memory.
@@ -463,7 +463,7 @@ def _choices(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[
         own |= {"optimizer": OPTIMIZERS, "checkpoint": CHECKPOINTS}
     if first.model.HAS_ATTENTION:
         own["attention"] = (FUSED,)
-    for name, value in given.items():
+    for name, value in options.items():
         if name == "batch" or not isinstance(value, list):
             own.pop(name, None)
         elif name in CHOOSABLE and value:
@@ -479,9 +479,9 @@ def _choices(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[
     return {name: own[name] for name in CHOOSABLE if name in own}
 
 
-def _other_numbers(first: Prediction, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _other_numbers(first: Prediction, options: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Settings that change the numbers of training and take less memory, what changes least first, in words."""
-    if not first.settings.training or "precision" in given:
+    if not first.settings.training or "precision" in options:
         return
     yield "weights, gradients and states in bf16", {"precision": "bf16"}
     if first.settings.lora or first.settings.freeze:

@@ -202,24 +202,24 @@ class _ZarrStore(Saved):
 
     def cells(self, names: Sequence[str]) -> pandas.DataFrame:
         """See the class: a cell whose chunk is not there has no value."""
-        wanted = [name for name in names if name in ALL]
-        dims = self.arrays[wanted[0]].dims if wanted else ()
-        shape = self.arrays[wanted[0]].shape if wanted else ()
-        for name in wanted:
+        quantities = [name for name in names if name in ALL]
+        dims = self.arrays[quantities[0]].dims if quantities else ()
+        shape = self.arrays[quantities[0]].shape if quantities else ()
+        for name in quantities:
             if (self.arrays[name].dims, self.arrays[name].shape) != (dims, shape):
-                raise Damaged(f"{shown(name)} is over other axes than {shown(wanted[0])}")
+                raise Damaged(f"{shown(name)} is over other axes than {shown(quantities[0])}")
         for dim, size in zip(dims, shape, strict=True):
             if dim not in self.arrays or self.arrays[dim].shape != (size,) or self.arrays[dim].dims != (dim,):
                 raise Damaged(f"axis {shown(dim)} has no labels, or not {size:,} of them")
-        needed = [self.arrays[name] for name in dict.fromkeys((*dims, *wanted))]
+        needed = [self.arrays[name] for name in dict.fromkeys((*dims, *quantities))]
         decoded = math.prod(shape) * sum(array.width + 1 for array in needed)
         check_expansion(decoded, sum(sum(map(check_regular, _chunks(array).values())) for array in needed))
         try:
-            return self._frame(dims, wanted, shape)
+            return self._frame(dims, quantities, shape)
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise Damaged(_why(error)) from None
 
-    def _frame(self, dims: Sequence[str], wanted: Sequence[str], shape: tuple[int, ...]) -> pandas.DataFrame:
+    def _frame(self, dims: Sequence[str], names: Sequence[str], shape: tuple[int, ...]) -> pandas.DataFrame:
         import pandas
 
         labels = []
@@ -228,7 +228,7 @@ class _ZarrStore(Saved):
             if not present.all():
                 raise Damaged(f"axis {shown(dim)} lacks labels")
             labels.append(values)
-        quantities = {name: _values(self.arrays[name]) for name in wanted}
+        quantities = {name: _values(self.arrays[name]) for name in names}
         complete = np.ones(shape, bool)
         for values, present in quantities.values():
             complete &= present & np.isfinite(values) if values.dtype.kind == "f" else present
