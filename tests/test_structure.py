@@ -122,6 +122,29 @@ def test_files_are_named_for_what_they_hold() -> None:
     assert [name for name in MODULES if vague & set(name.split("."))] == []
 
 
+SHARED = {
+    "Calibration": "of a machine's constants, and public in the roofline",
+    "Comparison": "of predictions, and public in the roofline",
+    "Rotary": "a part of a description, and the layer kind that it asks for",
+}
+"""Names that two files may define, and why."""
+
+
+def test_a_class_or_alias_has_a_name_of_its_own() -> None:
+    homes: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            target: ast.AST = node
+            if isinstance(node, ast.Assign) and not ast.unparse(node.value).startswith("TypeVar("):
+                target = node.targets[0]
+            elif isinstance(node, ast.AnnAssign):
+                target = node.target
+            name = node.name if isinstance(node, ast.ClassDef) else getattr(target, "id", "")
+            if (name[:1].isupper() and not name.isupper()) or isinstance(node, ast.ClassDef):
+                homes.setdefault(name, set()).add(module)
+    assert {name: sorted(where) for name, where in homes.items() if len(where) > 1 and name not in SHARED} == {}
+
+
 def loaded_by(code: str) -> set[str]:
     """Top-level modules that a fresh interpreter has after running some code."""
     code += "\nimport sys; print(' '.join({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"

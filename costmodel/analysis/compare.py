@@ -17,7 +17,7 @@ from costmodel.cost.quantities import QUANTITIES, plain
 from costmodel.cost.question import heading
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
-from costmodel.display.table import Cells, Table, printable
+from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import shower
 from costmodel.documents.description import unknown_field
 from costmodel.errors import SettingError, shown, unknown
@@ -140,7 +140,7 @@ class Comparison(Answer):
         first, *others = self.labels
         quantities = [q for q in self.quantities if self.quantities != QUANTITIES or self._says_more(q)]
         values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in quantities]
-        changes: list[Cells] = [(q, *(self._change(x, q) for x in others)) for q in quantities]
+        changes: list[TextRow] = [(q, *(self._change(x, q) for x in others)) for q in quantities]
         changes = [cells for cells in changes if any(cell != "=" for cell in cells[1:])]
         tables = [Table(("", *self.labels), values)]
         if changes:

@@ -21,8 +21,7 @@ from costmodel.layers.linear import ExpandValue, Linear, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.symbolic.sizes import exact_div, minimum, product
-
-AttentionName = Literal["eager", "flash", "efficient"]
+from costmodel.training.settings import AttentionName
 
 
 class AttentionSetting(NamedTuple):
@@ -82,9 +81,9 @@ class Tables:
         self.lent: dict[tuple[bool, bool], list[Tensor]] = {}
         self.distances: Any = None
         if model.disentangled is not None:
-            from costmodel.architectures.disentangled import Distances
+            from costmodel.architectures.disentangled import RelativeDistances
 
-            self.distances = Distances(model, tape, seq)
+            self.distances = RelativeDistances(model, tape, seq)
 
     def keys(self, window: int | None) -> int:
         """Keys that scores are computed of."""

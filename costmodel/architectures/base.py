@@ -18,9 +18,9 @@ from costmodel.graph.tensor import Tensor
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
-Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-LossName = Literal["cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence"]
+DropRate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LossKind = Literal["cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence"]
 
 
 def as_tuple(value: Any) -> Any:
@@ -146,7 +146,7 @@ class Architecture(Description):
         """Run on paper; returns the prediction as (rows, classes, ...), or several, whose losses are added."""
 
     @property
-    def default_loss(self) -> LossName | None:
+    def default_loss(self) -> LossKind | None:
         """The loss that training this model ends in, unless the question says otherwise."""
         return "cross_entropy"
 

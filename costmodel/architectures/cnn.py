@@ -18,8 +18,8 @@ from costmodel.architectures.base import (
 )
 from costmodel.architectures.composites import (
     COMPOSITES,
-    Block,
     Blocks,
+    BlockSpec,
     Branches,
     Composite,
     Repeat,
@@ -108,11 +108,11 @@ def read_blocks(data: Any, define: Any = None) -> Blocks:
 
     Raises CostModelError with the place and the value, such as ``blocks[3].residual.body[1].conv.kernel: 0 is not …``.
     """
-    reader = _Reader()
+    reader = _ItemReader()
     return reader.items(data, "blocks", read_templates({} if define is None else define), 0)
 
 
-class _Reader:
+class _ItemReader:
     """Reads items, and counts them so that a small file cannot stand for an enormous network."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class _Reader:
             raise SpecError(f"{where}: the list is empty; it needs at least one item")
         return tuple(self.item(item, f"{where}[{n}]", templates, depth) for n, item in enumerate(data))
 
-    def item(self, item: Any, where: str, templates: Mapping[str, Template], depth: int) -> Block:
+    def item(self, item: Any, where: str, templates: Mapping[str, Template], depth: int) -> BlockSpec:
         self.tick(where, depth)
         if isinstance(item, Layer | Composite):
             name, given = item.kind, {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def write_blocks(blocks: Blocks) -> list[Any]:
     return [_write(block) for block in blocks]
 
 
-def _write(block: Block) -> Any:
+def _write(block: BlockSpec) -> Any:
     if isinstance(block, Sequence) and not block.name:
         return {"sequence": write_blocks(block.blocks)}
     fields = {
@@ -325,7 +325,7 @@ def _sized(blocks: Blocks) -> list[Sized]:
     return layers
 
 
-def _inner(block: Block) -> tuple[Blocks, ...]:
+def _inner(block: BlockSpec) -> tuple[Blocks, ...]:
     if isinstance(block, Branches):
         return block.paths
     if isinstance(block, Residual):
@@ -337,7 +337,7 @@ def _widened(blocks: Blocks, width: int, base: int, last: Sized) -> Blocks:
     def again(inner: Blocks) -> Blocks:
         return _widened(inner, width, base, last)
 
-    def wide(block: Block) -> Block:
+    def wide(block: BlockSpec) -> BlockSpec:
         if isinstance(block, Sized):
             return block if block is last else _wide(block, width, base)
         if isinstance(block, Branches):

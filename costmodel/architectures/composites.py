@@ -35,8 +35,8 @@ class Composite(ABC):
         """Run on paper."""
 
 
-Block = Layer | Composite
-Blocks = tuple[Block, ...]
+BlockSpec = Layer | Composite
+Blocks = tuple[BlockSpec, ...]
 
 JOINS: dict[str, type[Layer]] = {"add": Add, "concat": Concat, "multiply": Multiply}
 
@@ -141,7 +141,7 @@ def apply(blocks: Blocks, x: Tensor) -> Tensor:
     return x
 
 
-def labels(blocks: Iterable[Block]) -> list[str]:
+def labels(blocks: Iterable[BlockSpec]) -> list[str]:
     """Names for the items of one list, numbered where several would be alike."""
     plain = [block.label if isinstance(block, Composite) else block.kind for block in blocks]
     several = {label for label, count in Counter(plain).items() if count > 1}

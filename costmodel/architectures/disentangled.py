@@ -17,7 +17,7 @@ Stored = Mapping[str, Mapping[str, Tensor]]
 """Weights and biases of the tokens' projections, by name."""
 
 
-class Distances:
+class RelativeDistances:
     """What all blocks share: embeddings of the distances, (2·size, width), and which one each pair of tokens has."""
 
     def __init__(self, model: TransformerSpec, tape: Tape, seq: int) -> None:
@@ -27,7 +27,7 @@ class Distances:
         self.of_pairs = tape.record(Computed((1, 1, seq, seq), "index"), (), "distances_of_pairs", None)
 
 
-def biases(model: TransformerSpec, distances: Distances, query: Tensor, key: Tensor, stored: Stored) -> Tensor:
+def biases(model: TransformerSpec, distances: RelativeDistances, query: Tensor, key: Tensor, stored: Stored) -> Tensor:
     """Of queries and keys (batch, heads, T, d) what is added to their scores, (batch, heads, T, T).
 
     A token's query meets the key of each distance, and is given that of the pair; a token's key likewise.
@@ -59,7 +59,7 @@ def _projected(model: TransformerSpec, table: Tensor, like: Tensor, name: str, s
     return Copy((b, h, table.shape[1], d))(heads, name=f"repeat_distance_{name}")
 
 
-def _of_pairs(model: TransformerSpec, distances: Distances, x: Tensor, of: Tensor, name: str) -> Tensor:
+def _of_pairs(model: TransformerSpec, distances: RelativeDistances, x: Tensor, of: Tensor, name: str) -> Tensor:
     """Scores of (batch, heads, T, d) and all distances, and of those the one of each pair."""
     b, h, t, _ = x.shape
     scores = Matmul()(x, TransposeLast()(of), name=name)

@@ -14,9 +14,9 @@ from costmodel.architectures.base import (
     Allowed,
     Architecture,
     BatchShape,
-    Factor,
-    LossName,
-    Probability,
+    DropRate,
+    LossKind,
+    PositiveNumber,
     Size,
     fitting_divisors,
     refuse,
@@ -113,7 +113,7 @@ class EncoderDecoder(Architecture):
     relative_shared: bool = Field(default=True, description="one table of those for all blocks, or each has its own")
     qkv_bias: bool = Field(default=False, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
-    score_scale: Factor | None = Field(default=1.0, description="factor of the scores (null: 1/√head size)")
+    score_scale: PositiveNumber | None = Field(default=1.0, description="factor of the scores (null: 1/√head size)")
     attention_bias: bool = Field(default=False, description="bias in attention's output projection")
     mlp: Literal["plain", "gated"] = Field(default="plain", description="gated: act(x W_g) ⊙ x W_u")
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
@@ -125,18 +125,20 @@ class EncoderDecoder(Architecture):
         default="pre", description="norm before each sublayer, or after it is added"
     )
     embedding_norm: bool = Field(default=False, description="norm after the embeddings of each side")
-    embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
+    embedding_scale: PositiveNumber | None = Field(
+        default=None, description="factor of the token embeddings (default: none)"
+    )
     position_rows: Size | None = Field(
         default=None, description="rows of each side's learned positions (default: the context)"
     )
     position_table: Literal["trained", "stored", "constant"] = Field(
         default="trained", description="learned positions: trained; stored among the weights, and not; or no weights"
     )
-    embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
-    attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
-    residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
-    mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
-    final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm of each side")
+    embedding_dropout: DropRate = Field(default=0.0, description="dropout after the embeddings")
+    attention_dropout: DropRate = Field(default=0.0, description="dropout of attention weights")
+    residual_dropout: DropRate = Field(default=0.0, description="dropout of each sublayer's output")
+    mlp_dropout: DropRate = Field(default=0.0, description="dropout of the MLP's hidden features")
+    final_dropout: DropRate = Field(default=0.0, description="dropout after the last block and norm of each side")
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
     head: Annotated[Reads[Head, Head | Mapping[str, Any] | bool], part_of(Head)] = Field(
         default=PLAIN, description="what makes logits over the vocabulary (default: a linear layer)"
@@ -197,7 +199,7 @@ class EncoderDecoder(Architecture):
         return Transformer.model_construct(name=self.name, context=self.context, fused_qkv=False, **shared, **fields)
 
     @property
-    def default_loss(self) -> LossName | None:
+    def default_loss(self) -> LossKind | None:
         """Next-token cross-entropy of the target."""
         return "cross_entropy"
 

@@ -15,7 +15,7 @@ from costmodel.architectures.base import (
     Architecture,
     BatchShape,
     Definition,
-    Probability,
+    DropRate,
     Size,
     as_tuple,
     refuse,
@@ -56,7 +56,7 @@ class MLP(Architecture):
         default="none", description="norm before activations"
     )
     norm_affine: bool = Field(default=True, description="trained scale (and bias) in norms")
-    dropout: Probability = Field(default=0.0, description="dropout probability after activations")
+    dropout: DropRate = Field(default=0.0, description="dropout probability after activations")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from costmodel.architectures.base import ActivationName, Factor, Pattern, Probability, Size
+from costmodel.architectures.base import ActivationName, DropRate, Pattern, PositiveNumber, Size
 from costmodel.documents.description import ALL, Description, Reads, part_of
 
 
@@ -74,17 +74,17 @@ class Experts(Description):
         description="softmax over the scores of the chosen experts, or over all before choosing; or a sigmoid of each",
     )
     shares: bool = Field(default=False, description="weights of the chosen experts are divided by their sum")
-    scale: Factor | None = Field(default=None, description="factor of experts' weights (default: none)")
+    scale: PositiveNumber | None = Field(default=None, description="factor of experts' weights (default: none)")
     groups: Size | None = Field(default=None, description="groups of experts, of which a token chooses some")
     chosen_groups: Size | None = Field(default=None, description="groups that each token chooses")
     choice_bias: bool = Field(default=False, description="a constant of each expert is added to scores for the choice")
     choice_stored: bool = Field(
         default=False, description="those constants are among the weights, and never trained, not buffers"
     )
-    capacity_factor: Factor | None = Field(
+    capacity_factor: PositiveNumber | None = Field(
         default=None, description="rows that each expert computes over its even share (default: as many as come)"
     )
-    imbalance: Factor = Field(default=1.0, description="rows of the busiest experts over their even share")
+    imbalance: PositiveNumber = Field(default=1.0, description="rows of the busiest experts over their even share")
     shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
     shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
     router_bias: bool = Field(default=False, description="bias in the router")
@@ -167,9 +167,13 @@ class Head(Description):
         default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
     )
     transform_bias: bool = Field(default=True, description="bias in that linear layer")
-    input_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
-    logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
-    logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
+    input_scale: PositiveNumber | None = Field(
+        default=None, description="factor of what the head reads (default: none)"
+    )
+    logit_scale: PositiveNumber | None = Field(default=None, description="factor of the logits (default: none)")
+    logit_cap: PositiveNumber | None = Field(
+        default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)"
+    )
 
 
 PLAIN: Any = Head()
@@ -183,7 +187,7 @@ class Pooler(Description):
 
     activation: ActivationName = Field(description="activation of the pooler")
     width: Size | None = Field(default=None, description="features of the pooler (default: the model's width)")
-    dropout: Probability = Field(default=0.0, description="dropout before the pooler")
+    dropout: DropRate = Field(default=0.0, description="dropout before the pooler")
     bias: bool = Field(default=True, description="bias in the pooler")
     norm: bool = Field(default=False, description="norm of what the pooler makes")
 
@@ -197,7 +201,7 @@ class Classes(Description):
     FIRST: ClassVar[str] = "count"
 
     count: Size = Field(description="classes")
-    dropout: Probability = Field(default=0.0, description="dropout before the classes")
+    dropout: DropRate = Field(default=0.0, description="dropout before the classes")
     transform: ActivationName | None = Field(
         default=None, description="activation of a linear layer before the classes of every token (default: none)"
     )

@@ -15,9 +15,9 @@ from costmodel.architectures.base import (
     Allowed,
     Architecture,
     BatchShape,
-    Factor,
+    DropRate,
     Pattern,
-    Probability,
+    PositiveNumber,
     Size,
     as_tuple,
     fitting_divisors,
@@ -165,7 +165,7 @@ class TransformerSpec(Architecture, defer_build=True):
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
-    qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
+    qkv_clip: PositiveNumber | None = Field(default=None, description="bound of query, key and value (default: none)")
     query_key_norm: Literal["head", "heads", "width", "unit"] | None = Field(
         default=None,
         description="norm of query and key: within each head, so with weights of its own, or over all; unit: within "
@@ -177,8 +177,10 @@ class TransformerSpec(Architecture, defer_build=True):
         description="last blocks, which make no keys and values: each has those of the last block before them that is "
         "windowed, and rotated, as it is (default: none)",
     )
-    score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
-    score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
+    score_scale: PositiveNumber | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
+    score_cap: PositiveNumber | None = Field(
+        default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)"
+    )
     sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
     attention_bias: bool = Field(default=True, description="bias in attention's output projection")
     attention_gate: bool = Field(
@@ -208,7 +210,7 @@ class TransformerSpec(Architecture, defer_build=True):
         description="hidden features of each block's MLP, over and over, in place of mlp_width (default: none)",
     )
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
-    mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
+    mlp_dropout: DropRate = Field(default=0.0, description="dropout of the MLP's hidden features")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
     mlp_pattern: Pattern = Field(
         default=ALL, description="which blocks have an MLP or experts, over and over (default: all)"
@@ -244,15 +246,19 @@ class TransformerSpec(Architecture, defer_build=True):
         description="positions, segments, norm and dropout are of the embeddings' width too, before one projection",
     )
     segments: Size | None = Field(default=None, description="kinds of segments that tokens are in (default: none)")
-    embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
-    residual_scale: Factor | None = Field(default=None, description="factor of a sublayer's output (default: none)")
+    embedding_scale: PositiveNumber | None = Field(
+        default=None, description="factor of the token embeddings (default: none)"
+    )
+    residual_scale: PositiveNumber | None = Field(
+        default=None, description="factor of a sublayer's output (default: none)"
+    )
     layer_scale: bool = Field(default=False, description="a trained factor of each feature of a sublayer's output")
-    embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
-    attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
-    residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
-    mixed_dropout: Probability | None = Field(default=None, description="that of attention's output, if another")
+    embedding_dropout: DropRate = Field(default=0.0, description="dropout after the embeddings")
+    attention_dropout: DropRate = Field(default=0.0, description="dropout of attention weights")
+    residual_dropout: DropRate = Field(default=0.0, description="dropout of each sublayer's output")
+    mixed_dropout: DropRate | None = Field(default=None, description="that of attention's output, if another")
 
-    final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm")
+    final_dropout: DropRate = Field(default=0.0, description="dropout after the last block and norm")
 
     head: Annotated[PartOf[Head], part_of(Head)] = Field(
         default=PLAIN, description="what makes logits over the vocabulary, false for none (default: a linear layer)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import BatchShape, LossName, refuse
+from costmodel.architectures.base import BatchShape, LossKind, refuse
 from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.moe import assumptions
@@ -37,7 +37,7 @@ class Transformer(TransformerSpec, defer_build=False):
     """
 
     @property
-    def default_loss(self) -> LossName | None:
+    def default_loss(self) -> LossKind | None:
         """Cross-entropy of tokens, classes or both; none for a model without a head or classes.
 
         Of one class alone binary cross-entropy.

@@ -13,9 +13,9 @@ from costmodel.architectures.base import (
     Allowed,
     Architecture,
     BatchShape,
+    DropRate,
     ImageShape,
-    LossName,
-    Probability,
+    LossKind,
     Size,
     refuse,
 )
@@ -73,9 +73,9 @@ class VisionTransformer(Architecture):
     mlp: Literal["plain", "gated"] = Field(default="plain", description="gated: act(x W_g) ⊙ x W_u")
     activation: ActivationName = Field(default="gelu", description="activation of the MLP")
     layer_scale: bool = Field(default=False, description="a trained factor of each feature of a sublayer's output")
-    embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
-    attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
-    residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
+    embedding_dropout: DropRate = Field(default=0.0, description="dropout after the embeddings")
+    attention_dropout: DropRate = Field(default=0.0, description="dropout of attention weights")
+    residual_dropout: DropRate = Field(default=0.0, description="dropout of each sublayer's output")
     patch_bias: bool = Field(default=True, description="bias in the patches' projection")
     embedding_norm: bool = Field(default=False, description="norm after the embeddings")
     last_norm: Literal["all", "first"] = Field(
@@ -133,7 +133,7 @@ class VisionTransformer(Architecture):
         )
 
     @property
-    def default_loss(self) -> LossName | None:
+    def default_loss(self) -> LossKind | None:
         """Cross-entropy of the classes, if there are any."""
         return None if self.classes is None else "cross_entropy"
 

@@ -15,11 +15,11 @@ from costmodel.cost.quantities import (
     ROW_COLUMNS,
     SUMMED,
     Flops,
-    Lines,
+    LineItems,
     Memory,
     Traffic,
 )
-from costmodel.cost.recipes import Forms, Recipe, recipe_of, settings_at
+from costmodel.cost.recipes import Polynomials, Recipe, recipe_of, settings_at
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import (
     Timeline,
@@ -39,7 +39,7 @@ from costmodel.training.settings import Settings
 if TYPE_CHECKING:
     from costmodel.symbolic.sizes import SymInt
 
-C = TypeVar("C", bound=Lines)
+C = TypeVar("C", bound=LineItems)
 
 MOST_REPLAYED = 20_000
 """Moments of a step, round by round, that are replayed."""
@@ -54,7 +54,7 @@ class Costs:
     """
 
     _recipe: Recipe | None = None
-    _forms: Forms | None = None
+    _forms: Polynomials | None = None
 
     def __init__(self, model: Architecture, settings: Settings, tape: Tape | None = None) -> None:
         self.model = model

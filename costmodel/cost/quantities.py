@@ -9,7 +9,7 @@ from costmodel.display.units import show_bytes, show_flops
 from costmodel.training.frozen import Frozen, frozen
 
 
-class Lines(Frozen):
+class LineItems(Frozen):
     """Abstract: numbers of one unit, a line for each; in a notebook a table."""
 
     _show: ClassVar[Callable[[int], str]]
@@ -26,7 +26,7 @@ class Lines(Frozen):
 
 
 @frozen()
-class Flops(Lines):
+class Flops(LineItems):
     """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward.
 
     Example:
@@ -56,7 +56,7 @@ class Flops(Lines):
 
 
 @frozen()
-class Memory(Lines):
+class Memory(LineItems):
     """Memory by purpose [bytes]; `peak` is the most alive at once, not the sum of the lines.
 
     masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
@@ -91,7 +91,7 @@ class Memory(Lines):
 
 
 @frozen()
-class Traffic(Lines):
+class Traffic(LineItems):
     """Compulsory bytes of one forward pass: every input, weight and output of each layer moved once.
 
     forward is all of it. weights: of these those that are weights, of experts as many as have rows, in few bits with

@@ -29,8 +29,8 @@ MOST_FORMS = 16
 PATIENCE = 2
 """Questions without a form that are traced before one is made; for each next form of a recipe so many more."""
 
-Point = Mapping[str, int]
-Forms = Mapping[str, "Polynomial"]
+SizeValues = Mapping[str, int]
+Polynomials = Mapping[str, "Polynomial"]
 
 
 class Recipe:
@@ -45,16 +45,18 @@ class Recipe:
 
     def __init__(self, model: Architecture) -> None:
         self.model = model  # kept, so that no other gets its id
-        self._regimes: Regimes[Forms] | None = None
+        self._regimes: Regimes[Polynomials] | None = None
         self._attempts = 0
         self._traced: set[tuple[int, ...]] = set()
         self._lock = Lock()
 
-    def known(self, point: Point) -> Forms | None:
+    def known(self, point: SizeValues) -> Polynomials | None:
         """The forms that hold at a point."""
         return None if self._regimes is None else self._regimes.known(point)
 
-    def learn(self, point: Point, values: Callable[[Mapping[str, SymInt]], Mapping[str, int]]) -> Forms | None:
+    def learn(
+        self, point: SizeValues, values: Callable[[Mapping[str, SymInt]], Mapping[str, int]]
+    ) -> Polynomials | None:
         """The forms that hold at a point without any, if it is time for them; `values` of letters are traced then.
 
         A model whose forward pass takes plain numbers alone has none.
@@ -86,7 +88,7 @@ _EXTENTS = attrgetter(*SIZES)
 _DEFAULTS = dict(zip(SIZES, _EXTENTS(Settings()), strict=True))
 
 
-def recipe_of(model: Architecture, settings: Settings) -> tuple[Recipe, Point]:
+def recipe_of(model: Architecture, settings: Settings) -> tuple[Recipe, SizeValues]:
     """The recipe of a question, and its sizes by letter: the batch, and all others that are not at their defaults.
 
     Models are told apart by identity. The machine and how kernels are started matter to no quantity that has a form.

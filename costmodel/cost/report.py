@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from costmodel.cost.costs import Costs
 from costmodel.cost.question import question
 from costmodel.cost.rows import Row, contractions
-from costmodel.display.table import Cells, Marked, Table, narrowed, printable, styled, wrapped
+from costmodel.display.table import Marked, Table, TextRow, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
 from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import show_shape
@@ -159,7 +159,7 @@ def tables(p: Costs, depth: int | None = None, shapes: bool = False) -> list[Tab
 
 
 def _arithmetic(p: Costs) -> Table:
-    rows: list[Cells] = [("params", show_count(p.params), show_exact(p.params), "")]
+    rows: list[TextRow] = [("params", show_count(p.params), show_exact(p.params), "")]
     if p.settings.training and p.trainable_params != p.params:
         rows.append(("trained", show_count(p.trainable_params), show_exact(p.trainable_params), ""))
     if p.active_params != p.params:

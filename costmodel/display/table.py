@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from textwrap import fill
 from typing import Literal, NamedTuple
 
-Cells = Sequence[str]
+TextRow = Sequence[str]
 WIDTH = 110
 """Columns that prose is wrapped to where the page does not say."""
 NARROWEST = 12
@@ -91,8 +91,8 @@ class Table(NamedTuple):
     spare: columns that a narrow page leaves out, the first ones first; then the last of the others go.
     """
 
-    header: Cells
-    rows: Sequence[Cells]
+    header: TextRow
+    rows: Sequence[TextRow]
     words: frozenset[int] = frozenset({0})
     total: bool = False
     spare: tuple[int, ...] = ()
@@ -143,7 +143,7 @@ class Table(NamedTuple):
         )
         return f'<table style="{_TABLE}"><thead>{head}</thead><tbody>{body}</tbody></table>'
 
-    def _line(self, cells: Cells, widths: list[int], columns: list[int]) -> str:
+    def _line(self, cells: TextRow, widths: list[int], columns: list[int]) -> str:
         padded = []
         for column in columns:
             cell, width = cells[column], widths[column]
@@ -157,7 +157,7 @@ class Table(NamedTuple):
             padded.append(text + space if column in self.words else space + text)
         return "  ".join(padded).rstrip()
 
-    def _row(self, tag: str, cells: Cells, *, bold: bool) -> str:
+    def _row(self, tag: str, cells: TextRow, *, bold: bool) -> str:
         from html import escape
 
         weight = "bold" if bold else "normal"

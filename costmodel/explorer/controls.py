@@ -15,7 +15,7 @@ from costmodel.architectures.cnn import CNN
 from costmodel.architectures.trace import applicable, batch_shape
 from costmodel.cost.recipes import SIDES
 from costmodel.errors import CostModelError, SettingError, SpecError
-from costmodel.explorer.regimes import Size
+from costmodel.explorer.regimes import SliderSize
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch
 from costmodel.training.settings import SETTING_NAMES, SETTINGS
@@ -60,7 +60,7 @@ class Controls(NamedTuple):
     """
 
     model: Architecture
-    sizes: tuple[Size, ...]
+    sizes: tuple[SliderSize, ...]
     choices: tuple[Choice, ...]
     settings: Mapping[str, Any]
     fixed: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ def _widths(model: Architecture) -> tuple[int, ...]:
 
 def _sizes(
     model: Architecture, settings: Mapping[str, Any], starts: dict[str, Any], listed: Mapping[str, Sequence[int]]
-) -> Iterator[Size]:
+) -> Iterator[SliderSize]:
     shape = batch_shape(model, settings_of({**settings, "batch": BATCH, **starts}))
     own: dict[str, tuple[str, str, int]] = {"batch": ("B", "batch size", shape.batch)}
     if shape.seq is not None:
@@ -201,7 +201,7 @@ def _sizes(
         stops = listed.get(name) or _stops(model, name, value, shape)
         if name in listed and value not in stops:
             value = stops[0]
-        yield Size(name, symbol, meaning, value, tuple(thinned(sorted({*stops, value}))))
+        yield SliderSize(name, symbol, meaning, value, tuple(thinned(sorted({*stops, value}))))
 
 
 def _stops(model: Architecture, name: str, value: int, shape: BatchShape) -> list[int]:
@@ -245,7 +245,7 @@ def _forms(controls: Controls, quantities: Sequence[str] = ()) -> ClosedForms:
     return ClosedForms(controls.model, settings, [size.name for size in controls.sizes], quantities, changed)
 
 
-def _varies(controls: Controls, size: Size) -> bool:
+def _varies(controls: Controls, size: SliderSize) -> bool:
     """Whether there is an answer at another value than the one that a size starts with."""
     start, forms = {each.name: each.value for each in controls.sizes}, _forms(controls)
     for stop in sorted(size.stops, key=lambda stop: abs(stop - size.value)):

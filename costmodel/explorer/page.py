@@ -25,7 +25,7 @@ from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_TRAINING, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
 from costmodel.explorer.laws import Laws
-from costmodel.explorer.regimes import PageForms, Size
+from costmodel.explorer.regimes import PageForms, SliderSize
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.training.settings import SETTING_NAMES, takes_settings
@@ -207,7 +207,7 @@ def _names(controls: Controls) -> dict[str, str]:
 
 
 Exploration = tuple[
-    Architecture, dict[str, Any], tuple[Size, ...], tuple[Any, ...], dict[str, Any], dict[str, str], Stack | None
+    Architecture, dict[str, Any], tuple[SliderSize, ...], tuple[Any, ...], dict[str, Any], dict[str, str], Stack | None
 ]
 
 

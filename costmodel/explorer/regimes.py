@@ -41,7 +41,7 @@ MOST_REGIMES = 200
 """More are not looked for."""
 
 
-class Size(NamedTuple):
+class SliderSize(NamedTuple):
     """A size that the page can set: where it starts, and where its slider can stand, in order."""
 
     name: str
@@ -73,7 +73,7 @@ class PageForms(ClosedForms):
         self,
         model: Architecture,
         settings: Mapping[str, Any],
-        sizes: Sequence[Size],
+        sizes: Sequence[SliderSize],
         optimizers: Sequence[Any] = (),
         changed: Mapping[str, Any] | None = None,
         stack: Stack | None = None,

@@ -88,16 +88,16 @@ def _reads_bytes(unit: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-Given = float | int | str
+Magnitude = float | int | str
 """A plain number of the SI unit, or text with a unit."""
-Bandwidth = Annotated[Reads[float, Given], _reads("B/s", none=False)]
+Bandwidth = Annotated[Reads[float, Magnitude], _reads("B/s", none=False)]
 Bytes = Annotated[Reads[int, int | str], _reads_bytes("bytes")]
 CacheBytes = Annotated[Reads[int, int | str], _reads_bytes("bytes of a cache")]
-MaybeRate = Annotated[Reads[float | None, Given | None], _reads("FLOP/s")]
-MaybeBandwidth = Annotated[Reads[float | None, Given | None], _reads("B/s")]
-MaybeFrequency = Annotated[Reads[float | None, Given | None], _reads("Hz")]
-MaybePower = Annotated[Reads[float | None, Given | None], _reads("W", zero=True)]
-MaybeTime = Annotated[Reads[float | None, Given | None], _reads("s", zero=True)]
+MaybeRate = Annotated[Reads[float | None, Magnitude | None], _reads("FLOP/s")]
+MaybeBandwidth = Annotated[Reads[float | None, Magnitude | None], _reads("B/s")]
+MaybeFrequency = Annotated[Reads[float | None, Magnitude | None], _reads("Hz")]
+MaybePower = Annotated[Reads[float | None, Magnitude | None], _reads("W", zero=True)]
+MaybeTime = Annotated[Reads[float | None, Magnitude | None], _reads("s", zero=True)]
 Text = Annotated[str, Field(max_length=1000)]
 Items = Annotated[Listed[Item], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
 
@@ -208,7 +208,7 @@ class Machine(Answer, Description):
     architecture: Text = Field(default="", description="family in lower case, such as ampere, ada, cdna3")
     chip: Text = Field(default="", description="the chip's own name, such as GA100")
     year: int | None = Field(default=None, ge=1970, le=2100, description="of release")
-    peak: Annotated[Reads[Peaks, Peaks | Mapping[str, Given | None]], BeforeValidator(_peaks)] = Field(
+    peak: Annotated[Reads[Peaks, Peaks | Mapping[str, Magnitude | None]], BeforeValidator(_peaks)] = Field(
         description="arithmetic at most, by data type [FLOP/s]"
     )
     bandwidth: Bandwidth = Field(description="of the device's memory [B/s]")

@@ -12,7 +12,7 @@ from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, KeepsNothing, OneKe
 from costmodel.layers.kernels import backward_each, extra_bytes, new_gradients, stream
 
 
-class Table(Unbuffered):
+class TrainedTable(Unbuffered):
     """Abstract: rows of a trained table; backward adds each row's gradient into a gradient of the table's size."""
 
     in_lists = False
@@ -51,7 +51,7 @@ class Table(Unbuffered):
 
 
 @layer
-class Embedding(KeepsInputs, Table):
+class Embedding(KeepsInputs, TrainedTable):
     """y = W[x]; x: integer indices of any shape, y: (*x, features), W: (entries, features)."""
 
     source = "y = W[x] (torch.nn.Embedding); dW[x] += g (Bengio et al. 2003, §2)"
@@ -121,7 +121,7 @@ class EmbeddingBag(OneKernel, Unbuffered):
         yield call.weights["weight"]
 
 
-class PositionTable(Table):
+class PositionTable(TrainedTable):
     """Abstract: a vector for each position: y = W[0 … T − 1].
 
     x: tokens (batch, T), y: (T, features), W: (context, features).

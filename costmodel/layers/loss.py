@@ -200,7 +200,7 @@ class FusedLinearCrossEntropy(Loss, Unbuffered):
         return Workspace(logits * (1 + call.y.requires_grad) + (0 if is_matrix(call.x) else call.x.size), 0)
 
 
-class Comparison(NamedTuple):
+class LossOperations(NamedTuple):
     """Operations per element of a loss, of the gradient of what is compared, and of that of its target.
 
     The gradients' include the product with the incoming one.
@@ -212,12 +212,12 @@ class Comparison(NamedTuple):
 
 
 LOSSES = {
-    "binary_cross_entropy": Comparison(7, 5, 5),
-    "binary_cross_entropy_with_logits": Comparison(7, 6, 2),
-    "huber_loss": Comparison(8, 4, 4),
-    "kl_div": Comparison(3, 2, 4),
-    "mse_loss": Comparison(2, 3, 3),
-    "smooth_l1_loss": Comparison(7, 5, 5),
+    "binary_cross_entropy": LossOperations(7, 5, 5),
+    "binary_cross_entropy_with_logits": LossOperations(7, 6, 2),
+    "huber_loss": LossOperations(8, 4, 4),
+    "kl_div": LossOperations(3, 2, 4),
+    "mse_loss": LossOperations(2, 3, 3),
+    "smooth_l1_loss": LossOperations(7, 5, 5),
 }
 """Losses between two tensors, by name.
 

@@ -14,7 +14,7 @@ from costmodel.performance.accounting import StepTime, charge, joules
 if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
-Power = Literal["tdp", "typical"]
+PowerRating = Literal["tdp", "typical"]
 IDLE_SHARE = 0.12
 """Of the board's limit at rest where a machine does not say: 50 of 400 W (A100), 70 of 700 W (H100)."""
 JOULES_PER_KWH = 3.6e6
@@ -58,7 +58,7 @@ class Job(Answer):
         """Whether samples are loaded more slowly than the devices could take them."""
         return self.loader is not None and self.loader < self.samples_per_second
 
-    def energy(self, *, power: Power | float | str = "tdp", pue: float) -> Energy:
+    def energy(self, *, power: PowerRating | float | str = "tdp", pue: float) -> Energy:
         """Energy of the job; see `Time.energy`."""
         watts, convention = watts_of(self.step, power)
         _check_pue(pue)
@@ -66,7 +66,7 @@ class Job(Answer):
             raise SettingError("power='typical' is of a device that does not wait for data: use 'tdp' or watts")
         return Energy(self, watts, convention, float(pue))
 
-    def carbon(self, *, intensity: float | str, power: Power | float | str = "tdp", pue: float) -> Carbon:
+    def carbon(self, *, intensity: float | str, power: PowerRating | float | str = "tdp", pue: float) -> Carbon:
         """Carbon of the job [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
         return self.energy(power=power, pue=pue).carbon(intensity)
 
@@ -251,7 +251,7 @@ def job_of(
     return Job(title, step, count, devices, seconds, low, high, float(epochs), rate)
 
 
-def watts_of(step: StepTime, power: Power | float | str) -> tuple[float, str]:
+def watts_of(step: StepTime, power: PowerRating | float | str) -> tuple[float, str]:
     """Power of a device [W] by a convention, or as given, and what that is. Raises SettingError."""
     machine = step.model.machine
     if power == "tdp":

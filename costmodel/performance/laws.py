@@ -24,7 +24,6 @@ Tier = Literal["ceiling", "typical", "calibrated"]
 of them measured on the machine."""
 Numbers = Any
 """A number, or an array of floats."""
-Array = np.ndarray[Any, Any]
 
 MATRIX_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (16, 128))
 VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 32), (1, 128))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from costmodel.architectures.base import BatchShape
 from costmodel.display.answer import Sheet
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
-from costmodel.display.table import Cells, Table, printable
+from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
 from costmodel.hardware.machine import Machine
 from costmodel.performance.breakdown import KernelTime, LayerTime, PhaseTime, StepBottleneck
@@ -91,7 +91,7 @@ def _rates(t: TimeReport) -> str:
 
 def _tables(t: TimeReport) -> list[Table]:
     phases = [phase for phase in t.phases if phase.launches]
-    rows: list[Cells] = [
+    rows: list[TextRow] = [
         (
             phase.phase,
             show_seconds(phase.seconds),
@@ -104,14 +104,14 @@ def _tables(t: TimeReport) -> list[Table]:
     ]
     tables = [Table(("Phase", "time", "share", "device", "host", "launches"), rows)]
     largest = sorted(t.layers, key=lambda row: -row.seconds)[:MOST_LAYERS]
-    layers: list[Cells] = [_layer(row) for row in largest]
+    layers: list[TextRow] = [_layer(row) for row in largest]
     tables.append(Table(("Layer (the longest)", "kind", "time", "share", "bound"), layers, frozenset({0, 1, 4})))
     if t.fusions:
         tables.append(_fusions(t))
     return tables
 
 
-def _layer(row: LayerTime) -> Cells:
+def _layer(row: LayerTime) -> TextRow:
     return _short(row.name, NAME), _short(row.kind, 18), show_seconds(row.seconds), f"{row.share:.1%}", row.bound
 
 
@@ -123,7 +123,7 @@ def _short(name: str, most: int) -> str:
 
 def _fusions(t: TimeReport) -> Table:
     largest = sorted(t.fusions, key=lambda fusion: -fusion.bytes)[:MOST_LAYERS]
-    rows: list[Cells] = [
+    rows: list[TextRow] = [
         (
             _short(f"{fusion.layers[0]} … {fusion.layers[-1].rpartition('.')[2]}", NAME + 6),
             str(len(fusion.layers)),

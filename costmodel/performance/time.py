@@ -34,7 +34,7 @@ from costmodel.performance.breakdown import (
 from costmodel.performance.calibration import Calibration, measured_step
 from costmodel.performance.constants import Constants, Effect, Interval, interval, typical
 from costmodel.performance.fusion import Fusion
-from costmodel.performance.jobs import Carbon, Energy, Job, Money, Power, job_of
+from costmodel.performance.jobs import Carbon, Energy, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
 from costmodel.performance.work import StepWork, work_of
 from costmodel.training.settings import OneStack
@@ -295,7 +295,7 @@ class Time(Answer):
             unit="images" if images else "samples" if self.tokens is None else "sequences",
         )
 
-    def energy(self, *, power: Power | float | str = "tdp", pue: float, **run: Any) -> Energy:
+    def energy(self, *, power: PowerRating | float | str = "tdp", pue: float, **run: Any) -> Energy:
         """Energy of one step, or of a run as `run` takes it.
 
         power: of a device: "tdp" (the board's limit), "typical" (between idle and that, by the share of the time that
@@ -303,7 +303,9 @@ class Time(Answer):
         """
         return self.run(**run).energy(power=power, pue=pue)
 
-    def carbon(self, *, intensity: float | str, power: Power | float | str = "tdp", pue: float, **run: Any) -> Carbon:
+    def carbon(
+        self, *, intensity: float | str, power: PowerRating | float | str = "tdp", pue: float, **run: Any
+    ) -> Carbon:
         """Carbon of one step, or of a run; intensity: grams a kWh, or text such as "400 g/kWh". Raises SettingError."""
         return self.run(**run).carbon(intensity=intensity, power=power, pue=pue)
 

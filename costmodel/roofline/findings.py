@@ -12,7 +12,7 @@ from costmodel.analysis.predict import Prediction
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.rooflines import Ceiling, Chart, Dot
-from costmodel.display.table import Cells, Table, printable
+from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_rate, show_seconds
 from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, ceilings_of
@@ -416,7 +416,7 @@ def _layers(check: Check) -> Table:
     return Table(HEADER, rows, words=WORDS, total=True)
 
 
-def _line(check: Check, layer: Finding) -> Cells:
+def _line(check: Check, layer: Finding) -> TextRow:
     low, high = layer.measured_interval
     kind = f"{layer.kind} ×{layer.repeat}" if layer.repeat > 1 else layer.kind
     half = f"{(high - low) / 2 / layer.measured_seconds:.1%}" if layer.timing.resolved else "unresolved"
@@ -424,11 +424,11 @@ def _line(check: Check, layer: Finding) -> Cells:
     return _cells(check, [layer], (printable(layer.full_name), kind), half, tuple(map(str, classes)))
 
 
-def _sum(check: Check, layers: Sequence[Finding], name: str) -> Cells:
+def _sum(check: Check, layers: Sequence[Finding], name: str) -> TextRow:
     return _cells(check, layers, (name, f"{sum(layer.repeat for layer in layers):,} runs"), "", ("", "", ""))
 
 
-def _cells(check: Check, layers: Sequence[Finding], names: Cells, half: str, classes: Cells) -> Cells:
+def _cells(check: Check, layers: Sequence[Finding], names: TextRow, half: str, classes: TextRow) -> TextRow:
     """A line of the table: layers added up. half: of the interval of measured time."""
     fields = ("arithmetic", "compulsory_bytes", "numpy_bytes", "predicted_seconds", "measured_seconds")
     arithmetic, compulsory, numpy, predicted, measured = (

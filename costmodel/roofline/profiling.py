@@ -13,7 +13,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import OF_TRAINING
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
-from costmodel.display.table import Cells, Table, printable
+from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_flops, show_rate, show_seconds
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated
@@ -139,7 +139,7 @@ class Profile(Answer):
         """Passes side by side."""
         columns = [_column(each, self.efficiency_of(name)) for name, each in self.passes.items()]
         names = dict.fromkeys(name for column in columns for name in column)
-        rows: list[Cells] = [(name, *(column.get(name, "-") for column in columns)) for name in names]
+        rows: list[TextRow] = [(name, *(column.get(name, "-") for column in columns)) for name in names]
         rows.insert(0, ("parameters", *(show_count(self.params) for _ in columns)))
         table = Table(("Profile", *self.passes), rows)
         return Sheet([self.question, str(self.calibration.machine)], [table], self.warnings)

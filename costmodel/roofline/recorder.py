@@ -18,7 +18,7 @@ from costmodel.graph.replay import replay
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
-from costmodel.roofline.kernels import ArrayTape, Kernel, KernelCall, kernel_of
+from costmodel.roofline.kernels import ArrayTape, KernelCall, NumpyKernel, kernel_of
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.memory import Buffer, BufferRole, Ref, check_fits
 from costmodel.roofline.program import Program, program_of
@@ -107,7 +107,7 @@ class Recorded:
 
     y: Ref
     site: KernelCall | None = None
-    kernel: Kernel | None = None
+    kernel: NumpyKernel | None = None
     source: Ref | None = None
     name: str = ""
 

@@ -23,7 +23,7 @@ EXACT = 2**53
 """From here on float64 does not hold every whole number."""
 
 
-class Terms(NamedTuple):
+class TermGroups(NamedTuple):
     """What is left of all terms where some atoms vary: which of these each goes to, and the powers of those atoms."""
 
     joined: Any
@@ -55,9 +55,9 @@ class Contest:
         self._powers = self._powers.reshape(len(monomials), len(self.atoms))
         self._coefficients = np.array([[c.terms.get(m, 0) for m in monomials] for c in candidates], dtype)
         self.sign = 1 if op == "max" else -1
-        self._terms: dict[tuple[bool, ...], Terms] = {}
+        self._terms: dict[tuple[bool, ...], TermGroups] = {}
 
-    def terms(self, varying: tuple[bool, ...]) -> Terms:
+    def terms(self, varying: tuple[bool, ...]) -> TermGroups:
         """The terms where these atoms vary."""
         known = self._terms.get(varying)
         if known is None:
@@ -66,16 +66,16 @@ class Contest:
             monomials = [tuple((a, int(n)) for a, n in zip(atoms, row, strict=True) if n) for row in distinct]
             matrix = np.zeros((len(self._powers), len(distinct)), self._coefficients.dtype)
             matrix[np.arange(len(matrix)), joined.reshape(-1)] = 1
-            known = self._terms[varying] = Terms(matrix, distinct.astype(float), monomials)
+            known = self._terms[varying] = TermGroups(matrix, distinct.astype(float), monomials)
         return known
 
-    def coefficients(self, terms: Terms, varying: tuple[bool, ...], values: Sequence[int]) -> Any:
+    def coefficients(self, terms: TermGroups, varying: tuple[bool, ...], values: Sequence[int]) -> Any:
         """Of all candidates for these terms, where the other atoms have these values."""
         dtype = self._coefficients.dtype
         powers = self._powers[:, [not varies for varies in varying]].astype(dtype)
         return (self._coefficients * np.prod(np.array(values, dtype) ** powers, axis=1)) @ terms.joined
 
-    def winners(self, coefficients: Any, terms: Terms, low: Any, high: Any) -> Any:
+    def winners(self, coefficients: Any, terms: TermGroups, low: Any, high: Any) -> Any:
         """Numbers of the candidates that none other exceeds wherever atoms are within bounds, as far as these tell."""
         if not len(low) or min(low) < 1:  # bounds are of positive sizes
             return np.arange(len(coefficients))
@@ -138,7 +138,7 @@ INT64 = 2**63
 """From here on int64 wraps without a word."""
 
 Array = np.ndarray[Any, Any]
-Window = tuple[slice, ...]
+GridWindow = tuple[slice, ...]
 """A part of a grid: from where to where along each axis."""
 
 
@@ -155,7 +155,7 @@ class SizeGrid:
         return {name: (int(values.min()), int(values.max())) for name, (_, values) in self.letters.items()}
 
     @property
-    def whole(self) -> Window:
+    def whole(self) -> GridWindow:
         """All of it."""
         return tuple(slice(0, size) for size in self.shape)
 
@@ -163,7 +163,7 @@ class SizeGrid:
         """The letters of one cell."""
         return {name: int(values[index[axis]]) for name, (axis, values) in self.letters.items()}
 
-    def part(self, window: Window) -> SizeGrid:
+    def part(self, window: GridWindow) -> SizeGrid:
         """A grid of the cells within a window."""
         shape = tuple(part.stop - part.start for part in window)
         return SizeGrid(shape, {name: (axis, values[window[axis]]) for name, (axis, values) in self.letters.items()})
@@ -190,7 +190,7 @@ class Evaluator:
         """Whether values of a polynomial are worked out in int64, which holds them all."""
         return self._dtype(of) is np.int64
 
-    def values(self, of: Polynomial, window: Window, out: Array | None = None, *, exact: bool = False) -> Array:
+    def values(self, of: Polynomial, window: GridWindow, out: Array | None = None, *, exact: bool = False) -> Array:
         """Values within a window, of one cell along axes that do not matter; or all of them, put into `out`.
 
         exact: as Python's ints where int64 is too small.
@@ -227,7 +227,7 @@ class Evaluator:
 class _Work:
     """One window's evaluation."""
 
-    def __init__(self, evaluator: Evaluator, window: Window, dtype: Any) -> None:
+    def __init__(self, evaluator: Evaluator, window: GridWindow, dtype: Any) -> None:
         self.evaluator = evaluator
         self.grid = evaluator.grid
         self.window = window

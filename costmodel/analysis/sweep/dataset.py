@@ -16,7 +16,7 @@ from costmodel.analysis.sweep.grid import Grid
 from costmodel.display.units import UNITS
 from costmodel.errors import CostModelError, shown
 from costmodel.importers.files import describe
-from costmodel.symbolic.evaluation import Window
+from costmodel.symbolic.evaluation import GridWindow
 from costmodel.training.settings import plain
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _reasons(grid: Grid, block_info: Any = None) -> Any:
     return np.broadcast_to(grid.reasons(window), tuple(part.stop - part.start for part in window))
 
 
-def _window(block_info: Any) -> Window:
+def _window(block_info: Any) -> GridWindow:
     return tuple(slice(start, stop) for start, stop in block_info[None]["array-location"])
 
 

@@ -18,7 +18,7 @@ from costmodel.analysis.sweep.axes import Axis
 from costmodel.analysis.sweep.guarded import GridAnswers, answers_of
 from costmodel.architectures.base import Architecture
 from costmodel.errors import CostModelError
-from costmodel.symbolic.evaluation import Array, SizeGrid, Window
+from costmodel.symbolic.evaluation import Array, GridWindow, SizeGrid
 from costmodel.training.settings import SETTING_NAMES
 
 TILE = 2**10
@@ -35,7 +35,7 @@ class Cells(NamedTuple):
     reasons: Array
 
 
-def windows_of(whole: Window, cells: int, longest: int) -> Iterator[Window]:
+def windows_of(whole: GridWindow, cells: int, longest: int) -> Iterator[GridWindow]:
     """Windows of at most so many cells, and so many along an axis, that together are the whole one, in order."""
     spans: list[int] = []
     for part in reversed(whole):
@@ -85,15 +85,17 @@ class Grid:
         return math.prod(self.shape)
 
     @property
-    def whole(self) -> Window:
+    def whole(self) -> GridWindow:
         """All of it."""
         return tuple(slice(0, size) for size in self.shape)
 
-    def windows(self, within: Window | None = None, cells: int = TILE_CELLS, longest: int = TILE) -> Iterator[Window]:
+    def windows(
+        self, within: GridWindow | None = None, cells: int = TILE_CELLS, longest: int = TILE
+    ) -> Iterator[GridWindow]:
         """Windows of at most so many cells that together are one, or all of it, in order."""
         return windows_of(self.whole if within is None else within, cells, longest)
 
-    def fill(self, window: Window, out: Mapping[str, Array]) -> None:
+    def fill(self, window: GridWindow, out: Mapping[str, Array]) -> None:
         """Put the values within a window into arrays of its shape, of type float64 or int64 (0 where there is none)."""
         for choice, place in self._choices(window):
             within = {quantity: array[place] for quantity, array in out.items()}
@@ -104,7 +106,7 @@ class Grid:
             else:
                 answers.fill(self._numeric(window), within)
 
-    def reasons(self, window: Window) -> Array:
+    def reasons(self, window: GridWindow) -> Array:
         """Why cells of a window have no answer; "" where they have; broadcasts to it."""
         parts: list[tuple[tuple[Any, ...], Array]] = []
         sizes = [1 if axis.numeric else part.stop - part.start for axis, part in zip(self.axes, window, strict=True)]
@@ -120,21 +122,21 @@ class Grid:
             result[place] = texts
         return result
 
-    def cells_in(self, window: Window) -> Cells:
+    def cells_in(self, window: GridWindow) -> Cells:
         """The answers within a window."""
         shape = tuple(part.stop - part.start for part in window)
         values = {quantity: np.empty(shape, self.dtypes[quantity]) for quantity in self.quantities}
         self.fill_all(window, values)
         return Cells(values, self.reasons(window))
 
-    def exact(self, window: Window) -> dict[str, Array]:
+    def exact(self, window: GridWindow) -> dict[str, Array]:
         """Values within a window, as int64 wherever that holds all there are: anything where there is no answer."""
         shape = tuple(part.stop - part.start for part in window)
         arrays = {q: np.zeros(shape, np.int64 if fits else np.float64) for q, fits in self.integral.items()}
         self.fill_all(window, arrays)
         return arrays
 
-    def fill_all(self, window: Window, out: Mapping[str, Array]) -> None:
+    def fill_all(self, window: GridWindow, out: Mapping[str, Array]) -> None:
         """As `fill`, tile by tile, of a window of any size, and of no axes at all, where only `...` gives a view."""
         for tile in self.windows(window):
             place = tuple(slice(t.start - w.start, t.stop - w.start) for t, w in zip(tile, window, strict=True))
@@ -164,7 +166,7 @@ class Grid:
             integral = {q: fits and answers.integral(q) for q, fits in integral.items()}
         return complete, integral
 
-    def _choices(self, window: Window) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
+    def _choices(self, window: GridWindow) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
         """Numbers of the values of axes that are not numeric, and where in the window they stand."""
         spans = [
             (slice(None),) if axis.numeric else range(part.start, part.stop)
@@ -174,7 +176,7 @@ class Grid:
             place = [at if isinstance(at, slice) else at - part.start for at, part in zip(choice, window, strict=True)]
             yield tuple(at for at in choice if not isinstance(at, slice)), (*place, ...)
 
-    def _numeric(self, window: Window) -> Window:
+    def _numeric(self, window: GridWindow) -> GridWindow:
         return tuple(part for axis, part in zip(self.axes, window, strict=True) if axis.numeric)
 
     def _spread(self, texts: Array) -> list[int]:

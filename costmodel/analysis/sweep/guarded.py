@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.analysis.closed_forms import ClosedForms, Forms, Leaf, Refusal
 from costmodel.cost.quantities import TIMED
 from costmodel.errors import CostModelError
-from costmodel.symbolic.evaluation import INT64, Array, Evaluator, SizeGrid, Window
+from costmodel.symbolic.evaluation import INT64, Array, Evaluator, GridWindow, SizeGrid
 from costmodel.symbolic.guards import Branch, Condition
 from costmodel.symbolic.polynomial import Polynomial
 
@@ -54,11 +54,11 @@ class GridAnswers(ABC):
         """Whether all values of a quantity are known to be within int64."""
 
     @abstractmethod
-    def fill(self, window: Window, out: Mapping[str, Array]) -> None:
+    def fill(self, window: GridWindow, out: Mapping[str, Array]) -> None:
         """Values; where there is none not a number, or anything in arrays of whole numbers."""
 
     @abstractmethod
-    def reasons(self, window: Window) -> Array | None:
+    def reasons(self, window: GridWindow) -> Array | None:
         """Texts; None if every cell has an answer."""
 
 
@@ -98,7 +98,7 @@ class FormulaAnswers(GridAnswers):
         known = self._regimes is not None
         return known and all(self.evaluator.integral(leaf.formulas[quantity]) for leaf in leaves)
 
-    def fill(self, window: Window, out: Mapping[str, Array]) -> None:
+    def fill(self, window: GridWindow, out: Mapping[str, Array]) -> None:
         """See `GridAnswers`."""
         regimes = self.regimes(window)
         for quantity, array in out.items():
@@ -112,7 +112,7 @@ class FormulaAnswers(GridAnswers):
             if missing is not None and array.dtype == np.float64:
                 np.copyto(array, np.nan, where=missing)
 
-    def reasons(self, window: Window) -> Array | None:
+    def reasons(self, window: GridWindow) -> Array | None:
         """See `GridAnswers`."""
         result: Array | None = None
         for mask, leaf in self.regimes(window):
@@ -128,7 +128,7 @@ class FormulaAnswers(GridAnswers):
             result = texts
         return result
 
-    def _spread(self, window: Window, where: Array) -> Array:
+    def _spread(self, window: GridWindow, where: Array) -> Array:
         """A mask over all axes along which the texts vary, as far as their ends tell, and not just where cells do."""
         first = np.array(np.unravel_index(int(where.argmax()), where.shape))
         shape = list(where.shape)
@@ -139,21 +139,21 @@ class FormulaAnswers(GridAnswers):
                 shape[axis] = int(last[axis]) + 1
         return np.broadcast_to(where, shape)
 
-    def _reason(self, window: Window, index: Array) -> str:
+    def _reason(self, window: GridWindow, index: Array) -> str:
         point = self.grid.point([part.start + int(i) for part, i in zip(window, index, strict=True)])
         key = tuple(point.items())
         if key not in self._reasons:
             self._reasons[key] = self.forms.reason(point)
         return self._reasons[key]
 
-    def regimes(self, window: Window) -> list[Regime]:
+    def regimes(self, window: GridWindow) -> list[Regime]:
         """The regimes within a window, the largest first."""
         if self._regimes is None:
             return _by_size(list(self._walk(lambda: self.forms.tree, None, window)))
         parts = [Regime(_cut(mask, window), leaf) for mask, leaf in self._regimes]
         return _by_size([Regime(_whole(m), leaf) for m, leaf in parts if m is None or m.any()])
 
-    def _fill_times(self, regimes: list[Regime], window: Window, out: Mapping[str, Array]) -> None:
+    def _fill_times(self, regimes: list[Regime], window: GridWindow, out: Mapping[str, Array]) -> None:
         """Put times into arrays: of each regime those of the smallest window that has all its cells, in pieces."""
         shape = next(iter(out.values())).shape
         for mask, leaf in regimes:
@@ -168,7 +168,7 @@ class FormulaAnswers(GridAnswers):
                 for quantity, array in out.items():
                     np.copyto(array[(*within, ...)], step.value(quantity), where=where)
 
-    def _fill(self, quantity: str, regimes: list[Regime], window: Window, out: Array) -> None:
+    def _fill(self, quantity: str, regimes: list[Regime], window: GridWindow, out: Array) -> None:
         filled: Polynomial | None = None
         for mask, leaf in regimes:
             formula = leaf.formulas[quantity] if isinstance(leaf, Forms) else _NOTHING
@@ -183,7 +183,7 @@ class FormulaAnswers(GridAnswers):
                 )
 
     def _walk(
-        self, tree: Callable[[], Branch | Leaf | None], mask: Array | None, window: Window, most: int | None = None
+        self, tree: Callable[[], Branch | Leaf | None], mask: Array | None, window: GridWindow, most: int | None = None
     ) -> Iterator[Regime]:
         node = tree()
         if node is None:
@@ -214,7 +214,7 @@ class FormulaAnswers(GridAnswers):
         self._settled[condition] = outcome
         return outcome
 
-    def _cell(self, mask: Array | None, window: Window) -> dict[str, int]:
+    def _cell(self, mask: Array | None, window: GridWindow) -> dict[str, int]:
         start = [part.start for part in window]
         index = [0] * len(start) if mask is None else np.unravel_index(int(mask.argmax()), mask.shape)
         return self.grid.point([int(a + b) for a, b in zip(start, index, strict=True)])
@@ -230,7 +230,7 @@ def refused(regimes: list[Regime]) -> Array | None:
     return reduce(np.logical_or, masks) if masks else None
 
 
-def _pieces(window: Window) -> Iterator[Window]:
+def _pieces(window: GridWindow) -> Iterator[GridWindow]:
     """A window in parts of at most `PIECE` cells, halved along its longest axis."""
     sizes = [part.stop - part.start for part in window]
     if prod(sizes) <= PIECE:
@@ -247,7 +247,7 @@ def _by_size(regimes: list[Regime]) -> list[Regime]:
     return sorted(regimes, key=lambda r: -1.0 if r.mask is None else -np.count_nonzero(r.mask) / r.mask.size)
 
 
-def _cut(mask: Array | None, window: Window) -> Array | None:
+def _cut(mask: Array | None, window: GridWindow) -> Array | None:
     """The part of a mask within a window."""
     if mask is None:
         return None
@@ -259,7 +259,7 @@ def _whole(mask: Array | None) -> Array | None:
     return None if mask is None or mask.all() else mask
 
 
-def _bounds(mask: Array, shape: tuple[int, ...]) -> Window:
+def _bounds(mask: Array, shape: tuple[int, ...]) -> GridWindow:
     """The smallest window that has all cells of a mask."""
     window: list[slice] = []
     for axis, size in enumerate(shape):
@@ -300,14 +300,14 @@ class PredictedAnswers(GridAnswers):
         """By the values."""
         return quantity not in TIMED and all(v is None or v < INT64 for v in self._values[quantity].flat)
 
-    def fill(self, window: Window, out: Mapping[str, Array]) -> None:
+    def fill(self, window: GridWindow, out: Mapping[str, Array]) -> None:
         """See `GridAnswers`."""
         for quantity, array in out.items():
             missing: Any = np.nan if array.dtype == np.float64 else 0
             refused = self._reasons[(*window, ...)].astype(bool)
             array[...] = np.where(refused, missing, self._values[quantity][(*window, ...)]).astype(array.dtype)
 
-    def reasons(self, window: Window) -> Array | None:
+    def reasons(self, window: GridWindow) -> Array | None:
         """See `GridAnswers`."""
         return None if self.complete else self._reasons[(*window, ...)]
 

@@ -33,7 +33,7 @@ from costmodel.analysis.sweep.tables import table_of, write_tables
 from costmodel.display.figures import replacing
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.importers.files import describe
-from costmodel.symbolic.evaluation import Window
+from costmodel.symbolic.evaluation import GridWindow
 
 ROWS = 2**18
 """Cells of a part, which is a row group."""
@@ -115,7 +115,7 @@ class Chunks(ABC):
     windows: of all chunks, in order. finished: numbers of those that are there.
     """
 
-    windows: Sequence[Window]
+    windows: Sequence[GridWindow]
 
     def __init__(self, grid: Grid, target: Path) -> None:
         self.grid, self.target = grid, target
@@ -164,7 +164,7 @@ def _question(grid: Grid) -> str:
     return json.dumps(question, default=label_of, sort_keys=True)
 
 
-def _cells(window: Window) -> int:
+def _cells(window: GridWindow) -> int:
     return math.prod(part.stop - part.start for part in window)
 
 
@@ -233,7 +233,7 @@ class PartFiles(Chunks):
         with suppress(OSError):
             self.folder.rmdir()
 
-    def _table(self, window: Window) -> pyarrow.Table:
+    def _table(self, window: GridWindow) -> pyarrow.Table:
         """The rows of a window; whole numbers wherever they fit, and null where there is no answer."""
         shape = tuple(part.stop - part.start for part in window)
         reasons = np.broadcast_to(self.grid.reasons(window), shape)

@@ -36,7 +36,7 @@ class Config:
         return self.values[name]
 
 
-Rule = Callable[[Config, dict[str, Any]], None]
+FieldRule = Callable[[Config, dict[str, Any]], None]
 """What is more than a name: works on the fields of our model that are made so far. Raises SpecError."""
 
 
@@ -96,7 +96,7 @@ class Family:
     fields: dict[str, Any] = field(default_factory=dict)
     means: Mapping[str, str | dict[Any, dict[str, Any]] | Meaning] = field(default_factory=dict)
     sets: dict[str, Any] = field(default_factory=dict)
-    rules: dict[str, Rule | None] = field(default_factory=dict)
+    rules: dict[str, FieldRule | None] = field(default_factory=dict)
     fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     idle: str = ""
     aliases: str = ""

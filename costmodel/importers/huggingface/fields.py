@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from costmodel.architectures.base import Factor, Probability, Size
+from costmodel.architectures.base import DropRate, PositiveNumber, Size
 from costmodel.errors import SpecError, unknown
 
 ACTIVATIONS = {
@@ -49,8 +49,8 @@ CHECKS: dict[str, Any] = {
     "alike": Annotated[Size, BeforeValidator(one_of_all)],
     "size or auto": Size | Literal["auto"],
     "integer": int,
-    "share": Probability,
-    "factor": Factor,
+    "share": DropRate,
+    "factor": PositiveNumber,
     "flag": bool,
     "text": str,
     "activation": Annotated[str, AfterValidator(activation_named)],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from costmodel.errors import SpecError, shown, unknown
-from costmodel.importers.huggingface.family import Config, Rule
+from costmodel.importers.huggingface.family import Config, FieldRule
 from costmodel.importers.huggingface.fields import wrong
 
 MOST_LAYERS = 10_000
@@ -21,7 +21,7 @@ ROTARY = {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor"
 ROTARY_IDLE = "rope_theta rotary_emb_base original_max_position_embeddings"
 
 
-def sets(field: str, value: Callable[[Config, dict[str, Any]], Any]) -> Rule:
+def sets(field: str, value: Callable[[Config, dict[str, Any]], Any]) -> FieldRule:
     """A field of ours is worked out of the configuration, and of what is made so far."""
 
     def made_so(config: Config, made: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ def _rotary_settings(given: dict[str, Any] | None) -> list[dict[str, Any]]:
     return nested if len(nested) == len(given) else [given]
 
 
-def windows(usual: Callable[[Config, int], bool]) -> Rule:
+def windows(usual: Callable[[Config, int], bool]) -> FieldRule:
     """Some layers see a window, by `layer_types`; where those are left out, `usual` says of which layers."""
 
     def windowed(config: Config, made: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def tensor_on_meta(torch: Any, tensor: Any, shape: tuple[int, ...]) -> Any:
 Dynamic = Mapping[str, Mapping[int, str]]
 """For each input, which of its axes is a size of the batch."""
 
-Leaf = tuple[str, ...]
+LeafPath = tuple[str, ...]
 
 NO_GRAPH = "no graph holds for others"
 """Why a size is fixed that was tried."""
@@ -158,7 +158,7 @@ def examples_of(torch: Any, named: Mapping[str, Any], dynamic: Dynamic | None) -
     return Example(tuple(axes), sizes, notes=tuple(notes))
 
 
-def _tensors(torch: Any, named: Mapping[str, Any]) -> Iterator[tuple[Leaf, Any]]:
+def _tensors(torch: Any, named: Mapping[str, Any]) -> Iterator[tuple[LeafPath, Any]]:
     for name, value in named.items():
         leaves = torch.utils._pytree.tree_leaves(value)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -177,7 +177,7 @@ def _default(tensor: Any) -> dict[int, str]:
     return sizes
 
 
-def _checked(path: Leaf, tensor: Any, axes: Mapping[int, str]) -> dict[int, str]:
+def _checked(path: LeafPath, tensor: Any, axes: Mapping[int, str]) -> dict[int, str]:
     where = f"dynamic of {'.'.join(path)}"
     if not isinstance(axes, Mapping):
         raise SettingError(f"{where}: {shown(axes)} is not a mapping of axes to sizes such as {{0: 'batch'}}")

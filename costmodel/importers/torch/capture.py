@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.importers.torch.program import SIZE, TENSOR, Given, Program, Step, StepOutput, Tree, Weight
+from costmodel.importers.torch.program import SIZE, TENSOR, CapturedProgram, Placeholder, Step, StepOutput, Tree, Weight
 from costmodel.importers.torch.rules import load_rules
 
 IDLE = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"})
@@ -33,14 +33,14 @@ class Capture:
         self.rules = load_rules()
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
         self.weights: dict[str, Weight] = {}
-        self.buffers: dict[str, Given] = {}
-        self.inputs: dict[str, Given] = {}
+        self.buffers: dict[str, Placeholder] = {}
+        self.inputs: dict[str, Placeholder] = {}
         self.steps: list[Step] = []
         self._called: set[tuple[str, ...]] = set()
         self._count: Counter[tuple[Any, ...]] = Counter()
         self._names: dict[Any, Any] = {}
 
-    def __call__(self) -> Program:
+    def __call__(self) -> CapturedProgram:
         """The program."""
         graph = self.exported.graph_module
         self._start(graph)
@@ -53,7 +53,9 @@ class Capture:
         results = [name for node, name in outputs if node is None or node.name in wanted]
         steps = tuple(_named(self.steps))
         within = {path[:depth] for path in self._called for depth in range(1, len(path))}
-        return Program(self.weights, self.buffers, self.inputs, steps, tuple(results), frozenset(within - self._called))
+        return CapturedProgram(
+            self.weights, self.buffers, self.inputs, steps, tuple(results), frozenset(within - self._called)
+        )
 
     def _start(self, graph: Any) -> None:
         """Note weights, buffers, constants and inputs, which are the graph's placeholders."""
@@ -74,9 +76,9 @@ class Capture:
                 shape = tuple(int(size) for size in value.shape)
                 self.weights.setdefault(self._names[node][TENSOR], Weight(target, shape, bool(parameter.requires_grad)))
             elif kind == "BUFFER":
-                self.buffers[node.name] = Given(target, self._shape(value), dtype_name(value.dtype))
+                self.buffers[node.name] = Placeholder(target, self._shape(value), dtype_name(value.dtype))
             elif kind == "USER_INPUT":
-                self.inputs[node.name] = Given(node.name, self._shape(value), dtype_name(value.dtype))
+                self.inputs[node.name] = Placeholder(node.name, self._shape(value), dtype_name(value.dtype))
             else:
                 output = StepOutput(node.name, self._shape(value), dtype_name(value.dtype))
                 self.steps.append(Step("constant", (), node.name, {}, (output,), grad=False))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from costmodel.importers.torch.program import TENSOR, Program, Step, tensors_in
+from costmodel.importers.torch.program import TENSOR, CapturedProgram, Step, tensors_in
 
 
 class Loop(NamedTuple):
@@ -41,7 +41,7 @@ class _Block(NamedTuple):
     outer: frozenset[str]
 
 
-def fold(program: Program) -> tuple[Item, ...]:
+def fold(program: CapturedProgram) -> tuple[Item, ...]:
     """The steps, with equal blocks folded."""
     return tuple(_Folding(program).items(0, len(program.steps), 0))
 
@@ -55,7 +55,7 @@ def stem_of(part: str) -> str | None:
 class _Folding:
     """Looks for modules that a list numbers, such as ``layers.0``, ``layers.1``."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CapturedProgram) -> None:
         self.program = program
         self.steps = program.steps
         self.uses: dict[str, list[int]] = defaultdict(list)

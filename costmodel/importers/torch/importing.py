@@ -27,7 +27,7 @@ from costmodel.importers.torch.axes import NO_GRAPH, Dynamic, Example, examples_
 from costmodel.importers.torch.capture import Capture, dtype_name
 from costmodel.importers.torch.model import Imported
 from costmodel.importers.torch.op_call import FLOATS, NUMBERS, NoRuleError
-from costmodel.importers.torch.program import Program
+from costmodel.importers.torch.program import CapturedProgram
 from costmodel.importers.torch.rules import load_rules
 from costmodel.training.settings import Settings
 
@@ -168,7 +168,7 @@ def _bound(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
         raise SettingError(f"example inputs do not fit {type(module).__name__}.forward{signature}: {error}") from None
 
 
-Captured = tuple[Callable[..., Program], Example]
+Captured = tuple[Callable[..., CapturedProgram], Example]
 
 
 def _exported(
@@ -270,7 +270,7 @@ def stopped_after(seconds: float) -> Iterator[None]:
         done.set()
 
 
-def _captured(exported: Any, module: Any, example: Example, composed: Collection[str] = frozenset()) -> Program:
+def _captured(exported: Any, module: Any, example: Example, composed: Collection[str] = frozenset()) -> CapturedProgram:
     """The program; `composed`: see `Capture`."""
     with _quiet():
         return Capture(exported, module, example.letters, composed)()
@@ -305,7 +305,7 @@ def _without_rule(model: Imported) -> dict[str, str]:
             return missing
 
 
-def _refuse_numbers(title: str, program: Program, module: Any) -> None:
+def _refuse_numbers(title: str, program: CapturedProgram, module: Any) -> None:
     """Raise SpecError if a weight, a buffer or an input is of numbers whose bytes and FLOPs are others."""
     weights = {f"weight {name}": dtype_name(weight.dtype) for name, weight in module.named_parameters()}
     others = {f"buffer {buffer.path}": buffer.dtype for buffer in program.buffers.values()}
@@ -320,7 +320,7 @@ def _refuse_numbers(title: str, program: Program, module: Any) -> None:
             raise SpecError(f"{title}: {what} is of {_kind(dtype)} ({dtype}), for which there are no rules: {advice}")
 
 
-def _without_numbers(program: Program) -> dict[str, str]:
+def _without_numbers(program: CapturedProgram) -> dict[str, str]:
     """Operators that somewhere make numbers for which there are no rules, with what they make."""
     types = {step.op: each.dtype for step in program.steps for each in step.makes if each.dtype not in NUMBERS}
     return {op: f"it makes {_kind(dtype)}" for op, dtype in types.items()}
@@ -330,7 +330,7 @@ def _kind(dtype: str) -> str:
     return next((f"{kind} numbers" for kind in ("complex", "float8", "float4", "int") if kind in dtype), "such numbers")
 
 
-def _listed(missing: dict[str, str], program: Program) -> str:
+def _listed(missing: dict[str, str], program: CapturedProgram) -> str:
     """Operators by name and count, with their share of the tensors that are made."""
     count = Counter(step.op for step in program.steps if step.op in missing)
     tensors = sum(len(step.makes) for step in program.steps if step.op in missing)

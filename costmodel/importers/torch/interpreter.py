@@ -13,7 +13,7 @@ from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.importers.torch.folding import Item, Loop
 from costmodel.importers.torch.op_call import EXACT, NUMBERS, OpCall, role_of
-from costmodel.importers.torch.program import Program, Step, Tree, shape_of, tensors_in
+from costmodel.importers.torch.program import CapturedProgram, Step, Tree, shape_of, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.layers.indexing import Parameter, Unknown
 from costmodel.symbolic.sizes import peek
@@ -24,7 +24,7 @@ class Interpreter:
 
     def __init__(
         self,
-        program: Program,
+        program: CapturedProgram,
         items: Sequence[Item],
         left_out: Collection[str],
         tape: Tape,

@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Allowed, Architecture, BatchShape, LossName, Size, as_tuple
+from costmodel.architectures.base import Allowed, Architecture, BatchShape, LossKind, Size, as_tuple
 from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.interpreter import Interpreter
-from costmodel.importers.torch.program import Program, extents_in, program_of
+from costmodel.importers.torch.program import CapturedProgram, extents_in, program_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 
@@ -37,7 +37,7 @@ class Imported(Architecture):
     DETACHES: ClassVar[bool] = True
 
     @field_serializer("program")
-    def _write(self, program: Program) -> dict[str, Any]:
+    def _write(self, program: CapturedProgram) -> dict[str, Any]:
         return program.to_dict()
 
     @cached_property
@@ -57,7 +57,7 @@ class Imported(Architecture):
         return any(step.op == "scaled_dot_product_attention" for step in self.program.steps)
 
     @property
-    def default_loss(self) -> LossName | None:
+    def default_loss(self) -> LossKind | None:
         """None: it ends where the module ends."""
         return None
 

@@ -71,7 +71,7 @@ class Weight(NamedTuple):
     trained: bool
 
 
-class Given(NamedTuple):
+class Placeholder(NamedTuple):
     """A buffer of the module, or an input; its sizes may depend on the batch."""
 
     path: str
@@ -103,15 +103,15 @@ class Step(NamedTuple):
     grad: bool = True
 
 
-class Program(NamedTuple):
+class CapturedProgram(NamedTuple):
     """A forward pass. Tensors go by name, those of weights, buffers and inputs too; outputs are those of `outputs`.
 
     lists: paths of modules that hold others and are never called, such as a ModuleList.
     """
 
     weights: dict[str, Weight]
-    buffers: dict[str, Given]
-    inputs: dict[str, Given]
+    buffers: dict[str, Placeholder]
+    inputs: dict[str, Placeholder]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
     lists: frozenset[tuple[str, ...]] = frozenset()
@@ -124,12 +124,12 @@ class Program(NamedTuple):
         return {**named, "steps": steps, "outputs": list(self.outputs), "lists": lists}
 
 
-_NAMED: dict[str, type[Weight] | type[Given]] = {"weights": Weight, "buffers": Given, "inputs": Given}
+_NAMED: dict[str, type[Weight] | type[Placeholder]] = {"weights": Weight, "buffers": Placeholder, "inputs": Placeholder}
 
 
-def program_of(data: Any) -> Program:
+def program_of(data: Any) -> CapturedProgram:
     """The program that plain data describes. Raises ValueError, whose text says what is not understood."""
-    if isinstance(data, Program):
+    if isinstance(data, CapturedProgram):
         return data
     try:
         named = {part: {name: _read(kind, item) for name, item in data[part].items()} for part, kind in _NAMED.items()}
@@ -140,7 +140,7 @@ def program_of(data: Any) -> Program:
         lists = frozenset(map(tuple, data.get("lists", ())))
         for item in (*(item for items in named.values() for item in items.values()), *_made(steps)):
             _check_shape(item.shape)
-        return Program(**named, steps=tuple(steps), outputs=tuple(data["outputs"]), lists=lists)
+        return CapturedProgram(**named, steps=tuple(steps), outputs=tuple(data["outputs"]), lists=lists)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is no program as from_torch makes them: {error}") from None
 

@@ -208,11 +208,11 @@ class KernelCall:
 Gradients = Iterator[tuple[Ref, Ref]]
 Forward = Callable[[ArrayTape, KernelCall], Ref]
 Backward = Callable[[ArrayTape, KernelCall, Ref], Gradients]
-Gradient = Callable[[ArrayTape, KernelCall, Ref], Ref]
+GradientRule = Callable[[ArrayTape, KernelCall, Ref], Ref]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class NumpyKernel:
     """forward(tape, site) → y; backward(tape, site, g) yields (operand, gradient), one after another.
 
     extra: why NumPy does other pointwise arithmetic than the plain definition that the kind's formulas count, by pass;
@@ -224,7 +224,7 @@ class Kernel:
     extra: dict[str, str] = field(default_factory=dict)
 
 
-KERNELS: dict[str, Kernel] = {}
+KERNELS: dict[str, NumpyKernel] = {}
 """Every kernel defined so far, by the name of its kind."""
 
 
@@ -235,10 +235,10 @@ def kernel(kind: str, forward: Forward, backward: Backward, extra: dict[str, str
         s.y = forward(t, s)
         return s.y
 
-    KERNELS[kind] = Kernel(remembering, backward, extra or {})
+    KERNELS[kind] = NumpyKernel(remembering, backward, extra or {})
 
 
-def unary(kind: str, forward: Forward, gradient: Gradient, extra: dict[str, str] | None = None) -> None:
+def unary(kind: str, forward: Forward, gradient: GradientRule, extra: dict[str, str] | None = None) -> None:
     """The kernel of a kind that has only the gradient of its first input, which `gradient` returns."""
 
     def backward(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
@@ -247,7 +247,7 @@ def unary(kind: str, forward: Forward, gradient: Gradient, extra: dict[str, str]
     kernel(kind, forward, backward, extra)
 
 
-def load_all() -> dict[str, Kernel]:
+def load_all() -> dict[str, NumpyKernel]:
     """Import every file of this package and return the kernels of all layer kinds by name."""
     from importlib import import_module
     from pkgutil import iter_modules
@@ -257,7 +257,7 @@ def load_all() -> dict[str, Kernel]:
     return KERNELS
 
 
-def kernel_of(kind: str) -> Kernel:
+def kernel_of(kind: str) -> NumpyKernel:
     """The kernel of a layer kind. Raises CostModelError if there is none."""
     known = KERNELS if kind in KERNELS else load_all()
     if kind not in known:

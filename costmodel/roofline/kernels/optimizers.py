@@ -335,9 +335,9 @@ def shampoo(t: ArrayTape, u: Update) -> None:
     descend(t, u.weight, direction, 1e-1)
 
 
-Step = Callable[[ArrayTape, Update], None]
+OptimizerStep = Callable[[ArrayTape, Update], None]
 
-STEPS: dict[str, Step] = {
+STEPS: dict[str, OptimizerStep] = {
     "sgd": lambda t, u: descend(t, u.weight, u.gradient, 1e-3),
     "momentum": lambda t, u: descend(t, u.weight, momentum(t, u), 1e-3),
     "nesterov": nesterov,
@@ -382,7 +382,7 @@ def states_of(t: ArrayTape, optimizer: Optimizer, weight: Ref) -> dict[str, Ref]
     return values
 
 
-def step_of(optimizer: Optimizer) -> Step:
+def step_of(optimizer: Optimizer) -> OptimizerStep:
     """The step of an optimizer. Raises CostModelError for one that has no NumPy kernel."""
     if optimizer.name not in STEPS:
         raise CostModelError(f"optimizer {optimizer.name!r} has no NumPy kernel: use one of {', '.join(STEPS)}")
