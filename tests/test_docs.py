@@ -150,6 +150,28 @@ def test_every_quantity_is_listed(quantity: str) -> None:
     assert f"`{quantity}`" in EVERYTHING or (f"`{group}" in EVERYTHING and f"`.{part}`" in EVERYTHING)
 
 
+def places() -> list[tuple[str, str]]:
+    """Each file that `where-things-are` names, with each name that is said to be in it, or with none."""
+    pairs = []
+    for line in PAGES["docs/reference/where-things-are.md"].splitlines():
+        path = ""
+        for code in re.findall(r"`([^`]+)`", line):
+            if re.fullmatch(r"[\w/]+(\.pyi?|/)", code):
+                path = code
+                pairs.append((path, ""))
+            elif path and code.isidentifier():
+                pairs.append((path, code))
+    return pairs
+
+
+@pytest.mark.parametrize(("path", "name"), places())
+def test_things_are_where_they_are_said_to_be(path: str, name: str) -> None:
+    file = ROOT / "costmodel" / path
+    assert file.exists()
+    if name:
+        assert re.search(rf"^ *(def |class )?{name}\b[ :=(]", file.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", ["main job", "tests"])
 def test_the_commands_that_ci_runs_stand_behind_their_marks(name: str) -> None:
     assert len(re.findall(rf"^<!-- ci: {name} -->\n```sh\n[^\n]+\n```$", README, re.MULTILINE)) == 1
