@@ -153,7 +153,7 @@ def test_every_quantity_is_listed(quantity: str) -> None:
 def places() -> list[tuple[str, str]]:
     """Each file that `where-things-are` names, with each name that is said to be in it, or with none."""
     pairs = []
-    for line in PAGES["docs/reference/where-things-are.md"].splitlines():
+    for line in re.findall(r"^\|.*", PAGES["docs/reference/where-things-are.md"], re.MULTILINE):
         path = ""
         for code in re.findall(r"`([^`]+)`", line):
             if re.fullmatch(r"[\w/]+(\.pyi?|/)", code):
