@@ -6,7 +6,6 @@ Generating methods for each of the classes that are imported, of which a questio
 from __future__ import annotations
 
 import dataclasses
-from _thread import RLock
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -61,22 +60,28 @@ class Frozen:
 
 
 class _Pending:
-    """Fields of a class that is no dataclass yet: it is made one when they are asked for."""
+    """Fields of a class that is no dataclass yet: it is made one when they are asked for.
+
+    The ``__init__`` is generated on a stand-in, and the fields are published after it: whoever sees them, in whichever
+    thread, can make an object. Threads that ask at once each generate the same; a lock would be held over a fork.
+    """
 
     def __init__(self, cls: type, kw_only: bool) -> None:
         self.cls = cls
         self.kw_only = kw_only
 
     def __get__(self, instance: object, owner: type) -> dict[str, Any]:
-        with _LOCK:
-            if vars(self.cls)["__dataclass_fields__"] is self:
-                if "__init__" in vars(self.cls):
-                    del self.cls.__init__
-                dataclasses.dataclass(eq=False, repr=False, match_args=False, kw_only=self.kw_only)(self.cls)
-        return vars(self.cls)["__dataclass_fields__"]
-
-
-_LOCK = RLock()
+        cls = self.cls
+        bases = [base for base in reversed(cls.__mro__[1:]) if hasattr(base, "__dataclass_fields__")]
+        inherited = {field.name: field for base in bases for field in dataclasses.fields(base)}
+        annotations = {name: field.type for name, field in inherited.items()} | cls.__annotations__
+        defaults = {name: getattr(cls, name) for name in (*cls.__annotations__, "__post_init__") if hasattr(cls, name)}
+        names = {"__annotations__": annotations, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        stand_in: Any = type(cls.__name__, (), {"__doc__": cls.__doc__ or "-", **names, **inherited, **defaults})
+        dataclasses.dataclass(eq=False, repr=False, match_args=False, kw_only=self.kw_only)(stand_in)
+        type.__setattr__(cls, "__init__", stand_in.__init__)
+        type.__setattr__(cls, "__dataclass_fields__", stand_in.__dataclass_fields__)
+        return stand_in.__dataclass_fields__
 
 
 @dataclass_transform(frozen_default=True)
