@@ -151,15 +151,15 @@ class Prediction(Costs, Data):
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        again = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"], machine_of))
-        found, given = json.loads(again.to_json()), as_json(data, "a prediction")
-        for field in {**found, **given}:
-            if field not in found or given.get(field) != found[field]:
+        prediction = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"], machine_of))
+        actual, stored = json.loads(prediction.to_json()), as_json(data, "a prediction")
+        for field in {**actual, **stored}:
+            if field not in actual or stored.get(field) != actual[field]:
                 raise CostModelError(
                     f"the prediction's {shown(field)} is not what its model costs; it was changed or is of another "
                     "version"
                 )
-        return again
+        return prediction
 
     @classmethod
     def from_json(cls, text: str) -> Prediction:

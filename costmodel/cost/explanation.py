@@ -149,8 +149,8 @@ class Explanation(Data):
         sources = [f"- {source}" for source in self.sources]
         result = f"`= {self.numbers}` = **{self.value:,} {self.unit}**"
         note = [f"note: {self.note}", ""] if self.note else []
-        assumed = [*(f"assumed: {sentence}" for sentence in self.assumptions), ""] if self.assumptions else []
-        return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *assumed, *sources])
+        assumptions = [*(f"assumed: {sentence}" for sentence in self.assumptions), ""] if self.assumptions else []
+        return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *assumptions, *sources])
 
 
 def _spread(left: str, right: str) -> str:
@@ -194,8 +194,8 @@ def explain(costs: Costs, quantity: str) -> Explanation:
         if number == value:
             note = _note(quantity, generic=generic)
             unit = UNITS[quantity.partition(".")[0]]
-            sources, assumed = _sources(costs, quantity), _assumed(quantity, costs)
-            return Explanation(quantity, unit, formula, letters, value, sources, note, assumed)
+            sources, assumptions = _sources(costs, quantity), _assumptions(quantity, costs)
+            return Explanation(quantity, unit, formula, letters, value, sources, note, assumptions)
     raise ArithmeticError(f"the formula of {quantity} gives {number}, not {value}")
 
 
@@ -208,7 +208,7 @@ def _note(quantity: str, *, generic: bool) -> str:
     return ""
 
 
-def _assumed(quantity: str, costs: Costs) -> tuple[str, ...]:
+def _assumptions(quantity: str, costs: Costs) -> tuple[str, ...]:
     """What a quantity of the batch takes for granted; weights and what is of their size take nothing."""
     if quantity.partition(".")[0] not in ("flops", "pointwise_flops") and quantity not in _OF_THE_BATCH:
         return ()

@@ -146,9 +146,9 @@ def unrolled(moments: int, loops: Sequence[MomentLoop]) -> list[int]:
     """The order in which so many moments happen with every round of `loops` by itself; inner folds come first."""
     order = [[now] for now in range(moments)]
     for start, end, more in loops:
-        once = [now for allocation in order[start:end] for now in allocation]
+        once = [now for stretch in order[start:end] for now in stretch]
         order[start:end] = [once * (1 + int(more)), *([] for _ in range(start + 1, end))]
-    return [now for allocation in order for now in allocation]
+    return [now for stretch in order for now in stretch]
 
 
 class OpenPart:

@@ -58,15 +58,18 @@ def _machine(value: Any) -> Any:
     if isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value)):
         return os.fspath(value)
     if isinstance(value, Mapping):
-        return machine_of(**value)
+        return machine_of(value)
     _ = load_machine(value)  # an unknown name is refused here
     return value
 
 
-def machine_of(**fields: Any) -> Machine:
+def machine_of(fields: Mapping[Any, Any]) -> Machine:
     """A machine of its fields. Raises SpecError."""
     from costmodel.hardware.machine import Machine
 
+    for name in fields:
+        if not isinstance(name, str):
+            raise SpecError(f"Machine: {shown(name)} is not the name of a field")
     return Machine(**fields)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -12,6 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from costmodel.errors import CostModelError, SettingError, SpecError, a, shown, unknown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
+LARGEST_FLOAT = sys.float_info.max
+"""Beyond this a whole number has no float."""
 Probability = Annotated[float, "at least 0 and less than 1"]
 Count = Annotated[int, "from 0"]
 Constant = Annotated[float, "infinite too"]
@@ -87,7 +90,8 @@ _MISFIT = object()
 
 def _fit(value: Any, wanted: Any, least: int, most: int) -> Any:
     if wanted is Probability:
-        return _MISFIT if (found := _fit(value, float, least, most)) is _MISFIT or not 0 <= found < 1 else found
+        share = _fit(value, float, least, most)
+        return share if share is not _MISFIT and 0 <= share < 1 else _MISFIT
     if wanted is Count:
         return _fit(value, int, 0, most)
     if wanted is Constant and isinstance(value, float):
@@ -95,7 +99,7 @@ def _fit(value: Any, wanted: Any, least: int, most: int) -> Any:
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
         fitted = (_fit(value, option, least, most) for option in get_args(wanted))
-        return next((found for found in fitted if found is not _MISFIT), _MISFIT)
+        return next((option for option in fitted if option is not _MISFIT), _MISFIT)
     if origin is tuple:
         return _fit_tuple(value, get_args(wanted), least, most)
     if origin is Literal:
@@ -103,7 +107,7 @@ def _fit(value: Any, wanted: Any, least: int, most: int) -> Any:
     elif wanted is int:
         fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
     elif wanted in (float, Constant):
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT
     else:
         fits = isinstance(value, NoneType if wanted is None else wanted)
     return value if fits else _MISFIT

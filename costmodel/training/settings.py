@@ -9,7 +9,19 @@ from dataclasses import fields
 from functools import cached_property, partial
 from inspect import Parameter, cleandoc, signature
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self, TypeVar, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
 
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.training.declaration import Declaration, built
@@ -35,6 +47,7 @@ CachePrecision = Literal["same", "fp32", "bf16", "fp16", "fp8"]
 LatentAttention = Literal["expanded", "absorbed"]
 
 
+@runtime_checkable
 class Described(Protocol):
     """A machine, of which more is known above this floor."""
 
@@ -138,7 +151,7 @@ def _share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SettingError(f"{name}={shown(value)} is not a number: use one such as 0.1")
     if not 0 <= value < 1:
-        raise SettingError(f"{name}={value} is not in [0, 1): use one such as 0.1")
+        raise SettingError(f"{name}={shown(value)} is not in [0, 1): use one such as 0.1")
     return float(value)
 
 
@@ -201,6 +214,12 @@ def _declaration(kind: type[Declaration], name: str, value: Any) -> Any:
     return declaration
 
 
+def _machine(name: str, value: Any) -> str | Described:
+    if not isinstance(value, str | Described):
+        raise SettingError(f"{name}={shown(value)} is not a machine: use a name such as 'h100-sxm' or a Machine")
+    return value
+
+
 def part_names(what: str, value: Any) -> tuple[str, ...]:
     """Names of parts: one, or several. what: says in errors whose they are. Raises SettingError."""
     names = (value,) if isinstance(value, str) else value
@@ -226,7 +245,7 @@ def _by_type(setting: Setting) -> Callable[[str, Any], Any]:
         return partial(_declaration, setting.declaration)
     if setting.choices:
         return partial(_choice, setting.choices)
-    return next((_OF_TYPES[each] for each in setting.options if each in _OF_TYPES), lambda _, value: value)
+    return next(_OF_TYPES[each] for each in setting.options if each in _OF_TYPES)
 
 
 _OF_TYPES: dict[type, Callable[[str, Any], Any]] = {int: whole_size, float: _share, bool: _truth}
@@ -387,7 +406,12 @@ class Settings(Frozen):
     on: Annotated[
         str | Described | None,
         Setting(
-            "Machine that it runs on, for its seconds.", "h100-sxm", takes=OneMachine, titled=False, executed="nothing"
+            "Machine that it runs on, for its seconds.",
+            "h100-sxm",
+            takes=OneMachine,
+            read=_machine,
+            titled=False,
+            executed="nothing",
         ),
     ] = None
     stack: Annotated[
@@ -450,14 +474,16 @@ class Settings(Frozen):
         return {name: plain(getattr(self, name)) for name in SETTINGS}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], machine: Callable[..., Described] | None = None) -> Self:
+    def from_dict(cls, data: Mapping[str, Any], machine: Callable[[Any], Described] | None = None) -> Self:
         """Settings from plain data as `to_dict` gives it, which names no file to read. Raises CostModelError.
 
         machine: what makes a machine of its fields.
         """
+        if not isinstance(data, Mapping):
+            raise SettingError(f"settings: {shown(data)} is not a mapping of settings by name")
         check_names(data)
         if machine is not None and isinstance(data.get("on"), Mapping):
-            data = {**data, "on": machine(**data["on"])}
+            data = {**data, "on": machine(data["on"])}
         return cls(**data)
 
     @property

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.importers.files import machine_of
 from costmodel.training.optimizers import OPTIMIZERS, Optimizer, State
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import Settings
@@ -235,6 +236,7 @@ def test_a_declared_stack_is_an_option_a_serving_engine_s_and_a_page_s(
         ({"fuses": "no"}, "stack.fuses: 'no' is not true or false"),
         ({"launch": True}, "stack.launch: True is not eager_seconds or compiled_seconds or graph_seconds or a finite"),
         ({"launch": float("inf")}, "stack.launch: inf is not"),
+        ({"launch": 10**400}, "stack.launch: a number of more than 398 digits is not"),
         ({"launch": -1e-6}, "stack.launch: -1e-06 is no time: give seconds, such as 5e-6"),
         ({"launch": "eager_second"}, "unknown value of stack.launch 'eager_second': did you mean 'eager_seconds'"),
         ({"name": 3}, "stack.name: 3 is not a text"),
@@ -269,11 +271,36 @@ def test_wrong_fields_of_an_engine_are_refused_in_one_line(engine: Any, says: st
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (None, "settings: None is not a mapping of settings by name"),
+        ([["batch", 2]], "is not a mapping of settings by name"),
+        ({1: 2}, "unknown setting 1"),
+        ({"on": 5}, "on=5 is not a machine: use a name such as 'h100-sxm' or a Machine"),
+        ({"on": {"name": "lab"}}, "Machine: field peak is missing"),
+        ({"on": {1: 2}}, "Machine: 1 is not the name of a field"),
+        ({"stack": {"name": "own"}}, "stack: field launch is missing"),
+        ({"stack": "own.yaml"}, "unknown stack 'own.yaml'"),
+    ],
+)
+def test_what_is_no_settings_is_refused_in_one_line(data: Any, says: str) -> None:
+    with pytest.raises(cm.CostModelError) as caught:
+        Settings.from_dict(data, machine_of)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_hold_no_fields_of_a_machine() -> None:
+    with pytest.raises(cm.CostModelError, match="is not a machine"):
+        Settings.from_dict({"on": cm.load_machine("h100-sxm").to_dict()})
+
+
 def test_settings_are_plain_data_and_back() -> None:
     machine = cm.load_machine("h100-sxm")
     p = cm.predict("gpt2-small", on=machine, stack=OWN, optimizer={"name": "mine", "states": []}, lora=None)
     data = json.loads(json.dumps(p.settings.to_dict()))
-    assert Settings.from_dict(data, cm.Machine) == p.settings
+    assert Settings.from_dict(data, machine_of) == p.settings
     assert data["on"] == json.loads(json.dumps(machine.to_dict()))
     assert json.loads(p.time.to_json())["settings"] == data == json.loads(p.to_json())["settings"]
     grid = cm.sweep("mlp-mnist", batch=[1, 2], on=machine, stack=[cm.Stack(**OWN), "eager"], quantities=["seconds"])
