@@ -119,11 +119,13 @@ def ahead(lines: Any, factors: Sequence[Any], sign: int) -> Any:
         return np.arange(len(lines))
     slopes, levels = (sign * lines[:, number].astype(float) for number in (varying[0], 1 - varying[0]))
     at, last = np.full(slopes.shape[1], float(factor.min())), float(factor.max())
-    sizes = np.abs(slopes) * last + np.abs(levels)  # what differences at the envelope may be rounded by
+    # What differences at the envelope may be rounded by: one slack for all rows, so that no row beyond it is above one
+    # within it, and the next turn is always ahead.
+    slack = SLACK * (np.abs(slopes) * last + np.abs(levels)).max(axis=0)
     touching = np.zeros(len(lines), bool)
     while True:
         values = slopes * at + levels
-        highest = values >= values.max(axis=0) - SLACK * sizes
+        highest = values >= values.max(axis=0) - slack
         touching |= highest.any(axis=1)
         if (at == last).all():
             return np.flatnonzero(touching)

@@ -29,3 +29,11 @@ def test_what_never_leads_is_left_out() -> None:
     level, slope = np.array([[0, 0], [5, 5], [2, 2]]), np.array([[3, 3], [1, 1], [1, 1]])
     assert ahead(np.stack([level, slope], axis=1), [None, np.array([1, 9])], 1).tolist() == [0, 1]
     assert ahead(np.stack([level, slope], axis=1), [None, np.array([4, 9])], 1).tolist() == [0]
+
+
+def test_the_envelope_ends_where_rows_nearly_tie_at_the_start_of_a_wide_range() -> None:
+    level, slope = (
+        np.array([[998_000_000], [999_000_999], [999_900_500]]),
+        np.array([[2_000_000], [1_000_000], [100_000]]),
+    )
+    assert {0, 2} <= set(ahead(np.stack([level, slope], axis=1), [None, np.array([1, 10**6])], -1).tolist())
