@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import threading
-import time
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,15 @@ def client() -> Any:
         yield client
 
 
-def kill_a_worker(client: Any, directory: Path, killed_at: list[int]) -> None:
-    """Once there are some files, kill one of the processes, as if its machine were gone."""
-    victim = next(iter(client.run(os.getpid).values()))
-    while (parts := len(list(directory.glob("*.parquet")))) < 10:
-        time.sleep(0.01)
-    os.kill(victim, signal.SIGKILL)
-    killed_at.append(parts)
+def kill_at_the_second_part(directory: str) -> None:
+    """Run in a worker: once it gives a second file its name, its process is killed, as if its machine were gone."""
+    uses = itertools.count(1)
+
+    def used(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.rename" and directory in str(arguments[1]) and next(uses) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(used)
 
 
 @pytest.mark.slow
@@ -52,12 +54,12 @@ def test_a_client_gives_the_same(client: Any) -> None:
 def test_nothing_is_lost_with_a_worker(client: Any, tmp_path: Path) -> None:
     whole = cm.sweep(SMALL, **GRID, quantities=NAMES)
     lazy = cm.sweep(SMALL, **GRID, quantities=NAMES, chunks={"batch": 1, "heads": 1}, client=client)
-    path, killed_at = tmp_path / "sweep.parquet", list[int]()
-    killer = threading.Thread(target=kill_a_worker, args=(client, path, killed_at))
-    killer.start()
+    path = tmp_path / "sweep.parquet"
+    before = client.run(os.getpid)
+    client.run(kill_at_the_second_part, str(path), workers=[min(before)])
     lazy.to_parquet(path)
-    killer.join()
-    assert killed_at[0] < 16 * 4, "half way"
+    client.wait_for_workers(len(before))
+    assert set(before.values()) - set(client.run(os.getpid).values()), "none was killed"
     frame = pandas.read_parquet(path).set_index(list(GRID)).sort_index()
     expected = whole.to_dataframe().sort_index()
     pandas.testing.assert_frame_equal(frame[NAMES], expected[NAMES])

@@ -78,6 +78,8 @@ def _write_parts(sweep: xarray.Dataset, target: Path) -> None:
         arrays = {name: blocks[name][index] for name in names}
         tasks.append(write(labels, arrays, str(target / f"part-{number:07}.parquet")))
     compute(*tasks)
+    for part in target.glob("*.part"):  # of a worker that was killed as it wrote: readers would take it for a chunk
+        part.unlink(missing_ok=True)
 
 
 def write_part(labels: Mapping[str, Any], arrays: Mapping[str, Any], path: str) -> int:
