@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.costs import Costs
 from costmodel.cost.question import question
-from costmodel.cost.rows import Row, contractions
+from costmodel.cost.rows import Row, miscount
 from costmodel.display.table import Marked, Table, TextRow, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
 from costmodel.errors import SettingError, shown
@@ -301,10 +301,10 @@ def footnotes(p: Costs) -> list[str]:
     if free:
         listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
         notes.append(f"without cost, and so without a line: {_layer_count(free.total())} ({listed})")
-    counted, plain = (contractions(p.tape, rule, p.settings.accumulate) for rule in ("pytorch", "arithmetic"))
-    if counted != plain:
+    if more := p.settings.accumulate * miscount(p.tape):
+        plain = p.flops.total - (more if p.settings.flop_rule == "pytorch" else 0)
         notes.append(
             "FlopCounterMode takes the weight gradient of a grouped convolution for that of a dense one: it counts "
-            f"{show_flops(counted)} in all; by arithmetic it is {show_flops(plain)} ({show_exact(plain)})"
+            f"{show_flops(plain + more)} in all; by arithmetic it is {show_flops(plain)} ({show_exact(plain)})"
         )
     return notes

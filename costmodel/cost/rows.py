@@ -145,14 +145,14 @@ def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Orig
     return saved
 
 
-def contractions(tape: Tape, flop_rule: str, micro_batches: int = 1) -> int:
-    """Contractions of all layers, forward and backward [FLOPs]."""
+def miscount(tape: Tape) -> int:
+    """Contractions that PyTorch counts beyond those of arithmetic, forward and backward [FLOPs]."""
     flops = 0
     for call in tape.root.calls():
         gradients = [g.work for g in call.gradients()] if call.differentiated else []
         works = (call.layer.forward(call), *gradients)
-        flops += call.times * sum([_contractions(work, flop_rule) for work in works])
-    return micro_batches * flops
+        flops += call.times * sum([w.counted - w.contractions for w in works if w.counted is not None])
+    return flops
 
 
 def idle_params(tape: Tape) -> int:
