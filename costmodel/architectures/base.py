@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from textwrap import shorten
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -16,11 +16,11 @@ from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.settings import LossKind
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
 DropRate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-LossKind = Literal["cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence"]
 
 
 def as_tuple(value: Any) -> Any:

@@ -15,7 +15,6 @@ from costmodel.architectures.base import (
     Architecture,
     BatchShape,
     DropRate,
-    LossKind,
     PositiveNumber,
     Size,
     fitting_divisors,
@@ -36,6 +35,7 @@ from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Embedding, FixedPositions
 from costmodel.layers.shape import Reshape, TransposeLast
 from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.settings import LossKind
 
 SHARED = (
     *("vocab", "width", "head_size", "relative_buckets", "relative_shared", "qkv_bias", "key_bias", "score_scale"),

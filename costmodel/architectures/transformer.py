@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import BatchShape, LossKind, refuse
+from costmodel.architectures.base import BatchShape, refuse
 from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.moe import assumptions
@@ -15,6 +15,7 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
+from costmodel.training.settings import LossKind
 
 COMPOSED = (
     "composed of operators, as transformers does where it has no kernels of its own, in the type of the rest; a fused "

@@ -15,7 +15,6 @@ from costmodel.architectures.base import (
     BatchShape,
     DropRate,
     ImageShape,
-    LossKind,
     Size,
     refuse,
 )
@@ -33,6 +32,7 @@ from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Prepend, TrainedPositions
 from costmodel.layers.indexing import Parameter
 from costmodel.layers.shape import Copy, Reshape, Slice, TransposeLast
+from costmodel.training.settings import LossKind
 
 PICTURE: Any = (3, 224, 224)
 """The image that most of these networks were trained on (ImageNet)."""

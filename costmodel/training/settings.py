@@ -34,7 +34,8 @@ from costmodel.training.stacks import Stack, StackName
 
 Mode = Literal["train", "inference", "prefill", "decode"]
 AttentionName = Literal["eager", "flash", "efficient"]
-LossName = Literal["default", "cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence", "none"]
+LossKind = Literal["cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence"]
+LossName = Literal["default", LossKind, "none"]
 LossPrecision = Literal["output", "fp32"]
 Device = Literal["gpu", "cpu"]
 FlopRule = Literal["pytorch", "arithmetic"]

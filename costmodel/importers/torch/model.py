@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Allowed, Architecture, BatchShape, LossKind, Size, as_tuple
+from costmodel.architectures.base import Allowed, Architecture, BatchShape, Size, as_tuple
 from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor, is_contiguous
@@ -16,6 +16,7 @@ from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.interpreter import Interpreter
 from costmodel.importers.torch.program import CapturedProgram, extents_in, program_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.settings import LossKind
 
 
 class Imported(Architecture):
