@@ -53,6 +53,10 @@ class Verb(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a command line. Raises click.UsageError, which knows the verb whose help to name."""
         try:
+            _, _, order = self.make_parser(ctx).parse_args(list(args))
+            for each in order:
+                if isinstance(each, click.Option) and not (each.multiple or each.is_flag) and order.count(each) > 1:
+                    raise click.UsageError(f"{each.opts[0]} is given twice: leave one out", ctx)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if error.option_name in OLDER:

@@ -176,7 +176,7 @@ class Unit(NamedTuple):
 
 
 _UNITS = {
-    "B": Unit("an amount of memory", "24 GiB", r"(?i)([kmgtp])(i?)b?|b|bytes?"),
+    "B": Unit("an amount of memory", "24 GiB", r"(?i)(?!(?-i:[KMGTP]i?b)$)([kmgtp])(i?)b?|b|bytes?"),
     "B/s": Unit("a bandwidth", "3.35 TB/s", r"(?:([kmgtpeKMGTPE])(i?))?(?:B/s|Bps|[Bb]ytes?/s)"),
     "bit/s": Unit("a bandwidth in bits", "400 Gbit/s", r"([kmgtpeKMGTPE])?(?:[Bb]its?/s|bps)"),
     "FLOP/s": Unit("an arithmetic rate", "312 TFLOP/s", r"(?i)([kmgtpe])?(?:FLOP/s|FLOPS|OP/s|OPS)"),
@@ -194,13 +194,13 @@ def read_text(text: Any, what: str, unit: str, example: str = "") -> tuple[Fract
     """An amount from text such as "3.35 TB/s", in the unit, and the name of its own unit as it is written.
 
     Prefixes are decimal, of bytes binary too; bits are read where bytes are meant ("400 Gbit/s" is 50e9 B/s), but
-    "Gb/s", which could be either, is refused. what, example: what errors call the amount, and one that would be right.
-    Raises SettingError.
+    "Gb/s" and "Gb", which could be either, are refused. what, example: what errors call the amount, and one that would
+    be right. Raises SettingError.
     """
     from fractions import Fraction
 
     of, example = _UNITS[unit], example or _UNITS[unit].example
-    amount = rf"\s*({NUMBER})\s*(\D.*?)?\s*"
+    amount = rf"\s*({NUMBER})\s*([^\d.,].*?)?\s*"
     parts = re.fullmatch(amount, text) if isinstance(text, str) and len(text) < LONGEST_AMOUNT else None
     if parts is None:
         raise SettingError(f"{what}={shown(text)} is not {of.measure}: use text such as '{example}'")
@@ -220,8 +220,10 @@ def _mismatch(number: str, name: str, unit: str, example: str) -> str:
         number_of = {"B": "'24 GB' or '24 bytes'"}.get(unit, f"or a number of {unit}")
         return f"has no unit: use text such as '{example}', {number_of}"
     prefix = name[:1] if name[:1].lower() in "kmgtpe" else ""
-    if unit == "B/s" and re.fullmatch(r"[kmgtp]?b/s", name, re.IGNORECASE):
-        both = f"'{number} {prefix.upper()}B/s' or '{number} {prefix.upper()}bit/s'"
+    bits = re.fullmatch(r"(?:[kmgtp](i?))?b(/s)?", name, re.IGNORECASE)
+    if bits and f"B{bits[2] or ''}" == unit:
+        forms = (f"{bits[1] or ''}{unit}", *(["bit/s"] if unit == "B/s" else []))
+        both = " or ".join(f"'{number} {prefix.upper()}{form}'" for form in forms)
         return f"is not {of.measure}, '{name}' could be bits: use {both}"
     for amount in {"B/s": ("B", "iB"), "FLOP/s": ("FLOP", "OP", "FLOPs")}.get(unit, ()):
         if name[len(prefix) :].lower() == amount.lower():

@@ -89,6 +89,8 @@ def measured_step(row: str) -> MeasuredStep:
         name, equals, value = word.partition("=")
         if not equals:
             raise SettingError(f"measured {shown(row)}: {shown(word)} is no setting: use one such as batch=32")
+        if name in settings:
+            raise SettingError(f"measured {shown(row)}: {name} is given twice: leave one out")
         settings[name] = tuple(value.split(",")) if "," in value else from_text(value)
     stack = Stack.named(str(settings.pop("stack", "eager")))
     how = {name: _truth(name, settings.pop(name), row) for name in ("allow_tf32", "channels_last") if name in settings}

@@ -75,6 +75,18 @@ class MachineFit(Answer):
         """What each constant is."""
         return [f"{name}: {UNITS[name]}" for name in self.calibration.constants]
 
+    @property
+    def stops(self) -> list[str]:
+        """Constants that the fit was stopped at, `FARTHEST` from typical."""
+        middle = typical(load_machine(self.calibration.machine))
+        factors = {name: value / getattr(middle, name) for name, value in self.calibration.constants.items()}
+        return [
+            f"the fit was stopped at {name}, {factor:.2g} times its typical value: a {self.OF} was measured in error, "
+            "on another machine or with other settings"
+            for name, factor in factors.items()
+            if abs(log(factor)) > FARTHEST - 1e-9
+        ]
+
 
 @dataclass(frozen=True, repr=False)
 class StepFit(MachineFit):
@@ -96,14 +108,15 @@ class StepFit(MachineFit):
 
     @property
     def warnings(self) -> list[str]:
-        """Steps that no run on the machine can have been, which the fit cannot meet."""
-        return [
+        """Steps that no run on the machine can have been, which the fit cannot meet; else where it was stopped."""
+        impossible = [
             f"{step.row} is faster than the datasheet allows in {step.prediction.settings.policy.name} "
             f"({show_seconds(after.ceiling_seconds)}): it ran in another type, or on another machine; if fp32 ran in "
             "tf32, say allow_tf32=true in the row"
             for step, after in zip(self.steps, self.after, strict=True)
             if step.seconds < after.ceiling_seconds
         ]
+        return impossible or self.stops
 
     def sheet(self) -> Sheet:
         """The constants, and what they do to each step."""

@@ -133,7 +133,7 @@ class KernelFit(MachineFit):
         tables = self.tables(
             ("Constant", "measured"), "Kernel", lambda guess, seconds: show_change(guess / seconds - 1)
         )
-        return Sheet([head], tables, notes=self.notes)
+        return Sheet([head], tables, warnings=self.stops, notes=self.notes)
 
 
 def calibrate_machine(

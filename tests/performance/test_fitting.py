@@ -89,6 +89,8 @@ def test_rates_are_read_too() -> None:
         ("gpt2-small batch=1: fast", "5 µs"),
         ("gpt2-small batch=1: 0 s", "above 0"),
         ("gpt2-small batch=1 stack=eagr: 1 s", "eager"),
+        ("gpt2-small batch=1 seq=64 batch=32: 1 s", "batch is given twice"),
+        ("gpt2-small batch=1 seq=64: 1,5 samples/s", "1,5 samples/s' is not a rate: use"),
     ],
 )
 def test_wrong_rows_are_refused_in_one_line(row: str, said: str) -> None:
@@ -108,3 +110,10 @@ def test_a_step_faster_than_the_datasheet_allows_is_said_to_be() -> None:
     (warning,) = cm.fit_machine("h100-sxm", row).warnings
     assert "tf32" in warning
     assert cm.fit_machine("h100-sxm", row.replace("0.213", "0.4")).warnings == []
+
+
+def test_a_fit_that_is_stopped_says_so() -> None:
+    row = "gpt2-small batch=32 seq=512: 20 s"
+    (warning,) = cm.fit_machine("h100-sxm", row).warnings
+    assert "stopped at conditions, 20 times its typical value: a step was measured in error" in warning
+    assert cm.fit_machine("h100-sxm", row.replace("20 s", "2 s")).warnings == []
