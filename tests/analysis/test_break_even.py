@@ -31,6 +31,7 @@ def test_attention_passes_the_mlp_where_it_does_by_hand(part: str, equal: int) -
 
 @pytest.mark.slow
 @given(st.integers(1, 8), st.integers(1, 12), st.sampled_from(["sgd", "adamw"]))
+@examples(40)
 def test_order_changes_there_and_nowhere_before(width: int, depth: int, optimizer: str) -> None:
     model = cm.MLP(sizes=(7, *(4 * width,) * depth, 3))
     found = cm.break_even(model, "memory.activations", "memory.weights", for_="batch", optimizer=optimizer)
@@ -92,6 +93,7 @@ def test_flops_are_proportional_to_the_batch_and_every_quantity_has_sensitivitie
 
 @pytest.mark.slow
 @given(sizes, st.integers(2, 60), st.sampled_from(["flops.total", "memory.activations", "pointwise_flops.forward"]))
+@examples(40)
 def test_slopes_are_central_differences_of_what_is_quadratic(batch: int, seq: int, quantity: str) -> None:
     model = cm.Transformer(vocab=50, context=64, layers=2, width=24, heads=4)
     below, above = (cm.predict(model, batch=batch, seq=seq + step).value(quantity) for step in (-1, 1))

@@ -14,6 +14,7 @@ from costmodel.analysis.checkpoint import PARTS, Candidate
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from tests.command import here, refused
+from tests.profiles import examples
 
 SPEC = Transformer(vocab=50, context=32, layers=9, width=16, heads=2)
 QUESTION: dict[str, Any] = {"batch": 16, "optimizer": "sgd"}
@@ -48,6 +49,7 @@ def test_a_candidate_is_what_predict_says(candidate: Candidate) -> None:
 
 @pytest.mark.slow
 @given(st.integers(PEAKS[0], PEAKS[-1] + 9) | st.sampled_from(PEAKS), st.integers(0, 1000))
+@examples(40)
 def test_the_chosen_fits_and_all_that_is_cheaper_does_not(budget: int, reserve: int) -> None:
     choice = cm.cheapest_checkpoint(SPEC, budget + reserve, reserve=reserve, **QUESTION)
     chosen = choice.chosen
@@ -61,6 +63,7 @@ def test_the_chosen_fits_and_all_that_is_cheaper_does_not(budget: int, reserve: 
 
 @pytest.mark.slow
 @given(st.integers(1, PEAKS[0] - 1))
+@examples(40)
 def test_if_none_fits_it_says_by_how_much_the_smallest_misses(budget: int) -> None:
     choice = cm.cheapest_checkpoint(SPEC, budget, **QUESTION)
     assert not choice

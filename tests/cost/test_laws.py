@@ -164,6 +164,7 @@ def test_checkpointing_by_the_root_takes_the_smallest_groups_that_are_no_fewer(l
 
 @pytest.mark.slow
 @given(transformers(), st.integers(1, 9), st.integers(1, 16))
+@examples(40)
 def test_doubling_the_batch_doubles_work_and_activations(model: Transformer, batch: int, seq: int) -> None:
     """A capacity is rounded up, and is no whole number of times larger."""
     absent = dict.fromkeys(("position_rows", "rotary", "latent", "experts.capacity_factor"))
