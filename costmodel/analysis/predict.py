@@ -232,8 +232,8 @@ class Prediction(Costs, Data):
             ),
         ]
         if training:
-            kept = [{"activations": row.activation_bytes, "casts": row.cast_bytes} for row in parts]
-            panels.append(memory_panel(kept, "kept for backward"))
+            saved = [{"activations": row.activation_bytes, "casts": row.cast_bytes} for row in parts]
+            panels.append(memory_panel(saved, "kept for backward"))
         names = [f"{row.name} ×{row.repeat}" if row.repeat > 1 else row.name for row in parts]
         title = heading(self.model, self.settings)
         return save(bars(names, panels, title, DARK if dark else LIGHT, ratios=False), path)

@@ -123,7 +123,7 @@ def varied_size(question: Prediction, name: str, *, stretched: bool = False) -> 
 def _steps_of_cnn(question: Prediction, name: str) -> Allowed:
     """Values in the finest step that the network can take, down to the smallest that it can."""
 
-    def taken(value: int) -> bool:
+    def exists(value: int) -> bool:
         try:
             with_size(question, name, value)
         except CostModelError:
@@ -131,9 +131,9 @@ def _steps_of_cnn(question: Prediction, name: str) -> Allowed:
         return True
 
     base, step = size_of(question, name), 1
-    while step < COARSEST and not taken(base + step):
+    while step < COARSEST and not exists(base + step):
         step *= 2
-    below = last_true(lambda n: taken(base - n * step), -(-base // step))
+    below = last_true(lambda n: exists(base - n * step), -(-base // step))
     note = "" if step == 1 else f"{name} in steps of {step}, which this network takes"
     return Allowed(range(base - below * step, LARGEST_SIZE + 1, step), note=note)
 

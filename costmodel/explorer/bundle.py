@@ -15,17 +15,17 @@ from costmodel.explorer.regimes import COLUMNS, LINES, Key, PageForms
 from costmodel.graph.kernel import Kernel
 from costmodel.symbolic.guards import Branch
 
-STANDING = tuple(line for line in Alive._fields if line not in LINES)
+PERSISTENT = tuple(line for line in Alive._fields if line not in LINES)
 """What is in memory throughout a step."""
 REPEATS = ("layers", "decoder_layers")
 """Sizes that count repeats: formulas read as sums over them, with the batch in front."""
 
 
 class Part(NamedTuple):
-    """What was found of one combination of choices, as plain data; numbers are places in its own lists.
+    """The forms of one combination of choices, as plain data; numbers are places in its own lists.
 
     tree: a leaf's number, None where there has been no look, or [condition, outcome, tree, outcome, tree, ...].
-    leaves: [rows, {optimizer: [quantities, standing, levels, kernels]}], or [message, point] of a refusal.
+    leaves: [rows, {optimizer: [quantities, persistent, levels, kernels]}], or [message, point] of a refusal.
     kernels: one of each law.
     """
 
@@ -83,7 +83,7 @@ def _leaf(leaf: Forms, formulas: Formulas) -> list[Any]:
         {
             optimizer: [
                 [numbers.get(quantity, -1) for quantity in QUANTITIES],
-                [others["standing", optimizer][line] for line in STANDING],
+                [others["persistent", optimizer][line] for line in PERSISTENT],
                 list(levels[optimizer].values()),
                 list(kernels.get(optimizer, {}).values()),
             ]
@@ -120,7 +120,7 @@ class Bundle:
         self.trees: dict[str, int | None] = {}
 
     def add(self, key: str, part: Part) -> None:
-        """Join what was found of one combination."""
+        """Join the forms of one combination."""
         renamed: dict[str, str] = {}
 
         def text(of: str) -> str:
@@ -141,22 +141,22 @@ class Bundle:
         rows, by_optimizer = leaf
 
         def listed(store: Distinct, items: Sequence[Sequence[Any]], words: int) -> int:
-            found = [
+            entries = [
                 (*map(self.words.number, item[:words]), *(numbers[number] for number in item[words:])) for item in items
             ]
-            return self.lists.number(tuple(map(store.number, found)))
+            return self.lists.number(tuple(map(store.number, entries)))
 
-        found = [
+        forms = [
             (
                 self.words.number(optimizer),
                 self.lists.number(tuple(numbers[number] if number >= 0 else -1 for number in quantities)),
-                self.lists.number(tuple(numbers[number] for number in standing)),
+                self.lists.number(tuple(numbers[number] for number in persistent)),
                 listed(self.levels, levels, 3),
                 listed(self.tasks, kernels, 4),
             )
-            for optimizer, (quantities, standing, levels, kernels) in by_optimizer.items()
+            for optimizer, (quantities, persistent, levels, kernels) in by_optimizer.items()
         ]
-        return self.leaves.number((listed(self.rows, rows, 2), *found))
+        return self.leaves.number((listed(self.rows, rows, 2), *forms))
 
     def _node(self, tree: Any, conditions: Sequence[int], leaves: Sequence[int]) -> int | None:
         """A leaf is −1 − its number."""
@@ -188,7 +188,7 @@ class Bundle:
             "tasks": self.tasks.items,
             "lists": self.lists.items,
             "columns": COLUMNS,
-            "standing": STANDING,
+            "persistent": PERSISTENT,
             "lines": LINES,
             "quantities": QUANTITIES,
             "arguments": ARGUMENTS,

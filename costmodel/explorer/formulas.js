@@ -112,13 +112,13 @@ class Model {
     const { data } = this;
     const offered = data.choices.find((choice) => choice.name === "optimizer");
     const wanted = offered && this.training(choices) ? offered.labels[choices.optimizer] : null;
-    const [, quantities, standing, levels, tasks] =
+    const [, quantities, persistent, levels, tasks] =
       optimizers.find(([name]) => this.words(name) === wanted) ?? optimizers[0];
     const answer = { path, quantities: {}, phases: [], rows: [] };
     data.lists[quantities].forEach((number, place) => {
       if (number >= 0) answer.quantities[data.quantities[place]] = { value: this.value(number), number };
     });
-    const there = Object.fromEntries(data.lists[standing].map((number, place) => [data.standing[place], number]));
+    const there = Object.fromEntries(data.lists[persistent].map((number, place) => [data.persistent[place], number]));
     for (const level of data.lists[levels]) {
       const [phase, layer, rounds, ...numbers] = data.levels[level];
       const numbersOf = { ...there, ...Object.fromEntries(numbers.map((number, place) => [data.lines[place], number])) };

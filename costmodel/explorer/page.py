@@ -47,8 +47,8 @@ POLICY = (
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a page holds of one model.
+class PageModel:
+    """One model of a page.
 
     choices, sizes: the labels of each choice, and the least and the most of each size. combinations: of choices that
     have formulas. refused: why others have none. fixed: sizes that are offered only if asked for, with some values.
@@ -81,7 +81,7 @@ class Explorer(Data):
     """One HTML file about one or more models. html: its text."""
 
     html: str
-    models: tuple[Held, ...]
+    models: tuple[PageModel, ...]
 
     @property
     def bytes(self) -> int:
@@ -94,13 +94,13 @@ class Explorer(Data):
 
     def to_dict(self) -> dict[str, Any]:
         """What it holds, without its text."""
-        return {"bytes": self.bytes, "models": [asdict(held) for held in self.models]}
+        return {"bytes": self.bytes, "models": [asdict(model) for model in self.models]}
 
     def __str__(self) -> str:
         return "\n".join([f"a page of {self.bytes:,} bytes", *map(str, self.models)])
 
     def __repr__(self) -> str:
-        return f"<Explorer of {', '.join(held.model for held in self.models)}, {self.bytes:,} bytes>"
+        return f"<Explorer of {', '.join(each.model for each in self.models)}, {self.bytes:,} bytes>"
 
 
 @takes_settings(several=True, and_fields=True)
@@ -109,7 +109,7 @@ def explore(
     out: str | PathLike[str] | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
-    **asked: Unpack[SettingsAndFields],
+    **settings: Unpack[SettingsAndFields],
 ) -> Explorer:
     """A page that shows what models cost at once as sizes and settings are turned, without a server or a network.
 
@@ -121,8 +121,8 @@ def explore(
         out: a file to write, such as "gpt2.html".
         executor: any `concurrent.futures.Executor` that does the work.
         progress: told how many combinations of choices are done, and of how many.
-        **asked: settings of `predict` and fields of the models. on: one or more machines, which the page gives seconds
-            on (default: some that are common); None for a page without seconds. stack: one.
+        **settings: all that `predict` takes, and fields of the models. on: one or more machines, which the page gives
+            seconds on (default: some that are common); None for a page without seconds. stack: one.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -138,7 +138,7 @@ def explore(
         raise SettingError("explore takes at least one model, such as 'gpt2-small'")
     if out is not None:
         check_writable(out)
-    question = dict(asked)
+    question = dict(settings)
     devices = _machines(question.pop("on", MACHINES))
     stack = Stack.of(_only("stack", question.pop("stack", "eager")))
     loaded = [_loaded(model) for model in models]
@@ -255,8 +255,8 @@ def _page(
         raise SettingError(
             f"the page would have {size:,} bytes, of at most {LARGEST:,}: offer fewer models or values of settings"
         )
-    held = [
-        Held(
+    on_page = [
+        PageModel(
             model=controls.model.title,
             choices={choice.name: choice.labels for choice in controls.choices},
             sizes={size.name: (size.stops[0], size.stops[-1]) for size in controls.sizes},
@@ -268,7 +268,7 @@ def _page(
         )
         for _, controls, bundle, refused in models
     ]
-    return Explorer(html, tuple(held))
+    return Explorer(html, tuple(on_page))
 
 
 def _described(name: str, controls: Controls, bundle: Bundle, refused: Mapping[str, str]) -> dict[str, Any]:

@@ -54,9 +54,9 @@ class SliderSize(NamedTuple):
 class Key(NamedTuple):
     """What a formula is of.
 
-    section: "quantity", "standing", "level" or "kernel", each of an optimizer, or "row". number: of a level, kernel or
-    row. place: of a level its phase, layer and rounds; of a kernel its layer, its phase, its law's key and whether it
-    is run again for backward; of a row its name and kind.
+    section: "quantity", "persistent", "level" or "kernel", each of an optimizer, or "row". number: of a level, kernel
+    or row. place: of a level its phase, layer and rounds; of a kernel its layer, its phase, its law's key and whether
+    it is run again for backward; of a row its name and kind.
     """
 
     section: str
@@ -240,7 +240,7 @@ def _of_optimizer(prediction: Prediction, optimizer: str) -> dict[Hashable, int]
     """What depends on the optimizer, and all quantities."""
     timeline = prediction.timeline
     values: dict[Hashable, int] = {
-        Key("standing", line, optimizer): size for line, size in timeline.persistent._asdict().items()
+        Key("persistent", line, optimizer): size for line, size in timeline.persistent._asdict().items()
     }
     for number, step in enumerate(timeline.highest):
         for line in LINES:

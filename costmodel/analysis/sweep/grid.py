@@ -189,16 +189,16 @@ class Grid:
             answers = self._answers.get(choice)
             if answers is None:
                 try:
-                    answers = self._answers[choice] = self._made(choice)
+                    answers = self._answers[choice] = self._new_answers(choice)
                 except CostModelError as error:
                     answers = self._answers[choice] = error
             return answers
 
-    def _made(self, choice: tuple[int, ...]) -> GridAnswers:
+    def _new_answers(self, choice: tuple[int, ...]) -> GridAnswers:
         choices = [axis for axis in self.axes if not axis.numeric]
-        given = {axis.name: axis.values[number] for axis, number in zip(choices, choice, strict=True)}
-        settings = {name: value for name, value in given.items() if name in SETTING_NAMES}
-        fields = {name: value for name, value in given.items() if name not in SETTING_NAMES}
+        values = {axis.name: axis.values[number] for axis, number in zip(choices, choice, strict=True)}
+        settings = {name: value for name, value in values.items() if name in SETTING_NAMES}
+        fields = {name: value for name, value in values.items() if name not in SETTING_NAMES}
         numeric = [axis for axis in self.axes if axis.numeric]
         letters = {
             letter: (number, np.array(sizes, np.int64))

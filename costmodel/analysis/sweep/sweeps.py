@@ -32,7 +32,7 @@ def sweep(
     chunks: Any = None,
     client: Any = None,
     executor: Executor | None = None,
-    **asked: Unpack[SettingsAndFields],
+    **settings: Unpack[SettingsAndFields],
 ) -> Sweep:
     """What a model costs over a grid of questions, as an `xarray.Dataset` with a variable for each quantity.
 
@@ -47,8 +47,8 @@ def sweep(
         client: a `dask.distributed` client whose workers do the work. Without chunks the result is brought here; with
             chunks it stays lazy, and Dask uses the client when it is computed or written.
         executor: any `concurrent.futures.Executor` that does the work.
-        **asked: settings of `predict` and fields of the model: a list, range or array is an axis, anything else holds
-            for all cells. Sizes are evaluated by formula, all other values each by formulas of their own.
+        **settings: all that `predict` takes, and fields of the model: a list, range or array is an axis, anything else
+            holds for all cells. Sizes are evaluated by formula, all other values each by formulas of their own.
 
     Raises:
         CostModelError: what is wrong with the question as a whole, in one line.
@@ -69,7 +69,7 @@ def sweep(
     for name, worker, method in (("client", client, "as_current"), ("executor", executor, "submit")):
         if worker is not None and (isinstance(worker, type) or not hasattr(worker, method)):
             raise SettingError(f"{name}={shown(worker)} is no {_WORKERS[name]}: make one, or leave it out")
-    grid = grid_of(model, quantities, asked)
+    grid = grid_of(model, quantities, settings)
     if chunks is not None:
         return lazy_dataset(grid, chunks)
     check_memory(grid)
@@ -79,7 +79,7 @@ def sweep(
     return dataset(grid, filled(grid, executor))
 
 
-def grid_of(model: Architecture | str, quantities: Iterable[str] | str | None, asked: Mapping[str, Any]) -> Grid:
+def grid_of(model: Architecture | str, quantities: Iterable[str] | str | None, question: Mapping[str, Any]) -> Grid:
     """The questions of a sweep. Raises CostModelError."""
     from costmodel.analysis.closed_forms import varied
     from costmodel.analysis.sweep.axes import read_axes
@@ -91,17 +91,17 @@ def grid_of(model: Architecture | str, quantities: Iterable[str] | str | None, a
         model = load(model)
     if not isinstance(quantities, Iterable | None) or getattr(quantities, "ndim", 1) == 0:
         raise SettingError(f"quantities={shown(quantities)} is no list of names: use one such as ['memory.peak']")
-    named = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
-    wanted = tuple(islice(named, len(ALL) + 1))  # of more, one is not known or there twice
-    for quantity in wanted:
+    listed = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
+    names = tuple(islice(listed, len(ALL) + 1))  # of more, one is not known or there twice
+    for quantity in names:
         if not isinstance(quantity, str) or quantity not in ALL:
             raise unknown("quantity", quantity, ALL)
-    if len(set(wanted)) != len(wanted) or not wanted:
-        raise SettingError(f"quantities={shown(wanted)}: name one or more, each once")
-    axes, settings, changed = read_axes(model, asked)
+    if len(set(names)) != len(names) or not names:
+        raise SettingError(f"quantities={shown(names)}: name one or more, each once")
+    axes, settings, changed = read_axes(model, question)
     if changed and all(axis.name not in model.field_names() for axis in axes):
         model, changed = varied(model, changed), {}
-    return Grid(model, axes, settings, changed, wanted)
+    return Grid(model, axes, settings, changed, names)
 
 
 def filled(grid: Grid, executor: Executor | None = None) -> dict[str, Any]:
