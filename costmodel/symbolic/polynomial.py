@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from math import gcd
+from threading import RLock
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -37,9 +38,12 @@ class Atom:
         key = args[0] if op == "letter" else f"{op}({', '.join(a.key for a in args)})"
         atom = _ATOMS.get(key)
         if atom is None:
-            atom = super().__new__(cls)
-            atom.op, atom.args, atom.key = op, args, key
-            atom = _ATOMS.setdefault(key, atom)
+            with _LOCK:
+                atom = _ATOMS.get(key)
+                if atom is None:
+                    atom = super().__new__(cls)
+                    atom.op, atom.args, atom.key = op, args, key
+                    _ATOMS[key] = atom
         return atom
 
     def __reduce__(self) -> Any:
@@ -76,6 +80,7 @@ class Atom:
 
 
 _ATOMS: WeakValueDictionary[str, Atom] = WeakValueDictionary()
+_LOCK = RLock()
 
 
 class Polynomial:
