@@ -72,7 +72,7 @@ class Decisions:
             return outcome
         if relation != "value":
             of = of.primitive
-            if _settled(relation, of):
+            if of.constant is not None or _settled(relation, of):
                 return outcome
             if relation == "zero" and next(iter(of.terms.values())) < 0:
                 of = -of
