@@ -200,7 +200,7 @@ def epilog(*examples: str) -> str:
 def writable(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
     """A path, refused before the work for it if no file can be written there. Raises CostModelError."""
     if path is not None:
-        from costmodel.display.figures import check_writable
+        from costmodel.documents.files import check_writable
 
         check_writable(path)
     return path

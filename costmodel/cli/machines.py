@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import Verbs, argument, epilog, option, verb
+from costmodel.cli.commands import Verbs, argument, epilog, option, verb, writable
 
 if TYPE_CHECKING:
     from costmodel.hardware.catalogue import Machines
@@ -56,7 +56,7 @@ def show(machine: str) -> Any:
         help="A measured step: 'gpt2-small batch=32 seq=512: 0.213 s', or its '1210 samples/s'. May be given again.",
     ),
     option("--software", default="", metavar="TEXT", help="What ran, such as 'PyTorch 2.13, CUDA 13.0'."),
-    option("--out", metavar="FILE", help="Write the calibration to FILE.yaml, which --on takes."),
+    option("--out", metavar="FILE", callback=writable, help="Write the calibration to FILE.yaml, which --on takes."),
     examples=(
         "machines fit h100-sxm --measured 'gpt2-small batch=32 seq=512: 0.213 s' --out lab.yaml",
         "predict gpt2-medium --batch 8 --seq 1024 --on ./lab.yaml",
@@ -75,7 +75,7 @@ def fit(machine: str, rows: Sequence[str], software: str, out: str | None) -> An
 
 @verb(
     click.Argument(["machine"], required=False),
-    option("--out", metavar="FILE", help="Write the calibration to FILE.yaml, which --on takes."),
+    option("--out", metavar="FILE", callback=writable, help="Write the calibration to FILE.yaml, which --on takes."),
     examples=("machines calibrate --out lab.yaml", "machines calibrate h100-sxm --json"),
 )
 def calibrate(machine: str | None, out: str | None) -> Any:

@@ -167,7 +167,8 @@ class CellTable:
 
 def _check_picture(path: str) -> None:
     """Raise SettingError or CostModelError for a name that is neither of cells nor of a picture."""
-    from costmodel.display.figures import check_writable, figure_class
+    from costmodel.display.figures import figure_class
+    from costmodel.documents.files import check_writable
 
     if Path(path).suffix[1:].lower() not in figure_class()().canvas.get_supported_filetypes():
         raise SettingError(

@@ -86,7 +86,7 @@ class Data(ABC):
         """
         text = document(str(self).partition("\n")[0], self._repr_html_())
         if path is not None:
-            from costmodel.display.figures import write
+            from costmodel.documents.files import write
 
             write(text, path)
         return text

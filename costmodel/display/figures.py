@@ -1,16 +1,16 @@
-"""Figures for people: files written whole or not at all, light and dark colours, axes with units, names beside dots."""
+"""Figures for people: light and dark colours, axes with units, names beside dots."""
 
 from __future__ import annotations
 
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.display.units import TIMES, UNITS, Budget, binary_unit, read_budget, show_bytes, show_count, show_flops
+from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, shown
 
 if TYPE_CHECKING:
@@ -63,52 +63,6 @@ def ending_of(path: str | os.PathLike[str], figure: Figure) -> str:
     if ending not in known:
         raise CostModelError(f"cannot draw {shown(str(path))}: use a name that ends in .png, or in {', '.join(known)}")
     return ending
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise CostModelError if a file could not be written there, before the work that gives its content."""
-    try:
-        target = Path(path)
-        folder = target.parent
-        if target.is_dir():
-            reason = "it is a folder"
-        elif target.exists() and not target.is_file():
-            reason = "it is a device or pipe: name a regular file"
-        elif not folder.is_dir() or not os.access(folder, os.W_OK):
-            reason = f"{shown(str(folder))} is no folder that can be written to"
-        else:
-            return
-    except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
-        reason = getattr(error, "strerror", None) or str(error)
-    raise CostModelError(f"cannot write {shown(str(path))}: {reason}")
-
-
-def write(content: bytes | str, path: str | os.PathLike[str]) -> None:
-    """Write a regular file, whole or not at all; text as UTF-8. Raises CostModelError."""
-    check_writable(path)
-    try:
-        with replacing(Path(path)) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise CostModelError(f"cannot write {shown(str(path))}: {error.strerror or error}") from None
-
-
-@contextmanager
-def replacing(target: Path, ending: str = ".part") -> Iterator[BinaryIO]:
-    """A new file beside `target` that takes its place at the end; whatever goes wrong, `target` is as it was.
-
-    Raises OSError.
-    """
-    part = target.with_name(f"{target.name}{ending}")
-    try:
-        part.unlink(missing_ok=True)
-        with open(part, "xb") as file:  # "x": what another left there, such as a link, is not written through
-            yield file
-        part.replace(target)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
 
 
 class Theme(NamedTuple):

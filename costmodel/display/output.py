@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from costmodel.display.figures import check_writable, write
+from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, shown
 
 PICTURES = (".png", ".svg", ".pdf")

@@ -1,12 +1,14 @@
-"""Files of descriptions: what is a path, where the ready ones are, and a file's text, with errors that name lines."""
+"""Files: what is a path, where ready descriptions are, text with errors that name lines; the writer of all files."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from costmodel.errors import CostModelError, SpecError, a, shown
 
@@ -113,3 +115,54 @@ def _text(path: str | os.PathLike[str], where: str, what: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise SpecError(f"{where}, line {line}: not UTF-8 text: save the file as UTF-8") from None
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise CostModelError if a file could not be written there, before the work that gives its content."""
+    folder = os.path.dirname(path) or os.curdir
+    try:
+        try:
+            kind = stat.S_IFMT(os.stat(os.fspath(path) or folder).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            kind = stat.S_IFREG
+        if kind == stat.S_IFDIR:
+            reason = "it is a folder"
+        elif kind != stat.S_IFREG:
+            reason = "it is a device or pipe: name a regular file"
+        elif not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+            reason = f"{shown(os.fsdecode(folder))} is no folder that can be written to"
+        else:
+            return
+    except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
+        reason = getattr(error, "strerror", None) or str(error)
+    raise CostModelError(f"cannot write {shown(os.fsdecode(path))}: {reason}")
+
+
+def write(content: bytes | str, path: str | os.PathLike[str]) -> None:
+    """Write a regular file, whole or not at all; text as UTF-8. Raises CostModelError."""
+    check_writable(path)
+    try:
+        with replacing(path) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise CostModelError(f"cannot write {shown(os.fsdecode(path))}: {error.strerror or error}") from None
+
+
+@contextmanager
+def replacing(target: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file beside `target` that takes its place at the end; whatever goes wrong, `target` is as it was.
+
+    Its name begins as that of the target, and has the process and the thread that write. Raises OSError.
+    """
+    folder, name = os.path.split(os.fsdecode(target))
+    part = os.path.join(folder, f"{name[:50]}.{os.getpid()}-{get_ident()}.part")
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        with open(part, "xb") as file:  # "x": what another left there, such as a link, is not written through
+            yield file
+        os.replace(part, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part)
+        raise

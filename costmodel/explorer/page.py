@@ -17,9 +17,10 @@ from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
 from costmodel.display.answer import Data
-from costmodel.display.figures import COLOURS, check_writable, write
+from costmodel.display.figures import COLOURS
 from costmodel.display.table import printable
 from costmodel.display.units import show_exact
+from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_TRAINING, Controls, controls_of

@@ -18,7 +18,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_count
-from costmodel.documents.files import SPECS, is_path, shown_path, text_of
+from costmodel.documents.files import SPECS, is_path, shown_path, text_of, write
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import build, read
 from costmodel.training.frozen import Frozen, frozen
@@ -198,8 +198,7 @@ def write_ready() -> None:
     names = sorted(name.removesuffix(".yaml") for name in os.listdir(SPECS) if name.endswith(".yaml"))
     paths = {name: os.path.join(SPECS, f"{name}.yaml") for name in names}
     lines = [f"{json.dumps(name)}: {json.dumps(parse(text_of(p, p), p).data)}" for name, p in paths.items()]
-    with open(READY, "w", encoding="utf-8") as file:
-        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+    write("{\n" + ",\n".join(lines) + "\n}\n", READY)
 
 
 def _from_path(path: str | os.PathLike[str]) -> Architecture:

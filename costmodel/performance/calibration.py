@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from costmodel.cost.costs import Costs
 from costmodel.display.units import read_amount, read_text
 from costmodel.documents.description import ALL, Description, Listed
-from costmodel.documents.files import read_fields
+from costmodel.documents.files import read_fields, write
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
@@ -57,12 +57,8 @@ class Calibration(Description):
         return dump(self.model_dump(mode="json", exclude_defaults=True))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write that text to a file. Raises CostModelError."""
-        try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(self.dump())
-        except OSError as error:
-            raise CostModelError(f"cannot write {shown(str(path))}: {error.strerror or error}") from None
+        """Write that text to a file, whole or not at all. Raises CostModelError."""
+        write(self.dump(), path)
 
 
 class MeasuredStep(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from costmodel.display.answer import Answer, Sheet
-from costmodel.display.figures import write
 from costmodel.display.rooflines import COLOURS, Chart
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
+from costmodel.documents.files import write
 from costmodel.errors import CostModelError, shown
 from costmodel.roofline.calibration import NotStored, read_stored
 from costmodel.roofline.checking import MOST_ROUNDS

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from costmodel.display.figures import write
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
+from costmodel.documents.files import write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.host import Host, Sentinel, this_machine

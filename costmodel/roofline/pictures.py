@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.display import interactive
-from costmodel.display.figures import check_writable, ending_of, figure_class, save, write
+from costmodel.display.figures import ending_of, figure_class, save
 from costmodel.display.rooflines import Chart, picture
+from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, unknown
 
 KINDS = ("roofline", "scatter", "bars")

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import resource
 from pathlib import Path
+from threading import Thread
 
 import click
 import pytest
 
 from costmodel.analysis.predict import predict
 from costmodel.cli.commands import Verb, Verbs, costmodel
+from costmodel.documents.files import replacing
+from costmodel.errors import CostModelError
+from costmodel.performance.calibration import Calibration
 from tests.command import here, refused
 
 MLP = ("mlp-mnist", "--batch", "4")
@@ -119,9 +125,60 @@ def test_a_sweep_is_written_as_cells_and_as_pictures(capsys, tmp_path: Path) -> 
         (("roofline", "check", "mlp-mnist", "--html", "a.html"), "--out FILE"),
         (("recommend", "mlp-mnist", "--memory", "1GiB"), "follows MODEL"),
         (("predict", "mlp-mnist", "--out", "no/such/a.html"), "cannot write"),
+        (("machines", "fit", "no-such", "--measured", "mlp-mnist: 1 s", "--out", "no/such/a.yaml"), "cannot write"),
+        (("machines", "calibrate", "no-such", "--out", "no/such/a.yaml"), "cannot write"),
         (("predict", "mlp-mnist", "--out", "a.xyz"), ".png, .svg or .pdf"),
         (("predict", "mlp-mnist", "--out", ""), "use a name that ends in"),
     ],
 )
 def test_what_is_not_written_is_one_line(capsys, words: tuple[str, ...], said: str) -> None:
     refused(here(capsys, *words), said)
+
+
+CALIBRATION = Calibration(machine="h100-sxm", constants={"conditions": 2.0})
+
+
+def test_a_file_is_as_it_was_where_there_is_no_room_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, limits[1]))
+    try:
+        with pytest.raises(CostModelError, match="cannot write"):
+            CALIBRATION.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_replaced_and_what_it_names_is_left_alone(tmp_path: Path) -> None:
+    path, other = tmp_path / "lab.yaml", tmp_path / "other"
+    other.write_text("before")
+    path.symlink_to(other)
+    CALIBRATION.save(path)
+    assert other.read_text() == "before"
+    assert Calibration.load(path) == CALIBRATION
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)  # or whoever opens it to write waits for ever
+    try:
+        with pytest.raises(CostModelError, match="pipe: name a regular file"):
+            CALIBRATION.save(tmp_path / "pipe")
+    finally:
+        os.close(reader)
+
+
+def test_two_that_write_one_file_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    with replacing(path) as file:
+        file.write(b"mine, ")
+        thread = Thread(target=CALIBRATION.save, args=(path,))
+        thread.start()
+        thread.join()
+        assert Calibration.load(path) == CALIBRATION
+        file.write(b"whole")
+    assert path.read_text() == "mine, whole"
+    assert list(tmp_path.iterdir()) == [path]

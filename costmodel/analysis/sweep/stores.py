@@ -30,7 +30,7 @@ from costmodel.analysis.sweep.extents import check_file, spans_of
 from costmodel.analysis.sweep.grid import Grid
 from costmodel.analysis.sweep.saved import Damaged, check_expansion, check_regular, metadata_of
 from costmodel.analysis.sweep.tables import table_of, write_tables
-from costmodel.display.figures import replacing
+from costmodel.documents.files import replacing
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.importers.files import describe
 from costmodel.symbolic.evaluation import GridWindow
@@ -194,7 +194,7 @@ class PartFiles(Chunks):
         """See the class."""
         self.folder.mkdir(exist_ok=True)
         try:
-            with replacing(self._path(number), ".new") as file:
+            with replacing(self._path(number)) as file:
                 parquet.write_table(self._table(self.windows[number]).cast(self.schema), file)
         except BaseException:
             self._leave()
@@ -225,7 +225,7 @@ class PartFiles(Chunks):
         if self.folder.is_symlink() or not self.folder.is_dir():
             return []
         return sorted(
-            path for path in self.folder.iterdir() if re.fullmatch(r"part-[0-9]{7}\.parquet(\.new)?", path.name)
+            path for path in self.folder.iterdir() if re.fullmatch(r"part-[0-9]{7}\.parquet(\..*part)?", path.name)
         )
 
     def _leave(self) -> None:

@@ -16,7 +16,7 @@ from dask.delayed import delayed
 from pyarrow import parquet
 
 from costmodel.analysis.sweep.grid import windows_of
-from costmodel.display.figures import replacing
+from costmodel.documents.files import replacing
 from costmodel.errors import CostModelError, shown
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _write_parts(sweep: xarray.Dataset, target: Path) -> None:
 def write_part(labels: Mapping[str, Any], arrays: Mapping[str, Any], path: str) -> int:
     """One chunk as a file, whole or not at all; returns its rows."""
     table = table_of(labels, arrays)
-    with replacing(Path(path), f".{os.getpid()}.part") as file:
+    with replacing(path) as file:
         parquet.write_table(table, file)
     return table.num_rows
 
