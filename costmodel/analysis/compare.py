@@ -222,7 +222,7 @@ def compare(
         raise SettingError(f"compare takes 2 to {MOST} models or settings, not {len(columns)}")
     matches: dict[int, Match] = {}
     if at_equal is not None:
-        target = int(columns[0].value(at_equal))
+        target = plain(columns[0].value(at_equal))
         matches = {n: nearest(p, at_equal, target, by) for n, p in enumerate(columns) if n}
         columns = [matches[n].prediction if n in matches else p for n, p in enumerate(columns)]
     labels = _labels(columns)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import VariedSize, size_of
 from costmodel.analysis.solve import solve_for
+from costmodel.cost.quantities import plain
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import show_change, shower
 from costmodel.errors import CostModelError
@@ -34,7 +35,7 @@ class Match(Answer):
 
     prediction: Prediction
     quantity: str
-    target: int
+    target: Any
     varied: VariedSize
 
     @property
@@ -48,9 +49,9 @@ class Match(Answer):
         return size_of(self.prediction, self.varied.name)
 
     @property
-    def value(self) -> int:
+    def value(self) -> Any:
         """The quantity of the model."""
-        return int(self.prediction.value(self.quantity))
+        return plain(self.prediction.value(self.quantity))
 
     @property
     def off(self) -> float:
@@ -125,6 +126,5 @@ def nearest(question: Prediction, quantity: str, target: Any, by: str) -> Match:
     if solution.past is not None:
         with suppress(CostModelError):
             candidates.append(solution.varied.at(solution.past))
-    goal = solution.target.bytes
-    best = min(candidates, key=lambda p: (abs(int(p.value(quantity)) - goal), int(p.value(quantity))))
-    return Match(best, quantity, goal, solution.varied)
+    matches = [Match(p, quantity, solution.target.bytes, solution.varied) for p in candidates]
+    return min(matches, key=lambda match: (abs(match.value - match.target), match.value))

@@ -73,6 +73,13 @@ def test_a_perceptron_is_matched_as_by_hand() -> None:
     assert (found.size, found.value) == (62, 16 * 62 + 5)
 
 
+def test_what_takes_as_long_is_the_nearest_of_its_neighbours() -> None:
+    match = cm.match("gpt2-small", "seconds", "200 ms", by="layers", on="h100-sxm", batch=8, seq=64)
+    around = [abs(match.varied.at(match.size + step).value("seconds") - 0.2) for step in (-1, 1)]
+    assert abs(match.value - 0.2) <= min(around)
+    assert match.value == match.prediction.time.seconds
+
+
 @pytest.mark.slow
 def test_the_picture_is_saved_whole_or_not_at_all(tmp_path: Path) -> None:
     found = cm.compare("gpt2-small", "mlp-mnist")
