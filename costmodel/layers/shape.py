@@ -253,6 +253,19 @@ def _overlaps(shape: Shape, strides: Shape | None) -> bool:
 
 
 @layer
+class Overwrite(Movement):
+    """A tensor x after a write to a part of it, in the memory of x; the second input is what was written."""
+
+    source = "CopySlices (torch.autograd); dx = g without the part, that of what was written is the part of g"
+    in_lists = False
+    arity = 2
+    launches = 1, 2
+
+    def output(self, call: Call) -> Tensor:
+        return call.x.as_strided(call.x.shape, call.x.strides)
+
+
+@layer
 class Cat(Joining, Moving):
     """Tensors one after another along an axis."""
 

@@ -173,6 +173,29 @@ class AsStrided(Kernel):
         return np.lib.stride_tricks.as_strided(x, p.kind.shape, strides)
 
 
+class Overwrite(Kernel):
+    """The first columns are written to; the kind does not hold which part it is."""
+
+    def case(self, draw: Draw) -> Case:
+        rows, n = draw(sizes), draw(sizes)
+        return Case(self.layer(), [Operand((rows, n)), Operand((rows, draw(st.integers(1, n))))])
+
+    def forward(self, p: Pass) -> Array:
+        y = Array(p.x.values.copy(), p.tally)
+        y[:, : p.inputs[1].shape[1]] = p.inputs[1]
+        return y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        columns = p.inputs[1].shape[1]
+        rest = Array(g.values.copy(), p.tally)
+        rest[:, :columns] = 0
+        yield p.x, rest
+        yield p.inputs[1], g[:, :columns]
+
+    def reference(self, p: Pass, x: np.ndarray, part: np.ndarray) -> np.ndarray:
+        return np.concatenate([part, x[:, part.shape[1] :]], axis=1)
+
+
 class Copy(Kernel):
     """As it is, rolled, or repeated."""
 

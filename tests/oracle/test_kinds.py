@@ -600,6 +600,7 @@ IMPORTED = {
     *("pointwise", "gated", "reduce", "cumulate", "compared", "nll_loss", "batchnorm_fixed", "parameter", "computed"),
     *(
         "as_strided",
+        "overwrite",
         "copy",
         "cat",
         "gather",

@@ -41,7 +41,7 @@ ROWS = {"pointwise": "pointwise pow"}
 EXTRA = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.extra)
 UNDETERMINED = {
     *("power", "extreme", "bounded", "gated", "reduce", "cumulate", "compared", "nll_loss"),
-    *("parameter", "as_strided", "copy", "cat", "gather", "scatter", "computed", "unknown"),
+    *("parameter", "as_strided", "overwrite", "copy", "cat", "gather", "scatter", "computed", "unknown"),
     *("convolve", "columns", "pad_to", "resize", "add_quotient", "scatter_add", "scatter_reduce", "cumprod"),
     *("affine_grid", "grid_sample", "window_mean", "log_cumsum_exp", "embedding_bag", "grouped_matmul"),
 }

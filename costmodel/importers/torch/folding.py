@@ -52,6 +52,31 @@ def stem_of(part: str) -> str | None:
     return None if stem == part else stem
 
 
+def writes_outside(loop: Loop) -> bool:
+    """Whether equal blocks write through views to what is made before them, so that each has another version of it."""
+    makers = {output.name: step for step in loop.blocks[0] for output in step.makes}
+    for step in loop.blocks[0]:
+        name, viewed = step.changes, False
+        while name in makers and (makers[name].changes or makers[name].op in VIEWS):
+            viewed = viewed or makers[name].changes is None
+            name = makers[name].changes or next(iter(tensors_in(list(makers[name].args.values()))), None)
+        if viewed and name not in makers:
+            return True
+    return False
+
+
+VIEWS = frozenset(
+    {
+        *("view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "permute", "transpose"),
+        *("swapaxes", "swapdims", "t", "numpy_T", "mT", "adjoint", "matrix_H", "movedim", "unsqueeze", "squeeze"),
+        *("alias", "positive", "expand", "expand_as", "broadcast_to", "slice", "narrow", "select", "diagonal"),
+        *("split", "split_with_sizes", "chunk", "tensor_split", "unbind", "unsafe_split", "unsafe_chunk", "hsplit"),
+        *("contiguous", "to", "type_as", "unfold", "atleast_1d", "atleast_2d", "dropout", "feature_dropout"),
+    }
+)
+"""Operators whose results may be in the memory of what they read first."""
+
+
 class _Folding:
     """Looks for modules that a list numbers, such as ``layers.0``, ``layers.1``."""
 

@@ -10,12 +10,13 @@ from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
 from costmodel.graph.recomputation import is_named, paths_to
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
-from costmodel.importers.torch.folding import Item, Loop
+from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape, strides_of
+from costmodel.importers.torch.folding import Item, Loop, writes_outside
 from costmodel.importers.torch.op_call import EXACT, NUMBERS, OpCall, role_of
-from costmodel.importers.torch.program import CapturedProgram, Step, Tree, shape_of, tensors_in
+from costmodel.importers.torch.program import CapturedProgram, Step, StepOutput, Tree, shape_of, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.layers.indexing import Parameter, Unknown
+from costmodel.layers.shape import AsStrided, Overwrite
 from costmodel.symbolic.sizes import peek
 
 
@@ -41,6 +42,11 @@ class Interpreter:
         self.narrow: dict[Storage, Tensor] = {}
         self.read = {*program.outputs, *(n for s in program.steps for n in tensors_in(list(s.args.values())))}
         self._tensors: dict[str, Tensor] = {}
+        self._views: dict[str, tuple[str, Tensor]] = {}
+        others = (program.inputs | program.buffers).items()
+        self._dtypes = {one.name: one.dtype for step in program.steps for one in step.makes} | {
+            name: other.dtype for name, other in others
+        }
         self._weights: dict[str, Tensor] = {}
         self._held: set[str] = set()
         self._taken: set[str] = set()
@@ -70,7 +76,7 @@ class Interpreter:
     def tensor(self, name: str) -> Tensor:
         """A tensor by name; a weight as a layer that holds it, a buffer once it is first read."""
         if name in self._tensors:
-            return self._tensors[name]
+            return self._current(name)
         if name in self.program.weights:
             tensor = self._parameter(name)
         elif name not in self.program.buffers:
@@ -134,8 +140,9 @@ class Interpreter:
             self._open.append((name, scope))
 
     def _blocks(self, loop: Loop) -> None:
-        """Equal blocks: traced once, unless gradients go from them to what they share, or one is asked for by name."""
-        if self._differs(loop) or any(self.tensor(name).requires_grad for name in loop.outer):
+        """Equal blocks: traced once, unless they share gradients or write outside, or one is asked for by name."""
+        shares = self._differs(loop) or any(self.tensor(name).requires_grad for name in loop.outer)
+        if shares or writes_outside(loop):
             for step in (step for block in loop.blocks for step in block):
                 self._enter(step.path)
                 self._step(step)
@@ -147,18 +154,22 @@ class Interpreter:
         def body(x: Tensor) -> Tensor:
             number = next(traced)
             self._tensors[loop.entries[number]] = x
+            self._views.pop(loop.entries[number], None)
             for step in loop.blocks[number]:
                 self._enter(step.path[loop.depth :], step.path[: loop.depth])
                 self._step(step)
             self._enter(())
-            return self._tensors[loop.exits[number]]
+            return self.tensor(loop.exits[number])
 
-        x = self.tensor(loop.entries[0])
+        x, viewed = self.tensor(loop.entries[0]), self._views.get(loop.entries[0])
         modules = [block[0].path[loop.depth - 1] for block in loop.blocks]
         y = self.tape.repeat(len(loop.blocks), body, x, loop.label, numbers=lambda n: _numbers(modules[n:]))
         self._open = outside
         self._tensors[loop.entries[0]] = x  # which others may read too
+        if viewed is not None:
+            self._views[loop.entries[0]] = viewed
         self._tensors[loop.exits[-1]] = y
+        self._views.pop(loop.exits[-1], None)
         for own in loop.own:
             self._held.update(own)
             for name in own & self.program.buffers.keys():
@@ -204,10 +215,61 @@ class Interpreter:
                 tensor = tensor.view(tensor.shape, tensor.strides)
                 tensor.requires_grad = False
             self._tensors[output.name] = tensor
+            if step.changes is None and step.grad and step.op != "detach":
+                self._note_view(step, output, tensor)
         if step.changes is not None and step.grad:
-            self._tensors[step.changes] = self._tensors[step.makes[0].name]
+            self._change(step, step.changes, step.makes[0].name)
         elif step.changes in self._tensors:  # a change without gradients hides from autograd
             self._tensors[step.makes[0].name] = self._tensors[step.changes]
+
+    def _note_view(self, step: Step, output: StepOutput, tensor: Tensor) -> None:
+        """Note of which tensor a result is a view, and of which version; one of another data type is a copy."""
+        for name in self._in_memory(step, tensor):
+            if self._dtypes.get(name) == output.dtype:
+                base, _ = self._views.get(name, (name, tensor))
+                self._views[output.name] = (base, self._tensors[base])
+
+    def _in_memory(self, step: Step, tensor: Tensor) -> list[str]:
+        """Those of the tensors that a step reads whose memory a tensor is in."""
+        names = tensors_in(list(step.args.values()))
+        return [name for name in names if name in self._tensors and self._tensors[name].storage is tensor.storage]
+
+    def _change(self, step: Step, changed: str, result: str) -> None:
+        """Put what a step wrote in the place of what it changed: through a view, into the base, for all its views.
+
+        Source: ``CopySlices`` of ``torch.autograd``, and how the ``grad_fn`` of a view is made anew.
+        """
+        y, view = self._tensors[result], self.tensor(changed)
+        base, version = self._views.get(changed, (changed, view))
+        x = self.tensor(base)
+        if view is x:
+            self._tensors[base] = y
+            for name in {changed, result} - {base}:
+                self._tensors[name], self._views[name] = y, (base, y)
+            return
+        if not self._in_memory(step, y):
+            y.storage.parts = (x.storage,)  # it was written there
+        if x.requires_grad or y.requires_grad:
+            self._tensors[base] = Overwrite()(x, y, name=f"{step.name}.base")
+        self._tensors[result], self._views[result] = view, (base, version)
+
+    def _current(self, name: str) -> Tensor:
+        """A tensor as it is now: a view of what was written to since is made anew."""
+        tensor = self._tensors[name]
+        base, version = self._views.get(name, (name, tensor))
+        if (x := self._tensors[base]) is version:
+            return tensor
+        grad, self.tape.grad = self.tape.grad, True
+        strides = strides_of(tensor)
+        if x.has(tensor.shape) and strides_of(x) == strides:
+            tensor = x
+        elif x.size is tensor.size or peek(x.size) == peek(tensor.size):
+            tensor = x.view(tensor.shape, tensor.strides)
+        else:
+            tensor = AsStrided(tensor.shape, strides)(x, name=f"{self._here.name}.view" if self._here else "view")
+        self.tape.grad = grad
+        self._tensors[name], self._views[name] = tensor, (base, x)
+        return tensor
 
     def _unknown(self, op: OpCall) -> list[Tensor]:
         step = op.step
