@@ -94,7 +94,7 @@ def measured_step(row: str) -> MeasuredStep:
         prediction = Costs.of(words[0], **settings)
     except CostModelError as error:
         raise SettingError(f"measured {shown(row)}: {error}") from None
-    return MeasuredStep(row, prediction, stack, _seconds(result, prediction, row), how)
+    return MeasuredStep(row, prediction, stack, _seconds(result.strip(), prediction, row), how)
 
 
 def _truth(name: str, value: Any, row: str) -> bool:

@@ -86,7 +86,7 @@ def test_rates_are_read_too() -> None:
         ("gpt2-small batch=32", "no measured step"),
         ("gpt2-small batch: 1 s", "batch=32"),
         ("gpt2-smal batch=1: 1 s", "gpt2-small"),
-        ("gpt2-small batch=1: fast", "5 µs"),
+        ("gpt2-small batch=1: fast", "time='fast' is not a time: use text such as '5 µs'"),
         ("gpt2-small batch=1: 0 s", "above 0"),
         ("gpt2-small batch=1 stack=eagr: 1 s", "eager"),
         ("gpt2-small batch=1 seq=64 batch=32: 1 s", "batch is given twice"),
