@@ -35,9 +35,25 @@ def main() -> NoReturn:
     # a tenth faster.
     gc.set_threshold(100_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    _open_streams()
     code = run(sys.argv[1:])
     gc.disable()
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Open those standard streams that a shell has closed (``>&-``), or the next file to be opened would be one.
+
+    Errors go nowhere then. Output fails when it is written, since its stream can only be read.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -94,9 +110,9 @@ def _visible(text: str) -> str:
 
 def _page() -> Page:
     """The terminal that the answer is written to; one of no certain width, as into a pipe, unless COLUMNS says it."""
-    from costmodel.display.table import Page
+    from costmodel.display.table import Page, is_terminal
 
-    terminal = sys.stdout.isatty()
+    terminal = is_terminal(sys.stdout)
     columns = None
     if terminal or os.environ.get("COLUMNS", "").isdecimal():
         import shutil

@@ -11,6 +11,7 @@ import click
 
 from costmodel.cli.commands import Reply, argument, option, verb, writable
 from costmodel.cli.options import AXES, OVER
+from costmodel.display.table import is_terminal
 
 
 @verb(
@@ -32,7 +33,7 @@ def explore(models: tuple[str, ...], out: str, settings: dict[str, Any]) -> Repl
     """
     from costmodel.explorer.page import explore as explored
 
-    hidden = not sys.stderr.isatty()
+    hidden = not is_terminal(sys.stderr)
     with (
         ProcessPoolExecutor(os.cpu_count()) as executor,
         click.progressbar(

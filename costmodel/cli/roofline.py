@@ -10,6 +10,7 @@ import click
 
 from costmodel.cli.commands import MODEL, Reply, Verbs, argument, epilog, option, verb, writable
 from costmodel.cli.options import OPTIONS
+from costmodel.display.table import is_terminal
 from costmodel.errors import SettingError, shown
 from costmodel.training.settings import SETTINGS
 
@@ -45,7 +46,9 @@ def calibrate(thorough: bool, threads: int, budget: float | None, keep: bool) ->
 
     check_asked(threads, budget)
     _note(f"calibrating takes {how_long(thorough, budget)}")
-    calibration = measured(thorough, threads=threads, progress=_watched(), keep=keep or None, budget=budget)
+    calibration = measured(
+        thorough, threads=threads, progress=is_terminal(sys.stderr), keep=keep or None, budget=budget
+    )
     resolved = keep or calibration.unresolved <= MOST_UNRESOLVED
     verdict = f"not kept: more than {MOST_UNRESOLVED:.0%} of the probes are unresolved (--keep keeps it)"
     if resolved:
@@ -63,7 +66,7 @@ def validate(budget: float | None) -> Any:
     from costmodel.roofline.validation import BUDGET
     from costmodel.roofline.validation import validate as validated
 
-    with bar(_watched(), "validating") as progress:
+    with bar(is_terminal(sys.stderr), "validating") as progress:
         return validated(progress, budget=BUDGET if budget is None else budget)
 
 
@@ -120,7 +123,7 @@ def check(
         classes=not no_classes,
         reuse=reuse or "in place",
         budget=budget,
-        progress=_watched(),
+        progress=is_terminal(sys.stderr),
         say=_note,
     )
     answer, code = history.answer(check)
@@ -165,7 +168,7 @@ def plot(
         data = {"question": chart.title}
     else:
         prediction = runnable(model, settings)
-        check = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
+        check = checked(prediction, rounds=rounds, classes=not no_classes, progress=is_terminal(sys.stderr), say=_note)
         chart, machine, data = check.chart, str(check.calibration.machine), check.to_dict()
     files = draw(chart, machine, out, kind=kind, dark=dark)
     return Reply({"file": files[0], "files": files, **data}, f"wrote {', '.join(files)}")
@@ -189,7 +192,7 @@ def profile(
     from costmodel.roofline.profiling import profile as profiled
 
     history = History(save, against)
-    return history.answer(profiled(model, rounds=rounds, progress=_watched(), say=_note, **settings))
+    return history.answer(profiled(model, rounds=rounds, progress=is_terminal(sys.stderr), say=_note, **settings))
 
 
 @verb(
@@ -206,7 +209,7 @@ def compare(model: str, other: str, rounds: int | None, settings: dict[str, Any]
     """How many times as fast the second model is, with a 95 % interval, measured side by side."""
     from costmodel.roofline.profiling import compare as compared
 
-    return compared(model, other, rounds=rounds, progress=_watched(), **settings)
+    return compared(model, other, rounds=rounds, progress=is_terminal(sys.stderr), **settings)
 
 
 class History:
@@ -246,11 +249,6 @@ def _share(text: str) -> float:
     if rest or not 0 <= value < float("inf"):
         raise SettingError(f"--fail-over {shown(text)} is not a share: use one such as 25%")
     return value
-
-
-def _watched() -> bool:
-    """Whether a progress bar makes sense: only where someone looks."""
-    return sys.stderr.isatty()
 
 
 roofline = Verbs(

@@ -13,7 +13,7 @@ import click
 from costmodel.cli.commands import MODEL, RESERVE, Reply, argument, option, verb, write
 from costmodel.cli.options import AXES, OVER, QUANTITIES
 from costmodel.cost.quantities import ALL as KNOWN
-from costmodel.display.table import Table
+from costmodel.display.table import Table, is_terminal
 from costmodel.display.units import shower
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 
@@ -213,7 +213,7 @@ def _written(
         raise CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
     try:
         with click.progressbar(
-            length=grid.cells, label="sweep", show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
+            length=grid.cells, label="sweep", show_pos=True, file=sys.stderr, hidden=not is_terminal(sys.stderr)
         ) as bar:
             cells, missing = write(grid, out, resume=resume, progress=bar.update)
     except KeyboardInterrupt as stopped:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from textwrap import fill
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TextIO
 
 TextRow = Sequence[str]
 WIDTH = 110
@@ -30,6 +30,11 @@ class Page(NamedTuple):
 
 
 _PAGE: ContextVar[Page] = ContextVar("page", default=Page())  # noqa: B039  (a tuple: frozen)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether someone looks at what is written to a stream: to none, or to a closed one, nothing is."""
+    return stream is not None and not stream.closed and stream.isatty()
 
 
 def page() -> Page:

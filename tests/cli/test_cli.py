@@ -200,6 +200,36 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "closed", "code", "error"),
+    [
+        ("predict mlp-mnist", ">&-", 1, "error: cannot write the output: Bad file descriptor\n"),
+        ("--version", ">&-", 1, "error: cannot write the output: Bad file descriptor\n"),
+        ("predict no-such", ">&-", 2, "error: unknown model 'no-such'"),
+        ("predict no-such", ">&- 2>&-", 2, ""),
+        ("predict mlp-mnist --out written.json", "<&- 2>&-", 0, ""),
+        ("sweep mlp-mnist --batch 1,2 --out written.csv", "2>&-", 0, ""),
+        ("sweep mlp-mnist --batch 1,2 --out written.csv", "<&- >&- 2>&-", 1, ""),
+        ("explore mlp-mnist --out written.html", "2>&-", 0, ""),
+    ],
+)
+def test_closed_streams_lose_what_is_written_to_them_and_no_more(
+    command: str, closed: str, code: int, error: str, tmp_path: Path
+) -> None:
+    home = {"PYTHONPATH": os.pathsep.join(filter(None, (str(Path(cli.__file__).parents[2]), os.getenv("PYTHONPATH"))))}
+    shell = f'"{sys.executable}" -m costmodel {command} {closed}'
+    done = subprocess.run(
+        shell, shell=True, capture_output=True, text=True, cwd=tmp_path, env=os.environ | home, check=False
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(error)
+    assert done.stderr.count("\n") == bool(error)
+    files = list(tmp_path.iterdir())
+    assert len(files) == ("written" in command)
+    assert all(file.stat().st_size > 100 for file in files)
+
+
 def test_an_interrupt_is_no_traceback(capsys, monkeypatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt

@@ -1,12 +1,13 @@
 """Tables on pages of every width: what has no room is named, and nothing is wider than the page."""
 
 import re
+from io import StringIO
 
 import pytest
 
 import costmodel as cm
 from costmodel.analysis.recommend import recommend
-from costmodel.display.table import Marked, Page, Table, written_for
+from costmodel.display.table import Marked, Page, Table, is_terminal, written_for
 
 TABLE = Table(
     ("layer", "kind", "params", "forward"),
@@ -63,3 +64,11 @@ def test_answers_fit_the_page(answer: object, columns: int) -> None:
     with written_for(Page(columns, colours=True)):
         coloured = str(answer)
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == text
+
+
+def test_nobody_looks_at_a_closed_stream() -> None:
+    stream = StringIO()
+    assert not is_terminal(stream)
+    stream.close()
+    assert not is_terminal(stream)
+    assert not is_terminal(None)

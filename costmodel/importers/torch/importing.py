@@ -21,6 +21,7 @@ from io import StringIO
 from typing import Any, Literal
 
 from costmodel.architectures.trace import trace
+from costmodel.display.table import is_terminal
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
 from costmodel.importers.torch.assumptions import assumed
 from costmodel.importers.torch.axes import NO_GRAPH, Dynamic, Example, examples_of, module_on_meta
@@ -236,7 +237,7 @@ def _attempt(
 @contextmanager
 def _said(name: str, open_sizes: frozenset[str]) -> Iterator[None]:
     """A line on a terminal that says what is tried, for as long as it is."""
-    shown_to = sys.stderr if sys.stderr.isatty() else None
+    shown_to = sys.stderr if is_terminal(sys.stderr) else None
     if shown_to:
         sizes = " and ".join(sorted(open_sizes)) or "no size"
         print(f"\rexporting {name} with {sizes} open ...", end="", file=shown_to, flush=True)
