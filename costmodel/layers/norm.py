@@ -95,10 +95,11 @@ class Channelled(Layer):
     """Abstract: a scale and a shift for each channel."""
 
     affine: bool
+    bias: bool
 
     def weights(self, call: Call) -> Weights:
         channels = (call.x.shape[1],)
-        return {"weight": channels, "bias": channels} if self.affine else {}
+        return dict.fromkeys(("weight", "bias") if self.bias else ("weight",), channels) if self.affine else {}
 
 
 class PerChannel(Channelled, Centred):
@@ -150,6 +151,7 @@ class Batchnorm(Tracked, BatchStatistics):
     source = "(x − μ)/√(σ² + ε)·w + b per channel (torch.nn.BatchNorm; Ioffe & Szegedy 2015, alg. 1 and §3)"
 
     affine: bool = True
+    bias: bool = True
 
     def forward(self, call: Call) -> LayerFlops:
         if call.tape.training:
@@ -174,6 +176,7 @@ class BatchnormUntracked(BatchStatistics):
     in_lists = False
 
     affine: bool = True
+    bias: bool = True
 
 
 @layer
@@ -185,6 +188,7 @@ class BatchnormFixed(Tracked, Channelled, Unary):
     sorts = "pointwise", "reduction"
 
     affine: bool = True
+    bias: bool = True
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
@@ -213,6 +217,7 @@ class Groupnorm(PerChannel):
 
     groups: int
     affine: bool = True
+    bias: bool = True
 
     def check(self, call: Call) -> None:
         super().check(call)

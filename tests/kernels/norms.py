@@ -64,7 +64,7 @@ class Groupnorm(Centred):
     def case(self, draw: Draw) -> Case:
         groups, members = draw(sizes), draw(sizes)
         shape = (draw(sizes), groups * members, *draw(st.lists(sizes, max_size=2)))
-        return Case(self.layer(groups=groups, affine=draw(st.booleans())), [Operand(shape)])
+        return Case(self.layer(groups=groups, affine=draw(st.booleans()), bias=draw(st.booleans())), [Operand(shape)])
 
     def seen(self, p: Pass, x: Any) -> Any:
         groups = p.kind.groups
@@ -76,7 +76,7 @@ class Batchnorm(Centred):
 
     def case(self, draw: Draw) -> Case:
         shape = (draw(st.integers(2, 4)), draw(sizes), *draw(st.lists(sizes, max_size=2)))
-        return Case(self.layer(affine=draw(st.booleans())), [Operand(shape)])
+        return Case(self.layer(affine=draw(st.booleans()), bias=draw(st.booleans())), [Operand(shape)])
 
     def seen(self, p: Pass, x: Any) -> Any:
         return x.reshape(*x.shape[:2], -1)

@@ -16,7 +16,7 @@ import costmodel as cm
 from tests.graph.walking import check_tape
 from tests.layers.device_kernels import check_kernels
 
-from .imports import found, measured
+from .imports import assert_equal, found, measured, without_data
 from .measure import meta
 from .vision import stub_operators
 
@@ -353,3 +353,30 @@ def test_a_model_of_a_package_costs_what_its_own_code_does(name: str) -> None:
         inputs["decoder_input_ids"] = torch.zeros(2, 5, dtype=torch.int64)
     model = cm.from_torch(module, (), inputs, dynamic={})
     assert found(model) == measured(module, device="cpu", **inputs)
+
+
+class Normed(nn.Module):
+    """A norm of what a convolution makes, with only a weight, only a bias, both, or none."""
+
+    def __init__(self, norm: str, parts: str) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), norm
+        size = 6 if norm == "layer" else 4
+        self.scale, self.shift = (nn.Parameter(torch.ones(size)) if part in parts else None for part in "wb")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, w, b = self.conv(x), self.scale, self.shift
+        if self.norm == "batch":
+            return F.batch_norm(x, None, None, w, b, training=True).sin()
+        if self.norm == "group":
+            return F.group_norm(x, 2, w, b).sin()
+        if self.norm == "instance":
+            return F.instance_norm(x, weight=w, bias=b).sin()
+        return F.layer_norm(x, x.shape[-1:], w, b).sin()
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "instance", "layer"])
+@pytest.mark.parametrize("parts", ["", "w", "b", "wb"])
+def test_a_norm_has_a_weight_and_a_bias_each_by_itself(norm: str, parts: str) -> None:
+    module = without_data(lambda: Normed(norm, parts))
+    assert_equal(module, (meta(2, 3, 8, 8),), (meta(5, 3, 8, 8),), {"batch": 5})

@@ -469,14 +469,16 @@ def batchnorm(draw: st.DrawFn, device: Device) -> Case:
     x, affine = draw(single.given(draw(any_shape(2)))), draw(st.booleans())
     assume(product(x.shape) > x.shape[1])  # PyTorch refuses a deviation of one value
     norm = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(x.shape)]
-    return Case(Batchnorm(affine), (x,), norm(x.shape[1], affine=affine))
+    bias = draw(st.booleans())
+    return Case(Batchnorm(affine, bias), (x,), norm(x.shape[1], affine=affine, bias=bias))
 
 
 @row
 def batchnorm_untracked(draw: st.DrawFn, device: Device) -> Case:
     case = batchnorm(draw, device)
-    affine, (x,) = case.kind.affine, case.inputs  # type: ignore[attr-defined]
-    return Case(BatchnormUntracked(affine), (x,), type(case.call)(x.shape[1], affine=affine, track_running_stats=False))  # type: ignore[call-arg]
+    affine, bias, (x,) = case.kind.affine, case.kind.bias, case.inputs  # type: ignore[attr-defined]
+    norm = type(case.call)(x.shape[1], affine=affine, bias=bias, track_running_stats=False)  # type: ignore[call-arg]
+    return Case(BatchnormUntracked(affine, bias), (x,), norm)
 
 
 @row
@@ -484,8 +486,9 @@ def groupnorm(draw: st.DrawFn, device: Device) -> Case:
     groups, each = draw(sizes(2))
     batch, *rest = draw(any_shape())
     assume(product((each, batch, *rest)) > 1)
-    x, affine = draw(single.given((batch, groups * each, *rest))), draw(st.booleans())
-    return Case(Groupnorm(groups, affine), (x,), nn.GroupNorm(groups, groups * each, affine=affine))
+    x, affine, bias = draw(single.given((batch, groups * each, *rest))), draw(st.booleans()), draw(st.booleans())
+    norm = nn.GroupNorm(groups, groups * each, affine=affine, bias=bias)
+    return Case(Groupnorm(groups, affine, bias), (x,), norm)
 
 
 @row

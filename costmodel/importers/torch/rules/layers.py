@@ -346,29 +346,46 @@ def _repeated(op: OpCall, x: Tensor, heads: int) -> Tensor:
 @rule("batch_norm")
 def batch_norm(op: OpCall) -> Tensor:
     """By the batch's statistics, or by running ones."""
+    weights = _scale(op)
+    affine = bool(weights), "bias" in weights
     if not op.has("running_mean"):
-        return op.layer(BatchnormUntracked(op.has("weight")), op.tensor("input"), tied=tied(op))
+        return _shifted(op, op.layer(BatchnormUntracked(*affine), op.tensor("input"), tied=weights), axis=1)
     again = [op.replay.taken(op.step.args[name]["tensor"]) for name in ("running_mean", "running_var")]
-    weights = tied(op)
     fixed = op.tape.training and not op.value("training", True)
-    kind = BatchnormFixed(bool(weights)) if fixed else Batchnorm(bool(weights))
+    kind = BatchnormFixed(*affine) if fixed else Batchnorm(*affine)
     y = op.layer(kind, op.tensor("input"), tied=weights)
     if any(again) and y.maker is not None:
         for buffer in y.maker.buffers.values():  # those that its first call has
             del op.tape.buffers[buffer.storage]
-    return y
+    return _shifted(op, y, axis=1)
+
+
+def _scale(op: OpCall) -> dict[str, Tensor]:
+    """The weight and bias that a norm holds: none without a weight."""
+    return tied(op) if op.has("weight") else {}
+
+
+def _shifted(op: OpCall, y: Tensor, axis: int | None = None) -> Tensor:
+    """The result of a norm, to which a bias that comes without a weight is added, along one axis or the last ones."""
+    if op.has("weight") or not op.has("bias"):
+        return y
+    bias = op.tensor("bias")
+    if axis is not None:
+        bias = bias.view((*bias.shape, *(1 for _ in y.shape[axis + 1 :])))
+    return op.layer(Add(), y, bias, name=f"{op.step.name}.shift")
 
 
 @rule("layer_norm")
 def layer_norm(op: OpCall) -> Tensor:
     """Over the last axes, which are seen as one."""
     x, weights = _rows(op)
-    return op.layer(Layernorm("weight" in weights, "bias" in weights), x, tied=weights).view(op.shape)
+    y = op.layer(Layernorm("weight" in weights, "bias" in weights), x, tied=weights).view(op.shape)
+    return _shifted(op, y)
 
 
 def _rows(op: OpCall) -> tuple[Tensor, dict[str, Tensor]]:
     """The input with the axes that are normalised as its last, and weights of one axis."""
-    x, weights = op.tensor("input"), tied(op)
+    x, weights = op.tensor("input"), _scale(op)
     axes = len(op.value("normalized_shape"))
     if axes == 1:
         return x, weights
@@ -389,8 +406,9 @@ def rms_norm(op: OpCall) -> Tensor:
 @rule("group_norm")
 def group_norm(op: OpCall) -> Tensor:
     """Over groups of channels."""
-    weights = tied(op)
-    return op.layer(Groupnorm(op.value("num_groups"), bool(weights)), op.tensor("input"), tied=weights)
+    weights = _scale(op)
+    kind = Groupnorm(op.value("num_groups"), bool(weights), "bias" in weights)
+    return _shifted(op, op.layer(kind, op.tensor("input"), tied=weights), axis=1)
 
 
 @rule("instance_norm")
@@ -405,10 +423,10 @@ def instance_norm(op: OpCall) -> Tensor:
     weights = {
         part: op.layer(Copy((b * c,)), op.tensor(part), name=f"{name}.{part}_of_each")
         for part in ("weight", "bias")
-        if op.has(part)
+        if op.has("weight") and op.has(part)
     }
-    y = op.layer(BatchnormUntracked(bool(weights)), x, tied=weights)
-    return y.view((b, c, *rest))
+    y = op.layer(BatchnormUntracked(bool(weights), "bias" in weights), x, tied=weights)
+    return _shifted(op, y.view((b, c, *rest)), axis=1)
 
 
 REDUCED = ("none", "mean", "sum")
