@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_exporting
+from torch.utils.checkpoint import checkpoint
 
 import costmodel as cm
 from tests.command import said_in_one_line
@@ -207,6 +211,24 @@ def test_what_takes_too_long_is_left_fixed_with_a_note() -> None:
     assert model.open == {"batch"}
 
 
-def test_checkpointing_within_a_module_is_noted() -> None:
-    model = cm.from_torch(Calls(lambda x, _: torch.utils.checkpoint.checkpoint(torch.tanh, x, use_reentrant=False)), X)
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("call", [checkpoint, lambda *args, **named: torch.utils.checkpoint.checkpoint(*args, **named)])
+def test_checkpointing_within_a_module_is_noted(call: Callable[..., Any], *, reentrant: bool) -> None:
+    model = cm.from_torch(Calls(lambda x, _: call(torch.tanh, x, use_reentrant=reentrant)), X)
     assert "torch.utils.checkpoint within the module is left out" in model.notes
+
+
+@pytest.mark.parametrize("asked", [is_exporting, lambda: torch.compiler.is_exporting()])
+def test_a_module_that_asks_is_not_exported(asked: Callable[[], bool]) -> None:
+    model = cm.from_torch(Calls(lambda x, _: x if asked() else x @ x.mT), X)
+    assert [step.op for step in model.program.steps if step.op == "matmul"] == ["matmul"]
+    assert not asked()
+
+
+def test_a_model_of_transformers_that_asks_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking: Any = ModuleType("transformers.models.asking")
+    asking.is_torchdynamo_exporting = is_exporting
+    monkeypatch.setitem(sys.modules, asking.__name__, asking)
+    model = cm.from_torch(Calls(lambda x, _: x.tanh() if asking.is_torchdynamo_exporting() else x), X)
+    assert "asks whether it is exported" in model.notes
+    assert [step.op for step in model.program.steps][-1] == "tanh"

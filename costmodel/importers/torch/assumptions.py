@@ -3,7 +3,8 @@
 Without data nobody can tell whether a mask is causal, as ``torch.nn.TransformerEncoder`` and ``TransformerDecoder`` ask
 of every mask that comes without the hint `is_causal`: one as square as the sequence is taken for causal, unless an
 example of it with data says otherwise. The package `transformers` leaves causal masks out but when it is exported; here
-they are left out too, since that is what training runs. Products by groups take any floating type.
+they are left out too, since that is what training runs. Other modules that ask are told that they are not exported.
+Products by groups take any floating type.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -39,6 +41,7 @@ def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]
         patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", detected),
         _masks_as_in_training(),
         _groups_in_any_type(torch),
+        _not_exporting(torch, notes),
         _without_backward(torch, notes),
     ):
         yield
@@ -57,22 +60,62 @@ def _without_backward(torch: Any, notes: list[str]) -> Iterator[None]:
             "of, and ask for a training step"
         )
 
-    original = torch.utils.checkpoint.checkpoint
+    def noted(checkpointed: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(checkpointed)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if CHECKPOINTED not in notes:
+                notes.append(CHECKPOINTED)
+            return checkpointed(*args, **kwargs)
 
-    @wraps(original)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        if CHECKPOINTED not in notes:
-            notes.append(CHECKPOINTED)
-        return original(*args, **kwargs)
+        return called
 
+    checkpoint = torch.utils.checkpoint  # whose function may have been imported by its name
+    reentrant, other = checkpoint.CheckpointFunction.apply, checkpoint._checkpoint_without_reentrant_generator
     from torch._dynamo import trace_rules
 
     trace_rules.get_torch_obj_rule_map()  # PyTorch's table of its own functions is to hold them as they are
     with (
         patch.object(torch.autograd, "grad", refused),
         patch.object(torch.autograd, "backward", refused),
-        patch.object(torch.utils.checkpoint, "checkpoint", noted),
+        patch.object(checkpoint, "CheckpointFunction", SimpleNamespace(apply=noted(reentrant))),
+        patch.object(checkpoint, "_checkpoint_without_reentrant_generator", noted(other)),
     ):
+        yield
+
+
+EXPORTED = "a model of transformers asks whether it is exported, and may then run other operators than in training"
+
+
+@contextmanager
+def _not_exporting(torch: Any, notes: list[str]) -> Iterator[None]:
+    """Tell modules that ask that they are not exported, so that they do what they do in training.
+
+    PyTorch itself is told that they are, and so is the package `transformers`, some of whose models call operators that
+    have a rule only then; where a model asks, that is noted. The code of PyTorch's function is exchanged, since
+    modules may have imported the function by its name.
+    """
+
+    def is_exporting() -> bool:
+        import sys
+
+        import torch
+
+        asked_by = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        return torch.compiler._is_exporting_flag and asked_by in ("torch", "transformers")
+
+    def noted() -> bool:
+        if EXPORTED not in notes:
+            notes.append(EXPORTED)
+        return True
+
+    name = "is_torchdynamo_exporting"
+    asked = torch.compiler.is_exporting
+    with ExitStack() as stack:
+        for module in [m for path, m in sys.modules.items() if path.startswith("transformers.models.")]:
+            if name in vars(module):
+                stack.enter_context(patch.object(module, name, noted))
+        stack.callback(setattr, asked, "__code__", asked.__code__)
+        asked.__code__ = is_exporting.__code__
         yield
 
 
