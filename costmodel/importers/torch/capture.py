@@ -115,8 +115,7 @@ class Capture:
         op = target._schema.name.partition("::")[2]
         if op in IDLE or op in SIZES or value is None:
             return
-        if (op not in self.rules or op in self.composed) and _is_composed(target):
-            self._compose(node, grad)
+        if (op not in self.rules or op in self.composed) and _is_composed(target) and self._compose(node, grad):
             return
         try:
             makes = self._makes(node, value)
@@ -163,8 +162,8 @@ class Capture:
             grad = bool(node.args[0])
         self._names[node] = [{TENSOR: output} for _, output in self._walk(inner, grad=grad)]
 
-    def _compose(self, node: Any, grad: bool) -> None:
-        """Steps of the operators that PyTorch composes one of (its CompositeImplicitAutograd)."""
+    def _compose(self, node: Any, grad: bool) -> bool:
+        """Steps of the operators that PyTorch composes one of (its CompositeImplicitAutograd); False if of itself."""
         import torch
         from torch.fx import Node, map_arg
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -188,6 +187,8 @@ class Capture:
         with torch.enable_grad():
             inner = make_fx(call, tracing_mode="fake")(*(operand.meta["val"] for operand in tensors))
         calls = [inner_node for inner_node in inner.graph.nodes if hasattr(inner_node.target, "_schema")]
+        if any(inner_node.target is node.target for inner_node in calls):
+            return False
         for inner_node in calls:  # some are called that leave no trace
             place = next((n for n, (function, _) in enumerate(trace) if function == inner_node.target), None)
             if place is not None:
@@ -203,6 +204,7 @@ class Capture:
             self._names[placeholder] = self._names[operand]
         outputs = [{TENSOR: name} for _, name in self._walk(inner, grad=grad)]
         self._names[node] = outputs if isinstance(node.meta["val"], list | tuple) else outputs[0]
+        return True
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Arguments by the names of the schema; those that are left out are None or their default."""
