@@ -35,8 +35,8 @@ import pandas as pd
 from ipywidgets import interact
 
 import costmodel as cm
-from costmodel.layers.activation import KeepsInput
-from costmodel.layers.base import layer
+from costmodel.layers.activation import Activation
+from costmodel.layers.base import Function, layer
 
 try:
     import torch
@@ -181,12 +181,11 @@ print(cm.sensitivity(stack(), "memory.peak", batch=32))
 
 # %%
 @layer
-class Snake(KeepsInput):
+class Snake(Activation):
     """y = x + sin² x; dx = g·(1 + sin 2x), in one kernel each way."""
 
     source = "x + sin² x (Ziyin et al. 2020, eq. 3, a = 1); the derivative needs the input"
-    forward_ops = 3
-    backward_ops = 4
+    costs = Function(forward=3, backward=4, keeps="input")
 
 
 # %% [markdown]

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from costmodel.graph.tensor import Role
 from costmodel.importers.torch.rules.elementwise import ACTIVATIONS, LOGIC, RANGES
-from costmodel.layers.function import FUNCTIONS
+from costmodel.layers.function import FUNCTIONS, IN_PLACE
 from costmodel.layers.reduction import REDUCTIONS
 
 from .measure import meta
@@ -184,7 +184,7 @@ def dense(*shape: int, role: Role = "activation", requires_grad: bool = False) -
 @case(
     *(
         name
-        for name in {**ACTIVATIONS, **FUNCTIONS}
+        for name in {**ACTIVATIONS, **FUNCTIONS, **IN_PLACE}
         if name not in ("tril", "triu", "add", "pow", "exponential", "threshold", "zero")
     )
 )
