@@ -55,7 +55,7 @@ page(
     "settings",
     "Settings",
     "What `predict` and every other question take by keyword, and a shell as `--name`.\n\n"
-    + table(("setting", "what it is"), [(f"`{name}`", str(meaning)) for name, meaning in settings.MEANINGS.items()])
+    + table(("setting", "what it is"), [(f"`{name}`", str(setting)) for name, setting in settings.SETTINGS.items()])
     + f"\n{inspect.getdoc(settings.Settings)}\n",
 )
 page(
