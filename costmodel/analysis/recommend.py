@@ -24,7 +24,8 @@ from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
 from costmodel.training.keywords import SeveralSettings
-from costmodel.training.settings import Lora, Settings, plain, takes_settings
+from costmodel.training.setting import plain
+from costmodel.training.settings import Lora, Settings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

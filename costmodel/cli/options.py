@@ -14,7 +14,8 @@ import click
 
 from costmodel.cli.commands import SettingOption, option
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.training.settings import SETTINGS, Lora, Setting, checked, from_text
+from costmodel.training.setting import Setting, from_text
+from costmodel.training.settings import SETTINGS, Lora, checked
 
 _EXAMPLES = {"HxW": "224 or 224x320", "NAMES": "embedding,mlp", "RANK:NAMES": "8:qkv,mlp.up"}
 """Texts of settings that are read in a form of their own."""

@@ -16,7 +16,7 @@ from costmodel.documents.files import read_fields, write
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
-from costmodel.training.settings import from_text
+from costmodel.training.setting import from_text
 from costmodel.training.stacks import Stack
 
 

@@ -23,7 +23,8 @@ from costmodel.training.engines import KERNELS, Engine
 from costmodel.training.fields import whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.keywords import ServedSettings
-from costmodel.training.settings import SETTINGS, plain
+from costmodel.training.setting import plain
+from costmodel.training.settings import SETTINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,7 +2,8 @@
 
 from typing import Any, TypedDict
 
-from costmodel.training.settings import SETTINGS, several_of
+from costmodel.training.setting import several_of
+from costmodel.training.settings import SETTINGS
 
 _typed: Any = TypedDict  # a type checker wants its fields written out, as the stub does
 _types = {name: setting.takes for name, setting in SETTINGS.items()}

@@ -1,35 +1,22 @@
-"""How a model is run: every setting of a question, declared once, and what the settings make of states and types."""
+"""How a model is run: every setting of a question, declared once, and the verbs' signatures that follow from it."""
 
 # No `from __future__ import annotations`: texts, types and examples are read from annotations, and making objects of
 # strings again would take longer than all else here.
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import cached_property, partial
+from functools import cached_property
 from inspect import Parameter, cleandoc, signature
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    Protocol,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    runtime_checkable,
-)
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
 
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
-from costmodel.training.declaration import Declaration, built
+from costmodel.training.declaration import built
 from costmodel.training.dtypes import Dtype
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
+from costmodel.training.setting import ALIASES, Need, Setting, image_size, part_names, plain, several_of
 from costmodel.training.stacks import Stack, StackName
 
 Mode = Literal["train", "inference", "prefill", "decode"]
@@ -95,72 +82,6 @@ OneMachine = str | Described | dict[str, Any] | os.PathLike[str] | None
 Names = str | tuple[str, ...] | list[str]
 Image = int | tuple[int, int] | list[int] | None
 
-Need = Literal["", "attention", "cache", "training"]
-"""What a setting needs in order to matter: a model with attention; a mode that keeps keys and values, or one that
-trains."""
-
-
-class Setting(NamedTuple):
-    """What one setting is: all that the verbs, the command line, sweeps, titles and plain data know of it.
-
-    text: what it is, in the words of every help. example: a value that is not its default. takes: the type of what
-    verbs take, where that is more than the type that is kept. read: what is kept of a value, by the setting's name,
-    where that does not follow from the type; raises CostModelError. needs: see `Need`. served: whether `serve` takes
-    it. executed: whether NumPy's roofline runs any value of it, its default alone, or nothing that it changes. titled:
-    whether titles name it where it is not at its default; of others they speak in words of their own. name, hint,
-    default: of the field that it is declared with.
-    """
-
-    text: str
-    example: Any
-    takes: Any = None
-    read: Callable[[str, Any], Any] | None = None
-    needs: Need = ""
-    served: bool = False
-    executed: Literal["any", "default", "nothing"] = "any"
-    titled: bool = True
-    name: str = ""
-    hint: Any = None
-    default: Any = None
-
-    def __str__(self) -> str:
-        implied = self.default in (None, "default", (), ...)  # by the text, or by the verb
-        return self.text if implied else f"{self.text.removesuffix('.')} (default {self.default})."
-
-    @property
-    def options(self) -> tuple[Any, ...]:
-        """The types that are kept, one by one."""
-        return get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
-
-    @property
-    def takes_tuple(self) -> bool:
-        """Whether a tuple is one value; of a sweep a list is always several."""
-        return any(get_origin(each) is tuple for each in self.options)
-
-    @property
-    def declaration(self) -> type[Declaration] | None:
-        """The kind of declarations that a value may be."""
-        return next((each for each in self.options if isinstance(each, type) and issubclass(each, Declaration)), None)
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The names that a value may be."""
-        return tuple(name for each in self.options if get_origin(each) is Literal for name in get_args(each))
-
-
-def _share(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingError(f"{name}={shown(value)} is not a number: use one such as 0.1")
-    if not 0 <= value < 1:
-        raise SettingError(f"{name}={shown(value)} is not in [0, 1): use one such as 0.1")
-    return float(value)
-
-
-def _truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise SettingError(f"{name}={shown(value)} is neither True nor False")
-    return value
-
 
 def _lora(name: str, value: Any) -> Lora:
     if isinstance(value, Lora):
@@ -182,82 +103,18 @@ def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
     return whole_size(name, value)
 
 
-def image_size(name: str, value: Any) -> tuple[int, int]:
-    """(height, width), of which one number is both. Raises SettingError."""
-    sides = value if isinstance(value, tuple | list) else (value, value)
-    if isinstance(value, str) or len(sides) != 2:
-        raise SettingError(f"{name}={shown(value)} is not (height, width) or one size for both: use 224 or 224x320")
-    height, width = sides
-    return whole_size(name, height), whole_size(name, width)
-
-
-def _check_choice(names: Iterable[str | None], name: str, value: Any) -> None:
-    """Raise UnknownNameError for a name that is none of `names`."""
-    if (isinstance(value, str) or value is None) and value in names:
-        return
-    if isinstance(value, str) and ALIASES.get(value, "") in names:
-        raise UnknownNameError(f"unknown {name} {shown(value)}: did you mean {ALIASES[value]!r}?")
-    raise unknown(name, value, [known for known in names if known not in (None, "default")])
-
-
-def _choice(names: tuple[str, ...], name: str, value: Any) -> str:
-    _check_choice(names, name, value)
-    return value
-
-
-def _declaration(kind: type[Declaration], name: str, value: Any) -> Any:
-    """A name of a ready one, which is kept as it is; or a declaration, checked."""
-    if isinstance(value, str):
-        _check_choice(kind.READY.keys(), name, value)
-        return value
-    declaration = kind.named(value)
-    declaration.check()
-    return declaration
-
-
 def _machine(name: str, value: Any) -> str | Described:
     if not isinstance(value, str | Described):
         raise SettingError(f"{name}={shown(value)} is not a machine: use a name such as 'h100-sxm' or a Machine")
     return value
 
 
-def part_names(what: str, value: Any) -> tuple[str, ...]:
-    """Names of parts: one, or several. what: says in errors whose they are. Raises SettingError."""
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise SettingError(f"{what}={shown(value)} is not a list of names of parts")
-    return tuple(names)
-
-
-def _reader(setting: Setting) -> Callable[[str, Any], Any]:
-    """What checks a value and gives what is kept of it: as the setting says, else by its type."""
-    names = setting.choices
-    read = setting.read or _by_type(setting)
-    if NoneType not in setting.options:
-        return read
-    absent = (None, "none") if "none" in names else (None,)
-    return lambda name, value: (
-        None if (value is None or isinstance(value, str)) and value in absent else read(name, value)
-    )
-
-
-def _by_type(setting: Setting) -> Callable[[str, Any], Any]:
-    if setting.declaration is not None:
-        return partial(_declaration, setting.declaration)
-    if setting.choices:
-        return partial(_choice, setting.choices)
-    return next(_OF_TYPES[each] for each in setting.options if each in _OF_TYPES)
-
-
-_OF_TYPES: dict[type, Callable[[str, Any], Any]] = {int: whole_size, float: _share, bool: _truth}
-
-
 @frozen(kw_only=True)
 class Settings(Frozen):
     """Everything a question asks beside the model; each field is checked when the settings are made.
 
-    A field with its `Setting` is all there is to declare: signatures, options, axes of sweeps, titles and plain data
-    follow from it, and ``python -m tests.training.stub`` writes `keywords.pyi` anew for type checkers.
+    A field with its `Setting` (see `training.setting`) is all there is to declare: signatures, options, axes of sweeps,
+    titles and plain data follow from it; ``python -m tests.training.stub`` writes `keywords.pyi` for type checkers.
 
     seq, target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out;
     "default" is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many
@@ -503,85 +360,14 @@ class Settings(Frozen):
         return Optimizer.named(self.optimizer)
 
 
-ALIASES = {
-    "mse": "mean_squared_error",
-    "l2": "mean_squared_error",
-    "ce": "cross_entropy",
-    "xent": "cross_entropy",
-    "nll": "cross_entropy",
-    "bce": "binary_cross_entropy",
-    "kl": "kl_divergence",
-    "kl_div": "kl_divergence",
-    "training": "train",
-    "eval": "inference",
-    "infer": "inference",
-    "cuda": "gpu",
-    "sdpa": "flash",
-    "flash_attention_2": "flash",
-    "flash_attention_3": "flash",
-    "fused": "flash",
-    "math": "eager",
-    "standard": "eager",
-    "mem_efficient": "efficient",
-    "xformers": "efficient",
-    "full": "block",
-    "every": "block",
-    "layer": "block",
-    "float32": "fp32",
-    "float": "fp32",
-    "tf32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "amp": "fp16-autocast",
-    "mixed": "bf16-autocast",
-    "mixed-precision": "bf16-autocast",
-    "adam8bit": "adam-8bit",
-    "adamw_8bit": "adam-8bit",
-    "adamw8bit": "adam-8bit",
-    "adamw_torch": "adamw",
-    "sgd_momentum": "momentum",
-}
-"""Other names that people give values of settings, for errors."""
-
-
-def from_text(text: str) -> Any:
-    """A value as it is written in a shell: a number, a pair such as 224x320, true or false; else the text itself."""
-    if re.fullmatch("-?[0-9]{1,1000}", text):
-        return int(text)
-    if re.fullmatch(r"-?[0-9]{1,30}\.[0-9]{1,30}", text):
-        return float(text)
-    if re.fullmatch("[0-9]{1,30}x[0-9]{1,30}", text):
-        return tuple(map(int, text.split("x")))
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
 def checked(name: str, value: Any) -> Any:
     """What is kept of a value for a setting. Raises CostModelError."""
     return _READERS[name](name, value)
 
 
-def plain(value: Any) -> Any:
-    """The value of a setting as plain data. Raises AttributeError for what is none."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, Frozen):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, list | tuple):
-        return type(value)(map(plain, value))
-    return os.fsdecode(value) if isinstance(value, os.PathLike) else value.to_dict()
-
-
-def _declared(name: str, annotation: Any, default: Any) -> Setting:
-    """A setting with what its field says of it."""
-    setting: Setting = annotation.__metadata__[0]
-    setting = setting._replace(name=name, hint=annotation.__origin__, default=default)
-    return setting._replace(takes=setting.takes or setting.hint)
-
-
-SETTINGS = {field.name: _declared(field.name, field.type, field.default) for field in fields(Settings)}
+SETTINGS = {field.name: Setting.of_field(field) for field in fields(Settings)}
 """Every setting, by name."""
-_READERS = {name: _reader(setting) for name, setting in SETTINGS.items()}
+_READERS = {name: setting.reader for name, setting in SETTINGS.items()}
 SETTING_NAMES = tuple(SETTINGS)
 
 
@@ -637,8 +423,3 @@ def takes_settings(
         return verb
 
     return documented
-
-
-def several_of(kind: Any) -> Any:
-    """The type of one value, or of several."""
-    return kind | Iterable[kind]

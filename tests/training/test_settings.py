@@ -15,7 +15,8 @@ import costmodel as cm
 from costmodel.importers.files import settings_of
 from costmodel.training.optimizers import OPTIMIZERS, OptimizerName
 from costmodel.training.precision import PRECISIONS, PrecisionName
-from costmodel.training.settings import ALIASES, SETTING_NAMES, SETTINGS, Settings
+from costmodel.training.setting import ALIASES
+from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings
 from tests.command import error_of
 
 SCRIPTS = Path(__file__).parents[1] / "typing"

@@ -15,7 +15,8 @@ from costmodel.documents.description import Description, unknown_field
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
 from costmodel.training.fields import whole_size
-from costmodel.training.settings import SETTING_NAMES, SETTINGS, image_size
+from costmodel.training.setting import image_size
+from costmodel.training.settings import SETTING_NAMES, SETTINGS
 
 MOST_VALUES = 10_000_000
 """An axis with more values is refused."""

@@ -17,7 +17,7 @@ from costmodel.display.units import UNITS
 from costmodel.errors import CostModelError, shown
 from costmodel.importers.files import describe
 from costmodel.symbolic.evaluation import GridWindow
-from costmodel.training.settings import plain
+from costmodel.training.setting import plain
 
 if TYPE_CHECKING:
     from os import PathLike
