@@ -173,20 +173,21 @@ READY: Final = os.path.join(SPECS, "ready.json")
 def _spec(name: str) -> Architecture:
     import json
 
-    (line,) = re.findall(f'^"{re.escape(name)}": (.*?),?$', _ready_text(), re.MULTILINE)
-    return build(json.loads(line), "")
+    return build(json.loads(_ready_fields()[name]), "")
 
 
 @cache
 def _names() -> dict[str, str]:
     """Names by their plain form."""
-    return {plain(name): name for name in re.findall('^"([^"]+)": ', _ready_text(), re.MULTILINE)}
+    return {plain(name): name for name in _ready_fields()}
 
 
 @cache
-def _ready_text() -> str:
+def _ready_fields() -> dict[str, str]:
+    """The fields of each ready model, as JSON."""
     with open(READY, encoding="utf-8") as file:
-        return file.read()
+        lines = (line.partition(": ") for line in file.read().splitlines()[1:-1])
+    return {name.strip('"'): fields.rstrip(",") for name, _, fields in lines}
 
 
 def write_ready() -> None:
