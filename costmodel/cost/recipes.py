@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodel.architectures.base import Architecture
 from costmodel.training.settings import SETTING_NAMES, Settings
@@ -23,7 +24,7 @@ SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks", "past", "pag
 """Settings that formulas can have a letter for, beside the sides of the image."""
 SIDES = ("image.height", "image.width")
 MOST_RECIPES = 64
-"""Recipes that are known at once; of more, those that have not been asked for longest are forgotten."""
+"""Recipes that are known at once, and models that they are known of."""
 MOST_FORMS = 16
 """Regimes of one recipe that forms are made for."""
 PATIENCE = 2
@@ -81,7 +82,28 @@ class Recipe:
             return None
 
 
-_RECIPES: OrderedDict[tuple[Any, ...], Recipe] = OrderedDict()
+Kept = TypeVar("Kept")
+
+
+class _LruCache(OrderedDict[Any, Kept]):
+    """The values of at most `MOST_RECIPES` keys; of more, those that have not been asked for longest are forgotten."""
+
+    def of(self, key: Any, make: Callable[[], Kept]) -> Kept:
+        """The value of a key, made if there is none. Raises TypeError for a key that has no hash."""
+        if key in self:
+            self.move_to_end(key)
+        else:
+            self[key] = make()
+            if len(self) > MOST_RECIPES:
+                self.popitem(last=False)
+        return self[key]
+
+
+_RECIPES: _LruCache[Recipe] = _LruCache()
+_FIRST_EQUALS: _LruCache[Architecture] = _LruCache()
+"""The first model met of those that are equal, by each of them."""
+_BY_IDENTITY: _LruCache[tuple[Architecture, Architecture]] = _LruCache()
+"""The same by identity, which is told sooner than equality; each model beside it lives as long as its id is a key."""
 _LOCK = Lock()
 _CHOICES = attrgetter(*(name for name in SETTING_NAMES if name not in (*SIZES, "image", "on", "stack")))
 _EXTENTS = attrgetter(*SIZES)
@@ -91,22 +113,23 @@ _DEFAULTS = dict(zip(SIZES, _EXTENTS(Settings()), strict=True))
 def recipe_of(model: Architecture, settings: Settings) -> tuple[Recipe, SizeValues]:
     """The recipe of a question, and its sizes by letter: the batch, and all others that are not at their defaults.
 
-    Models are told apart by identity. The machine and how kernels are started matter to no quantity that has a form.
+    Equal models have one recipe. The machine and how kernels are started matter to no quantity that has a form.
     """
     sizes = zip(SIZES, _EXTENTS(settings), strict=True)
     point = {name: size for name, size in sizes if name == "batch" or size != _DEFAULTS[name]}
     if settings.image is not None:
         point.update(zip(SIDES, settings.image, strict=True))
-    key = id(model), tuple(point), _CHOICES(settings)
     with _LOCK:
-        recipe = _RECIPES.get(key)
-        if recipe is None:
-            recipe = _RECIPES[key] = Recipe(model)
-            if len(_RECIPES) > MOST_RECIPES:
-                _RECIPES.popitem(last=False)
-        else:
-            _RECIPES.move_to_end(key)
-    return recipe, point
+        _, first = _BY_IDENTITY.of(id(model), lambda: (model, _first_equal(model)))
+        return _RECIPES.of((id(first), tuple(point), _CHOICES(settings)), partial(Recipe, first)), point
+
+
+def _first_equal(model: Architecture) -> Architecture:
+    """The first model met that is equal to another; that itself where it has no hash, as one of a live module."""
+    try:
+        return _FIRST_EQUALS.of(model, lambda: model)
+    except TypeError:
+        return model
 
 
 def settings_at(point: Mapping[str, Any]) -> dict[str, Any]:

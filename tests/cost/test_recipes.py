@@ -53,6 +53,10 @@ def _afresh() -> Iterator[None]:
     recipes._RECIPES.clear()
 
 
+def mlp(width: int) -> cm.MLP:
+    return cm.MLP(sizes=[20, width, width, 5])
+
+
 @st.composite
 def recipes_and_sizes(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
     """A model, choices that may go together, and five times sizes, some of which no model takes."""
@@ -80,7 +84,11 @@ def outcome(answer: Any) -> Any:
 
 def traced(name: str, settings: dict[str, Any]) -> Prediction:
     """The answer of a trace with numbers."""
-    model, asked = cm.load(name), Settings(**settings)
+    return prediction_of(cm.load(name), **settings)
+
+
+def prediction_of(model: Any, **settings: Any) -> Prediction:
+    asked = Settings(**settings)
     check_applies(model, asked)
     return Prediction(model, asked, trace(model, asked))
 
@@ -122,6 +130,15 @@ def test_a_third_peak_at_other_sizes_makes_a_form(traces: list[str]) -> None:
     assert len(set(peaks)) == len(peaks)
 
 
+def test_models_made_anew_have_the_forms_of_their_equals_alone(traces: list[str]) -> None:
+    peaks = {
+        (width, batch): cm.predict(mlp(width), batch=batch).memory.peak for batch in range(2, 8) for width in (30, 40)
+    }
+    assert sorted(traces) == ["letters"] * 2 + ["numbers"] * 6  # of each width three, then a form
+    assert len(set(peaks.values())) == len(peaks)
+    assert all(peak == prediction_of(mlp(width), batch=batch).memory.peak for (width, batch), peak in peaks.items())
+
+
 def test_no_form_is_made_for_the_same_sizes_nor_without_a_peak(traces: list[str]) -> None:
     for batch in range(2, 12):
         assert cm.predict("gpt2-small", batch=batch, seq=64).params
@@ -160,9 +177,9 @@ def test_a_machine_and_what_starts_kernels_share_a_recipe() -> None:
 
 def test_recipes_asked_for_longest_ago_are_forgotten() -> None:
     first, _ = recipes.recipe_of(cm.GPT2Small, Settings())
-    for layers in range(1, recipes.MOST_RECIPES + 9):
-        recipes.recipe_of(cm.GPT2Small.with_fields({"layers": layers}), Settings())
-    assert len(recipes._RECIPES) == recipes.MOST_RECIPES
+    for number in range(recipes.MOST_RECIPES + 8):
+        recipes.recipe_of(cm.GPT2Small.with_fields({"context": 2000 + number}), Settings())
+    assert len(recipes._RECIPES) == len(recipes._FIRST_EQUALS) == len(recipes._BY_IDENTITY) == recipes.MOST_RECIPES
     assert recipes.recipe_of(cm.GPT2Small, Settings())[0] is not first
 
 
