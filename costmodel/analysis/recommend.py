@@ -20,7 +20,6 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, wrapped
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_few
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
 from costmodel.training.keywords import SeveralSettings
@@ -488,7 +487,7 @@ def _other_numbers(first: Prediction, options: Mapping[str, Any]) -> Iterator[tu
     if first.settings.lora or first.settings.freeze:
         return
     repeated = [call for block in first.tape.root.blocks() for call in block.calls()]
-    targets = sorted({call.name.rpartition(".")[2] for call in repeated if isinstance(call.layer, Linear)})
+    targets = sorted({call.name.rpartition(".")[2] for call in repeated if call.layer.adaptable})
     if targets:
         lora = Lora(RANK, tuple(targets))
         yield f"adapters of rank {RANK} on bf16 weights", {"precision": "bf16", "lora": lora}

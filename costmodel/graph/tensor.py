@@ -364,6 +364,10 @@ class AbstractLayer(ABC):
     """Whether a kernel of its own reads fp16 where autocast has raised it to fp32, as at::_softmax half_to_float."""
     overwrites: ClassVar[bool] = False
     """Whether it writes its second input into the memory of its first, which its output is a view of."""
+    adaptable: ClassVar[bool] = False
+    """Whether a low-rank adapter can stand beside it."""
+    over_batch: ClassVar[bool] = False
+    """Whether in training it reads all of its input, for statistics of the batch, before it writes any output."""
 
     @property
     def cast_as(self) -> str:

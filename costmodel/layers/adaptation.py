@@ -76,9 +76,9 @@ class Adaptation:
 
     def adapt(self, call: Call, x: Tensor, path: list[str]) -> Tensor:
         """The output of a call on `x`, with an adapter's added if the call is a target."""
-        lora, layer = self.lora, call.layer
+        lora = self.lora
         self.layers.add(call.name)
-        if lora is None or not isinstance(layer, Linear) or path[-1] in (DOWN, UP):
+        if lora is None or not call.layer.adaptable or path[-1] in (DOWN, UP):
             return call.y
         self.seen.add(call.name)
         if not self._picked([call.name], self._targets):
@@ -87,7 +87,7 @@ class Adaptation:
         with call.tape.scope(f"{name}_adapter"):
             inner = Dropout(lora.dropout)(x) if lora.dropout else x
             inner = Linear(lora.rank, bias=False)(inner, name=DOWN)
-            update = Scale(1.0)(Linear(layer.features, bias=False)(inner, name=UP))
+            update = Scale(1.0)(Linear(call.y.shape[-1], bias=False)(inner, name=UP))
             return Add()(call.y, update)
 
     def check(self) -> None:

@@ -40,6 +40,7 @@ class Linear(WeightProduct):
 
     source = "y = x Wᵀ + b (torch.nn.Linear); dx = g W, dW = gᵀ x, db = Σ g (Goodfellow et al. 2016, §6.5.6)"
     input_axes = "..., features"
+    adaptable = True
 
     features: int
     bias: bool = True

@@ -128,6 +128,7 @@ class BatchStatistics(PerChannel):
     """Abstract: by the mean and deviation of each channel over the batch, which is read twice."""
 
     passes = 2
+    over_batch = True
 
     def groups_of(self, call: Call) -> int:
         return call.x.shape[1]

@@ -63,7 +63,7 @@ class FusionGroup:
         kernels = [kernel for call in self.calls for kernel in call.layer.forward_kernels(call)]
         if _launches(kernels) < 2:
             return kernels
-        whole = [call for call in self.calls if call.layer.kind.startswith("batchnorm") and call.tape.training]
+        whole = [call for call in self.calls if call.layer.over_batch and call.tape.training]
         read = sum(distinct_bytes(x) for x in self._inputs) + sum(distinct_bytes(call.x) for call in whole)
         written = sum(y.bytes for y in self._outputs)
         return [self._kernel(kernels, "", read, written, 1 + len(whole))]

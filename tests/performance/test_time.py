@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.architectures.base import BatchShape
+from costmodel.architectures.single import Single
 from costmodel.errors import CostModelError
+from costmodel.graph.tape import Tape
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.activation import Relu
+from costmodel.layers.base import Layer
+from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked
 from costmodel.performance.time import Time
 from tests.command import here
 
@@ -56,6 +63,19 @@ def test_fused_is_no_slower_than_eager(case: Any, machine: str) -> None:
         assert after.launches <= before.launches
     assert sum(k.bytes for k in compiled.kernels) <= sum(k.bytes for k in eager.kernels)
     assert all(fusion.launches >= 0 and fusion.bytes >= 0 for fusion in compiled.fusions)
+
+
+class Normed(Single):
+    """The layer, and an activation after it."""
+
+    def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
+        return Relu()(super().forward(tape, shape, attention))
+
+
+@pytest.mark.parametrize(("norm", "kernels"), [(Batchnorm(), 2), (BatchnormUntracked(), 2), (BatchnormFixed(), 1)])
+def test_statistics_of_the_batch_take_a_kernel_of_their_own_in_training(norm: Layer, kernels: int) -> None:
+    model = Normed(layer=norm, sample=(8, 14, 14))
+    assert cm.predict(model, batch=4).on("h100-sxm", stack="compiled").phases[0].launches == kernels
 
 
 @pytest.mark.slow
@@ -147,7 +167,7 @@ def test_a_fused_update_moves_28_bytes_a_parameter_in_fp32() -> None:
 
 
 def test_the_course_figures() -> None:
-    """154 GFLOP at 312 TFLOP/s take 0.5 ms; a ReLU of 10^9 numbers at 900 GB/s takes 8.9 ms."""
+    """154 GFLOP at 312 TFLOP/s take 0.5 ms; a Relu of 10^9 numbers at 900 GB/s takes 8.9 ms."""
     a100 = cm.predict(cm.MLP(sizes=[4389, 4389]), batch=4000, precision="bf16", mode="inference").on(
         "a100-sxm-40gb", tier="ceiling"
     )
