@@ -22,10 +22,11 @@ from costmodel.symbolic.evaluation import Array, GridWindow, SizeGrid
 from costmodel.training.settings import SETTING_NAMES
 
 TILE = 2**10
-TILE_CELLS = 2**17
+TILE_CELLS = 2**19
 ENOUGH = 2**13
-"""Cells evaluated at once, a tile: so many along an axis, and in all, that they stay in a core's cache. If there are
-enough, outer axes do not vary within a tile: formulas are simpler then."""
+"""Cells evaluated at once, a tile: so many along an axis, and in all, that arithmetic takes longer than its preparation
+and a quantity's values, 4 MiB, stay in a shared cache. If there are enough, outer axes do not vary within a tile:
+formulas are simpler then."""
 
 
 class Cells(NamedTuple):
