@@ -164,11 +164,33 @@ def test_fields_that_say_nothing_are_noted(name: str) -> None:
     assert build(AS_PUBLISHED[name], name).notes.startswith("Read from a published configuration of model_type ")
 
 
+def test_fields_that_the_published_class_does_not_read_change_nothing_and_are_named() -> None:
+    """But one that looks like one left out is refused, and so is any where the class comes with the files."""
+    others = {"language": "en", "use_parallel_embedding": True, "num_nextn_predict_layers": 1, "hidden_sizes": 3}
+    model = build(sized("llama", hidden_size=64, num_attention_heads=4, **others), "config")
+    assert "Not read by the published class: hidden_sizes, language, num_nextn_predict_layers, use" in model.notes
+    assert (
+        cm.predict(model).params == cm.predict(build(sized("llama", hidden_size=64, num_attention_heads=4), "c")).params
+    )
+    assert "did you mean 'hidden_size'?" in error_of(lambda: build(sized("llama", **others), "config"))
+    assert "field 'language' is not understood" in error_of(lambda: build(sized("kimi_k2", language="en"), "config"))
+    assert "1,001 fields: at most 1,000" in error_of(
+        lambda: build(sized("llama", **{f"field_{n}": n for n in range(1000)}), "config")
+    )
+
+
+def test_what_a_setting_says_instead_is_left_to_it() -> None:
+    assert (
+        "Left to the setting checkpoint: gradient_checkpointing."
+        in build(sized("bert", gradient_checkpointing=True), "config").notes
+    )
+
+
 def test_a_note_says_why_a_field_has_no_cost() -> None:
     said = {"n_embd": 768, "hidden_size": 768, "use_bias": None, "sparse": [], "n_ctx": 1024, "torch_dtype": "float32"}
     assert build(sized("gpt2", **said), "config").notes == (
-        "Read from a published configuration of model_type gpt2. Without effect on the cost: n_ctx. Not known, but "
-        "null, false, zero or empty: sparse, use_bias. Given by two names: hidden_size. Left to the setting precision: "
+        "Read from a published configuration of model_type gpt2. Without effect on the cost: n_ctx. Not read by the "
+        "published class: sparse, use_bias. Given by two names: hidden_size. Left to the setting precision: "
         "torch_dtype."
     )
 

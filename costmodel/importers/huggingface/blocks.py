@@ -29,7 +29,6 @@ PHI3 = Family(
     | {"resid_pdrop": 0.0, "embd_pdrop": 0.0},
     means={"embd_pdrop": ""},  # the package applies none, whatever it says
     sets={"fused_qkv": True},
-    fixed={"attention_bias": (False,), "full_attn_mod": (1,), "interpolate_factor": (1,)},
 )
 
 STARCODER2 = Family(
@@ -41,9 +40,6 @@ STARCODER2 = Family(
     | {"max_position_embeddings": 4096, "sliding_window": None, "residual_dropout": 0.0, "embedding_dropout": 0.0}
     | {"use_bias": True, "tie_word_embeddings": True},
     sets={"mlp": "plain", "norm": "layernorm"},
-    idle="activation_function attention_softmax_in_fp32 embd_pdrop resid_pdrop scale_attention_softmax_in_fp32",
-    fixed={"norm_type": ("layer_norm",), "mlp_type": ("default",), "layer_types": (None,)}
-    | {"scale_attn_weights": (True,)},
 )
 
 
@@ -88,10 +84,9 @@ PERSIMMON = Family(
         "qk_layernorm": {True: {"query_key_norm": "head"}, False: {}},
         "hidden_dropout": "residual_dropout",
     },
-    without="head_dim num_key_value_heads",
-    sets=BIASES
-    | {"mlp": "plain", "norm": "layernorm", "fused_qkv": True, "mixed_dropout": 0.0}
-    | {"head_size": None, "kv_heads": None},
+    without="num_key_value_heads",
+    sets=BIASES | {"mlp": "plain", "norm": "layernorm", "fused_qkv": True, "mixed_dropout": 0.0, "kv_heads": None},
+    rules={"whole": heads_fill_width},
 )
 
 APERTUS = Family(
@@ -103,7 +98,6 @@ APERTUS = Family(
     | {"attention_bias": False},
     sets={"mlp": "plain", "query_key_norm": "head"},
     rules={"rotary": rotary_whole},
-    fixed={"mlp_bias": (False,), "qk_norm": (True,), "post_norm": (False,)},
 )
 
 
@@ -118,7 +112,6 @@ STABLELM = Family(
     means={"qk_layernorm": {True: {"query_key_norm": "heads"}, False: {}}},
     sets={"norm": "layernorm"},
     rules={"whole": heads_fill_width, "parallel": sets("shared_norm", lambda config, made: made["parallel"])},
-    idle="rope_pct rotary_scaling_factor",
 )
 
 OLMO = Family(
@@ -169,9 +162,6 @@ COHERE2 = Family(
         "positions": turned_in_windows,
     },
     aliases="_sliding_window_pattern",
-    idle="cache_implementation layer_switch order_of_interleaved_layers position_embedding_type rotary_pct",
-    fixed={"use_embedding_sharing": (True,), "use_gated_activation": (True,), "use_parallel_block": (True,)}
-    | {"use_parallel_embedding": (False,)},
 )
 
 OLMO3 = Family(
@@ -274,5 +264,5 @@ GEMMA3N = Family(
         "shared": sets("shared_kv_layers", lambda config, made: config["num_kv_shared_layers"] or None),
         "streams": streams,
     },
-    idle="altup_lr_multiplier query_pre_attn_scalar rope_local_base_freq",
+    idle="rope_local_base_freq",
 )

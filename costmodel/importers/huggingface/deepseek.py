@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.importers.huggingface.blocks import exaone_windows
-from costmodel.importers.huggingface.experts import BALANCE
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.llama import DECODER, WINDOWED
@@ -71,8 +70,8 @@ DEEPSEEK_V2 = Family(
     sets={"experts.weights": "all"},
     rules={"heads": None, "rotary": latent, "experts": deepseek_experts},
     aliases="num_experts",
-    idle=f"{BALANCE} aux_loss_alpha ep_size head_dim qk_head_dim seq_aux",
-    fixed={"moe_layer_freq": (1,), "norm_topk_prob": (False, None), "scoring_func": ("softmax",)},
+    idle="output_router_logits head_dim",
+    fixed={"moe_layer_freq": (1,), "norm_topk_prob": (False, None)},
 )
 DEEPSEEK_V3 = Family(
     model_type="deepseek_v3",
@@ -85,8 +84,7 @@ DEEPSEEK_V3 = Family(
     without="mlp_bias topk_method",
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
-    idle="num_nextn_predict_layers rope_interleave",
-    fixed={"mlp_bias": (False,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
+    idle="rope_interleave",
 )
 KIMI_K2 = Family(
     model_type="kimi_k2",
@@ -94,6 +92,9 @@ KIMI_K2 = Family(
     like=DEEPSEEK_V3,
     ends=DEEPSEEK_V3.ends,
     aliases=DEEPSEEK_V3.aliases,
+    idle="aux_loss_alpha ep_size num_nextn_predict_layers seq_aux",
+    fixed={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
+    remote=True,
 )
 
 GLM4_MOE = Family(
@@ -112,7 +113,7 @@ GLM4_MOE = Family(
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={"experts": deepseek_experts},
     aliases=DEEPSEEK_V3.aliases,
-    idle=f"{BALANCE} num_nextn_predict_layers",
+    idle="output_router_logits",
 )
 
 DOTS1 = Family(
@@ -130,8 +131,8 @@ DOTS1 = Family(
         "experts": deepseek_experts,
     },
     aliases="num_local_experts",
-    idle=BALANCE,
-    fixed={"scoring_func": ("noaux_tc",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
+    idle="output_router_logits",
+    fixed={"moe_layer_freq": (1,)},
 )
 
 
@@ -154,8 +155,8 @@ SOLAR_OPEN = Family(
     rules={"rotary": rotary_whole, "experts": all_sparse},
     without="intermediate_size",
     aliases="num_local_experts",
-    idle=f"{BALANCE} intermediate_size",
-    fixed={"first_k_dense_replace": (0,), "use_qk_norm": (False,)},
+    idle="output_router_logits intermediate_size",
+    fixed={"first_k_dense_replace": (0,)},
 )
 
 
@@ -190,7 +191,7 @@ EXAONE_MOE = Family(
     means={"sliding_window_pattern": Meaning("anything")},
     sets={"query_key_norm": "head", "experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={"windows": exaone_windows, "experts": sparse_layers},
-    idle=BALANCE,
+    idle="output_router_logits",
 )
 
 GLM4_MOE_LITE = Family(
@@ -216,8 +217,7 @@ YOUTU = Family(
     | {"qk_rope_head_dim": 64, "v_head_dim": 128, "tie_word_embeddings": True},
     without="head_dim",
     rules={"heads": None, "rotary": latent},
-    idle="embedding_initializer_range head_dim qk_head_dim rope_interleave",
-    fixed={"mlp_bias": (False,)},
+    idle="embedding_initializer_range head_dim rope_interleave",
 )
 
 
@@ -245,9 +245,8 @@ AFMOE = Family(
     | {"experts.shares": True, "experts.choice_bias": True, "experts.choice_stored": True},
     means={"num_shared_experts": Meaning("size")},
     rules={"windows": afmoe_layers},
-    idle=f"{BALANCE} load_balance_coeff",
-    fixed={"attention_bias": (False,), "n_group": (1,), "num_expert_groups": (1,), "num_limited_groups": (1,)}
-    | {"route_norm": (True,), "score_func": ("sigmoid",), "topk_group": (1,), "use_grouped_mm": (True, False)},
+    idle="output_router_logits",
+    fixed={"attention_bias": (False,)},
 )
 HY_V3 = Family(
     model_type="hy_v3",
@@ -262,5 +261,5 @@ HY_V3 = Family(
     | {"experts.choice_bias": True},
     rules={"experts": sparse_layers},
     aliases="num_local_experts",
-    idle=f"{BALANCE} enable_moe_fp32_combine",
+    idle="output_router_logits enable_moe_fp32_combine",
 )

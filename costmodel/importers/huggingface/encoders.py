@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import TASKS, Config, Family, labels, sizes, tasks
 from costmodel.importers.huggingface.fields import Meaning, wrong
-from costmodel.importers.huggingface.rules import ROTARY_IDLE, cycle, each, sliding
+from costmodel.importers.huggingface.rules import cycle, each, heads_fill_width, sliding
 
 PAIRS = 2
 """Classes of a head that tells whether one sentence follows another (Devlin et al. 2019, §3.1)."""
@@ -72,8 +72,7 @@ BERT = Family(
     | {"attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "classifier_dropout": None},
     sets={"pooler": "tanh", "head.spare_bias": True},
     fixed={"is_decoder": (False,), "position_embedding_type": ("absolute",)},
-    idle="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
-    "pooler_type",
+    idle="embedding_size",
 )
 
 
@@ -155,7 +154,7 @@ ERNIE = Family(
     like=BERT,
     ends={name.replace("Bert", "Ernie", 1): end for name, end in BERT.ends.items()},
     fixed={"use_task_id": (False,)},  # else kinds of tasks are embedded too
-    idle="task_type_vocab_size task_id",
+    idle="task_type_vocab_size",
 )
 
 
@@ -169,7 +168,6 @@ DISTILBERT = Family(
     | {"qa_dropout": 0.1},
     sets={"pooler": "relu", "mixed_dropout": 0.0},
     aliases="hidden_size num_attention_heads num_hidden_layers",
-    idle="tie_weights_",
     fixed={"sinusoidal_pos_embds": (False,)},
 )
 
@@ -197,7 +195,8 @@ ELECTRA = Family(
     fields={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
     sets={"embedding_factored": True, "pooler": "gelu", "head.transform": "gelu", "head.spare_bias": False},
     rules={"narrow": narrow_embeddings, "pooler": pooler_dropped},
-    idle="summary_activation summary_last_dropout summary_type summary_use_proj",
+    idle="summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type "
+    "summary_use_proj",
 )
 
 
@@ -223,7 +222,6 @@ ALBERT = Family(
     without="classifier_dropout",
     sets={"embedding_factored": True, "shared_blocks": True},
     rules={"dropout": albert_blocks},
-    idle="down_scale_factor gap_size net_structure_type num_memory_blocks",
     fixed={"inner_group_num": (1,), "num_hidden_groups": (1,)},
 )
 
@@ -290,7 +288,7 @@ DEBERTA_V2 = Family(
     without="classifier_dropout",
     rules={"disentangled": disentangled},
     fixed={"conv_kernel_size": (0,), "attention_head_size": (None,)},
-    idle="conv_act conv_groups mask_positions position_embedding_type z_steps",
+    idle="conv_act conv_groups",
 )
 
 
@@ -337,12 +335,11 @@ MODERN_BERT = Family(
     | {"mlp_dropout": 0.0, "decoder_bias": True, "local_attention": 128, "layer_types": None}
     | {"global_attn_every_n_layers": 3, "classifier_bias": False, "classifier_dropout": 0.0}
     | {"classifier_activation": "gelu", "classifier_pooling": "cls", "tie_word_embeddings": True}
-    | {"id2label": None, "num_labels": None},
-    means={"attention_dropout": "attention_dropout mixed_dropout"},
+    | {"id2label": None, "num_labels": None, "head_dim": None},
+    means={"attention_dropout": "attention_dropout mixed_dropout", "head_dim": ""},
     sets={"causal": False, "positions": "rotary", "mlp": "gated", "embedding_norm": True},
-    rules={"windows": modern_windows, "ends": modern_ends},
-    idle=f"{ROTARY_IDLE} deterministic_flash_attn global_rope_theta local_rope_theta initializer_cutoff_factor "
-    "embedding_dropout_prob layer_norm_eps position_embedding_type reference_compile repad_logits_with_grad "
+    rules={"whole": heads_fill_width, "windows": modern_windows, "ends": modern_ends},
+    idle="rope_theta deterministic_flash_attn global_rope_theta local_rope_theta initializer_cutoff_factor "
     "rope_parameters sparse_pred_ignore_index sparse_prediction",
     fixed={"rope_scaling": (None,)},
 )

@@ -21,7 +21,6 @@ from costmodel.importers.huggingface.llama import (
 from costmodel.importers.huggingface.rules import (
     cycle,
     head_size,
-    heads,
     heads_fill_width,
     pattern,
     rotary,
@@ -84,7 +83,7 @@ ERNIE45_MOE = Family(
     sets={"experts.weights": "all", "experts.shares": True, "experts.choice_bias": True, "experts.choice_stored": True},
     rules={"experts": ernie_experts},
     aliases="num_experts num_experts_per_tok",
-    idle=f"{BALANCE} moe_norm_min moe_capacity moe_gate moe_use_aux_free",
+    idle=f"{BALANCE} moe_norm_min",
 )
 
 
@@ -126,8 +125,6 @@ QWEN3_MOE = Family(
     sets={"query_key_norm": "head", "experts.shared_gate": False},
     rules={"windows": all_windowed},
     aliases="num_local_experts",
-    idle="shared_expert_intermediate_size max_window_layers",
-    fixed={"use_qk_norm": (True,)},
 )
 
 QWEN3_VL_MOE = Family(
@@ -140,8 +137,7 @@ QWEN3_VL_MOE = Family(
     | {"tie_word_embeddings": True},
     rules={"experts": routed_layers},
     aliases="num_experts",
-    idle=f"{BALANCE} norm_topk_prob",
-    fixed={"sliding_window": (None,)},
+    idle=BALANCE,
 )
 
 OLMOE = Family(
@@ -170,12 +166,6 @@ FLEX_OLMO = Family(
 )
 
 
-def dbrx_heads(config: Config, made: dict[str, Any]) -> None:
-    """Heads fill the width."""
-    made["head_size"] = None
-    heads(config, made)
-
-
 def dbrx_experts(config: Config, made: dict[str, Any]) -> None:
     """The activation by its name; weights of experts are divided by their sum, or not."""
     act = config["ffn_config.ffn_act_fn"]
@@ -198,14 +188,14 @@ DBRX = Family(
     | {"resid_pdrop": 0.0, "emb_pdrop": 0.0, "attn_config.attn_pdrop": 0.0, "attn_config.clip_qkv": None}
     | {"attn_config.kv_n_heads": 1, "ffn_config.ffn_act_fn": None, "ffn_config.ffn_hidden_size": 3584}
     | {"ffn_config.moe_num_experts": 4, "ffn_config.moe_top_k": 1, "ffn_config.moe_normalize_expert_weights": 1.0},
-    without="num_key_value_heads head_dim hidden_act max_position_embeddings attention_dropout tie_word_embeddings",
+    without="num_key_value_heads hidden_act max_position_embeddings attention_dropout tie_word_embeddings",
     means={"attn_config.attn_pdrop": "attention_dropout", "emb_pdrop": ""},  # which the package does not apply
     sets={"norm": "layernorm", "norm_bias": False, "fused_qkv": True, "tied": False, "experts.weights": "all"},
-    rules={"heads": dbrx_heads, "experts": dbrx_experts},
+    rules={"whole": heads_fill_width, "experts": dbrx_experts},
     nested="attn_config ffn_config",
     aliases="hidden_size num_attention_heads num_hidden_layers max_position_embeddings",
-    idle=f"{BALANCE} attn_config.rope_theta attn_config.attn_type ffn_config.ffn_type ffn_config.hidden_size "
-    "ffn_config.moe_loss_weight ffn_config.uniform_expert_assignment num_key_value_heads",
+    idle="output_router_logits attn_config.rope_theta attn_config.attn_type ffn_config.ffn_type "
+    "ffn_config.hidden_size ffn_config.moe_loss_weight ffn_config.uniform_expert_assignment num_key_value_heads",
     fixed={"ffn_config.moe_jitter_eps": (None, 0), "tie_word_embeddings": (False,)},
 )
 
@@ -217,7 +207,6 @@ GRANITE_MOE = Family(
     ends=architectures("GraniteMoeForCausalLM", "GraniteMoeModel"),
     fields={"num_local_experts": 8, "num_experts_per_tok": 2},
     idle=BALANCE,
-    fixed={"mlp_bias": (False,)},
     without="mlp_bias",
 )
 
@@ -247,9 +236,7 @@ HUNYUAN_MOE = Family(
     fields={"num_experts": 1, "moe_topk": 1, "num_shared_expert": None},
     rules={"experts": hunyuan_experts},
     aliases="num_experts_per_tok num_local_experts",
-    idle=f"{BALANCE} moe_intermediate_size",
-    fixed={"moe_layer_num_skipped": (0,), "norm_topk_prob": (True,), "routed_scaling_factor": (1.0,)}
-    | {"use_mixed_mlp_moe": (True,)},
+    idle="output_router_logits",
 )
 
 
@@ -271,10 +258,8 @@ MINIMAX_M2 = Family(
     sets={"query_key_norm": "width", "experts.weights": "sigmoid", "experts.shares": True, "experts.choice_bias": True},
     rules={"rotary": minimax_rotary},
     aliases="num_experts",
-    idle=f"{BALANCE} attn_type_list layernorm_full_attention_beta layernorm_linear_attention_beta layernorm_mlp_beta "
-    "mtp_transformer_layers num_mtp_modules shared_moe_mode use_mtp",
-    fixed={"qk_norm_type": ("per_layer",), "router_jitter_noise": (0,), "scoring_func": ("sigmoid",)}
-    | {"use_qk_norm": (True,), "use_routing_bias": (True,)},
+    idle=BALANCE,
+    fixed={"router_jitter_noise": (0,)},
 )
 
 GPT_OSS = Family(
@@ -288,7 +273,7 @@ GPT_OSS = Family(
     sets={"sinks": True, "mlp": "clamped", "mlp_bias": True, "activation": "sigmoid", "experts.router_bias": True},
     rules={"rotary": rotary_whole, "windows": windows(lambda config, n: n % 2 == 0)},
     aliases="num_experts experts_per_token",
-    idle=f"{BALANCE} initial_context_length swiglu_alpha swiglu_limit",
+    idle=f"{BALANCE} swiglu_alpha swiglu_limit",
 )
 
 
@@ -314,9 +299,8 @@ LLAMA4 = Family(
     sets={"experts.weights": "sigmoid"},
     rules={"rotary": rotary_whole, "layers": llama4_layers},
     aliases="num_experts",
-    idle=f"{BALANCE} attention_chunk_size attn_scale attn_temperature_tuning cache_implementation "
-    "floor_scale for_llm_compressor layer_types",
-    fixed={"mlp_bias": (False,), "router_jitter_noise": (0,)},
+    idle=f"{BALANCE} attention_chunk_size attn_scale attn_temperature_tuning floor_scale layer_types",
+    fixed={"router_jitter_noise": (0,)},
     note="Layers with positions see chunks of the sequence: scores are counted of all tokens. Experts' inputs are "
     "scaled by their weights, which here their outputs are; the package runs every expert on every token, here those "
     "chosen.",

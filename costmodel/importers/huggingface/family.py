@@ -13,10 +13,13 @@ from pydantic import ValidationError
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.fields import FIELDS, FIXED, IDLE, PRECISION, Meaning, checker
+from costmodel.importers.huggingface.fields import FIELDS, FIXED, IDLE, PRECISION, Meaning, checker, one_of_all
 
-NEAR = 0.9
-"""A name this near to a known one is that one misspelt, whatever its value (ratio of difflib)."""
+NEAR = 0.85
+"""A name this near to a known one that is left out is that one misspelt (ratio of difflib)."""
+
+MOST_FIELDS = 1000
+"""More fields than these no configuration has; each is compared with the names that are known."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ FieldRule = Callable[[Config, dict[str, Any]], None]
 """What is more than a name: works on the fields of our model that are made so far. Raises SpecError."""
 
 
-CLASSES: dict[str, Any] = {"id2label": None, "num_labels": None, "classifier_dropout": None}
+CLASSES: dict[str, Any] = {"id2label": None, "num_labels": None, "classifier_dropout": None, "hidden_dropout": None}
 """Fields that are read of an architecture that ends in classes, with their defaults."""
 
 TASKS = {"SequenceClassification": "last", "TokenClassification": "each", "QuestionAnswering": "spans"}
@@ -82,7 +85,9 @@ class Family:
     means: where a field is something else in this family than FIELDS says: which fields of ours it is, or for each
     value the fields that it sets, or a Meaning, kind and all.
     sets: fields of ours that are the same for every model of the family.
-    fixed: fields that would change the cost, and the values at which they do not. idle: those that never do.
+    fixed: fields that would change the cost, and the values at which they do not. idle: those that never do, of the
+    ones that the published class knows; it reads no others, and neither does this.
+    remote: whether that class is not the package's, but comes with the files: then any other field is refused.
     aliases: other names of its fields: of one line in FIELDS, or as "name=field".
     ends: for each name in `architectures`, what that ends in; the first is what a configuration without one is.
     nested: fields whose values are mappings, the fields in which are called "field.name".
@@ -103,6 +108,7 @@ class Family:
     without: str = ""
     nested: str = ""
     note: str = ""
+    remote: bool = False
     builds: Callable[[Config, dict[str, Any]], Architecture] = transformer
 
     def __post_init__(self) -> None:
@@ -157,7 +163,7 @@ class Family:
             fields = (CLASSES if "classes" in end else {}) | self.fields
             values = {name: self._checked(name, given.get(name, default)) for name, default in fields.items()}
             others = {name: value for name, value in given.items() if name not in fields}
-            unknown = self._check_others(others)
+            unknown = self._check_others(others, {*self.fields, *self.fixed} - given.keys())
             config = Config(values, end, name)
             made: dict[str, Any] = dict(self.sets)
             for name in self.fields:
@@ -176,7 +182,7 @@ class Family:
             raise SpecError(f"{self.model_type} config, as a model: {error}") from None
 
     def _flat(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The configuration with the fields of nested mappings among its own."""
+        """The configuration with the fields of nested mappings among its own. Raises SpecError for too many."""
         flat: dict[str, Any] = {}
         for name, value in data.items():
             if name not in self.nested.split():
@@ -185,6 +191,8 @@ class Family:
                 flat |= {f"{name}.{inner}": inside for inner, inside in value.items()}
             elif value is not None:
                 raise SpecError(f"{name}: {shown(value)} is not a mapping", (name,))
+        if len(flat) > MOST_FIELDS:
+            raise SpecError(f"{len(flat):,} fields: at most {MOST_FIELDS:,} are read")
         return flat
 
     def _renamed(self, data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -215,28 +223,29 @@ class Family:
             own = first.get("ctx", {}).get("error", said)  # of our own checks: a name that is not known
             raise SpecError(f"{where}: {own}", path) from None
 
-    def _check_others(self, others: dict[str, Any]) -> set[str]:
-        """Names that are not known, of fields whose value says nothing. Raises SpecError for one that says something.
+    def _check_others(self, others: dict[str, Any], absent: set[str]) -> set[str]:
+        """Names among others than the family's fields that the published class does not know, and so does not read.
 
-        Such a field may change the cost: nothing is guessed.
+        Raises SpecError for a name that looks like one of those absent, for a value of a fixed field that would change
+        the cost, and for any such name where the class is not the package's: what that reads is not known.
         """
-        fixed = {**FIXED, **self.fixed}
-        idle = IDLE | set(self.idle.split()) | {"model_type", "architectures", *PRECISION}
-        known = [*self.fields, *fixed, *self.other_names]
+        own = set(self.idle.split())
+        fixed = {name: values for name, values in FIXED.items() if name not in own} | self.fixed
+        idle = IDLE | own | {"model_type", "architectures", *PRECISION}
+        absent |= {alias for alias, own in self.other_names.items() if own in absent}
         unknown: set[str] = set()
         for name, value in others.items():
             outer, _, inner = name.partition(".")
             path = (outer, inner) if outer in self.nested.split() else (name,)
             if name in fixed:
-                if not any(_same(value, one) for one in fixed[name]):
+                if not any(_same(one_of_all(value), one) for one in fixed[name]):
                     only = " or ".join(map(shown, fixed[name]))
                     raise SpecError(
                         f"{name}={shown(value)} changes the cost in a way that is not understood: only {only} is", path
                     )
             elif name not in idle and path[-1] not in idle:
-                silent = value is None or value in (0, "", [], {})
-                near = get_close_matches(name, known, n=2, cutoff=NEAR if silent else 0.75)
-                if near or not silent:
+                near = get_close_matches(name, absent, n=2, cutoff=NEAR)
+                if near or (self.remote and value not in (None, False, 0, "", [], {})):
                     meant = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
                     raise SpecError(
                         f"field {shown(name)} is not understood{meant} and may change the cost: leave it out if it "
@@ -303,12 +312,13 @@ def _title(given: dict[str, Any]) -> str:
 
 def _note(model_type: str, idle: Iterable[str], unknown: Iterable[str], twice: Iterable[str]) -> str:
     """What was read, and which of the fields given have no cost."""
-    bookkeeping = {"model_type", "architectures", *PRECISION}
+    bookkeeping = {"model_type", "architectures", "gradient_checkpointing", *PRECISION}
     said = {
         "Without effect on the cost": sorted(set(idle) - bookkeeping),
-        "Not known, but null, false, zero or empty": sorted(unknown),
+        "Not read by the published class": sorted(unknown),
         "Given by two names": sorted(twice),
         "Left to the setting precision": [name for name in PRECISION if name in idle],
+        "Left to the setting checkpoint": [name for name in ("gradient_checkpointing",) if name in idle],
     }
     sentences = [f" {topic}: {', '.join(names)}." for topic, names in said.items() if names]
     return f"Read from a published configuration of model_type {model_type}." + "".join(sentences)

@@ -241,8 +241,8 @@ IDLE = words(
     "typical_p unk_token_id unsloth_fixed unsloth_version use_cache video_token_id vision_end_token_id "
     "vision_start_token_id vision_token_id "
     # Labels and tasks.
-    "classifier_dropout custom_pipelines finetuning_task id2label keys_to_ignore_at_inference label2id num_labels "
-    "_num_labels problem_type task_specific_params "
+    "classifier_dropout custom_pipelines finetuning_task hidden_dropout id2label keys_to_ignore_at_inference label2id "
+    "num_labels _num_labels problem_type task_specific_params "
     # Small constants.
     "embd_layer_norm_epsilon init_std initializer_range initializer_factor layer_norm_eps layer_norm_epsilon "
     "norm_eps norm_epsilon rms_norm_eps "
@@ -257,9 +257,21 @@ IDLE = words(
 
 FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
+    "attention_chunk_size": (None,),
     "chunk_size_feed_forward": (0,),
     "cross_attention_hidden_size": (None,),
+    "is_causal": (None, True),
     "is_encoder_decoder": (False,),
+    "kv_sharing_modes": (None,),
+    "layer_types": (None, "full_attention"),
+    "num_kv_shared_layers": (None, 0),
+    "number_of_conv_states": (1,),
+    "per_layer_config": (None, {}),
     "pruned_heads": (None, {}),
+    "sliding_window": (None,),
+    "token_classification_bias": (True,),
 }
-"""Fields of every family that would change the cost, and the values at which they do not."""
+"""Fields of every family that would change the cost, or what a cache holds, and the values at which they do not.
+
+A list of equal values is as one.
+"""

@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import wrong
-from costmodel.importers.huggingface.rules import ROTARY, ROTARY_IDLE, cycle, each, head_size, rotary, turned
+from costmodel.importers.huggingface.rules import ROTARY, cycle, each, head_size, heads_fill_width, rotary, turned
 
 GPT2 = Family(
     model_type="gpt2",
@@ -18,8 +18,8 @@ GPT2 = Family(
     | {"scale_attn_weights": True, "tie_word_embeddings": True},
     means={"scale_attn_weights": {True: {}, False: {"score_scale": 1.0}}},
     aliases="hidden_size max_position_embeddings num_attention_heads num_hidden_layers",
-    idle="n_ctx n_special predict_special_tokens reorder_and_upcast_attn scale_attn_by_inverse_layer_idx "
-    "summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj",
+    idle="n_ctx reorder_and_upcast_attn scale_attn_by_inverse_layer_idx summary_activation summary_first_dropout "
+    "summary_proj_to_labels summary_last_dropout summary_type summary_use_proj",
 )
 
 GPT_J = Family(
@@ -32,9 +32,7 @@ GPT_J = Family(
     without="scale_attn_weights",
     sets={"positions": "rotary", "fused_qkv": False, "qkv_bias": False, "attention_bias": False}
     | {"parallel": True, "shared_norm": True, "head.bias": True},
-    fixed={"scale_attn_weights": (True,)},
     aliases=GPT2.aliases,
-    idle="rotary",
 )
 
 CODEGEN = Family(
@@ -54,8 +52,7 @@ GPT_BIGCODE = Family(
     fields={"activation_function": "gelu_pytorch_tanh", "multi_query": True},
     means={"multi_query": {True: {"kv_heads": 1}, False: {}}},
     aliases=GPT2.aliases,
-    idle="attention_softmax_in_fp32 inference_runner max_batch_size max_sequence_length num_key_value_heads "
-    "pad_key_length pre_allocate_kv_cache scale_attention_softmax_in_fp32 validate_runner_input",
+    idle="attention_softmax_in_fp32 num_key_value_heads scale_attention_softmax_in_fp32",
 )
 
 
@@ -101,12 +98,12 @@ GPT_NEOX = Family(
     fields=ROTARY
     | sizes(50432, 6144, 24576, 44, 64, hidden_act="gelu", max_position_embeddings=2048, tie_word_embeddings=False)
     | {"attention_dropout": 0.0, "hidden_dropout": 0.0, "use_parallel_residual": True, "attention_bias": True}
-    | {"partial_rotary_factor": 0.25, "classifier_dropout": 0.1},
-    means={"classifier_dropout": "", "hidden_dropout": "residual_dropout embedding_dropout"},
+    | {"partial_rotary_factor": 0.25, "classifier_dropout": 0.1, "head_dim": None},
+    means={"classifier_dropout": "", "hidden_dropout": "residual_dropout embedding_dropout", "head_dim": ""},
     sets={"positions": "rotary"},
-    rules={"rotary": rotary},
+    rules={"whole": heads_fill_width, "rotary": rotary},
     aliases="rotary_pct",
-    idle=ROTARY_IDLE,
+    idle="rope_theta rotary_emb_base",
 )
 
 
@@ -163,9 +160,8 @@ BLOOM = Family(
     | {"hidden_dropout": 0.0, "attention_dropout": 0.0, "tie_word_embeddings": True},
     sets={"positions": "alibi", "embedding_norm": True},
     aliases="n_embed num_attention_heads num_hidden_layers",
-    idle="attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion offset_alibi skip_bias_add "
-    "skip_bias_add_qkv slow_but_exact use_pp",
-    fixed={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
+    idle="slow_but_exact",
+    fixed={"apply_residual_connection_post_layernorm": (False,)},
 )
 
 MPT = Family(
@@ -179,8 +175,7 @@ MPT = Family(
     sets={"positions": "alibi", "qkv_bias": False, "attention_bias": False, "mlp_bias": False, "norm_bias": False}
     | {"activation": "gelu"},
     aliases="num_attention_heads hidden_size num_hidden_layers",
-    idle="alibi_bias_max attn_impl attn_uses_sequence_id embedding_fraction init_config init_device learned_pos_emb "
-    "tokenizer_name use_pad_tok_in_ffn verbose",
+    idle="embedding_fraction init_device learned_pos_emb",
     fixed={"attn_config.alibi": (True,), "attn_config.attn_type": ("multihead_attention",)}
     | {"attn_config.prefix_lm": (False,), "attn_config.qk_ln": (False,), "emb_pdrop": (0,), "expansion_ratio": (4,)}
     | {"logit_scale": (None,), "no_bias": (True,), "norm_type": ("low_precision_layernorm", "layernorm")}
@@ -211,13 +206,14 @@ FALCON = Family(
     | {"vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71}
     | {"num_kv_heads": None, "num_ln_in_parallel_attn": None, "hidden_dropout": 0.0, "attention_dropout": 0.0}
     | {"alibi": False, "new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "bias": False}
-    | {"max_position_embeddings": 2048, "ffn_hidden_size": None, "activation": "gelu", "tie_word_embeddings": True},
+    | {"max_position_embeddings": 2048, "ffn_hidden_size": None, "activation": "gelu", "tie_word_embeddings": True}
+    | {"head_dim": None},
     means={
         "alibi": {True: {"positions": "alibi"}, False: {"positions": "rotary"}},
         "num_kv_heads": "",
+        "head_dim": "",
     },
-    rules={"blocks": falcon_blocks},
+    rules={"whole": heads_fill_width, "blocks": falcon_blocks},
     aliases="n_embed n_head n_head_kv n_layer",
-    idle=ROTARY_IDLE,
-    fixed={"apply_residual_connection_post_layernorm": (False,)},
+    idle="rope_theta",
 )

@@ -21,15 +21,7 @@ from costmodel.importers.huggingface.rules import (
 )
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
-STEPS = (
-    "mamba_dt_init_floor mamba_dt_limit mamba_dt_max mamba_dt_min norm_before_gate rescale_prenorm_residual "
-    "residual_in_fp32 rms_norm time_step_floor time_step_init_scheme time_step_limit time_step_max time_step_min "
-    "time_step_scale use_associative_scan use_mamba_kernels"
-)
-"""Fields of how time steps begin and are bounded, and of which kernels run."""
-
 IN_FP32 = "Its state space is computed in the type of the rest, where the package does so in fp32."
-SHARED = "num_logits_to_keep mamba_ssm_cache_dtype"
 
 LAYER_TYPES = {
     "attention": "full_attention",
@@ -97,7 +89,8 @@ MAMBA2 = Family(
     | {"use_bias": "state_space.bias", "hidden_act": "state_space.activation"},
     sets=ALONE | {"context": 2048},
     rules={"heads": projected},
-    idle=f"{STEPS} {SHARED} time_step_rank",
+    idle="rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_limit time_step_max time_step_min "
+    "time_step_rank",
     note=f"{IN_FP32} Its configuration names no context: sequences are of 2,048 tokens unless the question says.",
 )
 
@@ -125,7 +118,8 @@ MAMBA = Family(
     },
     sets=ALONE | {"context": 2048, "state_space.kind": "mamba"},
     rules={"inner": selected},
-    idle=f"{STEPS} {SHARED} d_inner d_model n_layer ssm_cfg fused_add_norm pad_vocab_size_multiple",
+    idle="rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_init_scheme time_step_max "
+    "time_step_min time_step_scale use_associative_scan",
     fixed={"use_mambapy": (False,)},
     note=f"{IN_FP32} Its configuration names no context: sequences are of 2,048 tokens unless the question says.",
 )
@@ -159,10 +153,8 @@ BAMBA = Family(
     fields=sizes(128000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=262144, **INNER)
     | {"attn_layer_indices": None, "partial_rotary_factor": 0.5, "attention_bias": False, "mlp_bias": False},
     means={"hidden_act": "activation state_space.activation"},
-    without="head_dim",
-    sets={"head_size": None},
     rules={"inner": inner_heads, "layers": bamba_layers},
-    idle=f"{STEPS} {SHARED} attn_rotary_emb z_loss_coefficient layer_types layers_block_type",
+    idle="time_step_limit num_logits_to_keep z_loss_coefficient layer_types layers_block_type",
     note=IN_FP32,
 )
 
@@ -187,8 +179,7 @@ GRANITE_HYBRID = Family(
     fields=INNER | {"shared_intermediate_size": 1024, "layer_types": None, "position_embedding_type": None},
     means={"hidden_act": "activation state_space.activation", "num_local_experts": Meaning("count", "experts.count")},
     rules={"rotary": rotary_whole, "inner": inner_heads, "layers": granite_layers},
-    idle=f"{STEPS} {SHARED} init_method layers_block_type",
-    fixed={"normalization_function": ("rmsnorm",)},
+    idle="time_step_limit layers_block_type",
     aliases="layers_block_type=layer_types",
     note=IN_FP32,
 )
@@ -247,9 +238,10 @@ NEMOTRON_H = Family(
     rules={"rotary": None, "blocks": nemotron_blocks},
     aliases="layer_types=layers_block_type num_local_experts mamba_n_groups mamba_d_conv mamba_conv_bias "
     "mamba_chunk_size",
-    idle=f"{STEPS} {SHARED} {BALANCE} attention_head_dim expand mamba_expand mamba_proj_bias mlp_layer_norm_epsilon "
-    "moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts "
-    "partial_rotary_factor rope_parameters sliding_window",
+    idle="mamba_dt_init_floor mamba_dt_limit mamba_dt_max mamba_dt_min rescale_prenorm_residual residual_in_fp32 "
+    "time_step_floor time_step_limit time_step_max time_step_min use_mamba_kernels num_logits_to_keep "
+    "mamba_ssm_cache_dtype output_router_logits expand mamba_expand mamba_proj_bias moe_shared_expert_overlap "
+    "mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts partial_rotary_factor sliding_window",
     fixed={"attention_bias": (False,), "hidden_dropout": (0,), "moe_latent_size": (None,)}
     | {"num_nextn_predict_layers": (0,)},
     note=IN_FP32,
@@ -274,10 +266,8 @@ FALCON_H1 = Family(
     means={"hidden_act": "activation state_space.activation"},
     sets={"attention_pattern": (True,)},
     rules={"rotary": rotary_whole, "inner": falcon_h1_inner},
-    idle=f"{STEPS} {SHARED} attention_in_multiplier attention_out_multiplier attn_layer_indices key_multiplier "
-    "layer_types layers_block_type mlp_expansion_factor mlp_multipliers ssm_in_multiplier ssm_multipliers "
-    "ssm_out_multiplier",
-    fixed={"mamba_use_mlp": (True,)},
+    idle="time_step_limit num_logits_to_keep attention_in_multiplier attention_out_multiplier key_multiplier "
+    "layer_types mlp_multipliers ssm_in_multiplier ssm_multipliers ssm_out_multiplier",
     note=f"{IN_FP32} Its constant factors within blocks are left out: those of embeddings and logits are counted.",
 )
 
@@ -306,12 +296,11 @@ JAMBA = Family(
     | {"attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2}
     | {"mamba_dt_rank": "auto", "mamba_conv_bias": True, "mamba_proj_bias": False},
     means={"hidden_act": "activation state_space.activation"},
-    without="head_dim rope_parameters rope_scaling partial_rotary_factor",
-    sets={"positions": "none", "head_size": None, "experts.weights": "all", "state_space.kind": "mamba"}
-    | {"state_space.norm": "inner"},
+    without="rope_parameters rope_scaling partial_rotary_factor",
+    sets={"positions": "none", "experts.weights": "all", "state_space.kind": "mamba"} | {"state_space.norm": "inner"},
     rules={"rotary": None, "layers": jamba_layers},
     aliases="num_local_experts",
-    idle=f"{STEPS} {SHARED} {BALANCE} layer_types layers_block_type mamba_inner_layernorms sliding_window",
+    idle=f"use_associative_scan use_mamba_kernels {BALANCE} layer_types layers_block_type sliding_window",
     fixed={"use_mambapy": (False,)},
     note=IN_FP32,
 )
@@ -348,12 +337,11 @@ LFM2 = Family(
     | {"conv_bias": False, "conv_L_cache": 3, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0}
     | {"block_auto_adjust_ff_dim": True, "full_attn_idxs": None, "layer_types": None, "tie_word_embeddings": True},
     means={"conv_bias": Meaning("flag", "short_convolution.bias"), "conv_L_cache": CONVOLVED},
-    without="head_dim attention_dropout hidden_act",
-    sets={"activation": "silu", "query_key_norm": "head", "head_size": None},
+    without="attention_dropout hidden_act",
+    sets={"activation": "silu", "query_key_norm": "head"},
     rules={"rotary": rotary_whole, "layers": lfm2_sizes},
     aliases="tie_embedding=tie_word_embeddings block_ff_dim=intermediate_size",
-    idle="attention_dropout block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu "
-    "block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init hidden_act num_heads theta use_pos_enc",
+    idle="attention_dropout",
 )
 
 
@@ -377,12 +365,13 @@ LFM2_MOE = Family(
     sets={"experts.weights": "sigmoid"},
     rules={"layers": lfm2_experts},
     aliases="tie_embedding=tie_word_embeddings",
-    idle=BALANCE,
+    idle="output_router_logits",
 )
 
 
-def gated_layers(config: Config, made: dict[str, Any], every: int) -> None:
+def gated_layers(config: Config, made: dict[str, Any]) -> None:
     """All layers but every n-th by the gated delta rule, if nothing else is said."""
+    every = config["full_attention_interval"]
     if config["layer_types"] is None:
         mixed(made, "gated_delta", each(made["layers"], lambda n: (n + 1) % every != 0))
     else:
@@ -390,8 +379,8 @@ def gated_layers(config: Config, made: dict[str, Any], every: int) -> None:
 
 
 def qwen3_next_layers(config: Config, made: dict[str, Any]) -> None:
-    """Three of four layers by the gated delta rule; experts as in Qwen 3."""
-    gated_layers(config, made, 4)
+    """All layers but every n-th by the gated delta rule; experts as in Qwen 3."""
+    gated_layers(config, made)
     if made["experts.count"]:
         routed_layers(config, made)
     else:
@@ -400,7 +389,7 @@ def qwen3_next_layers(config: Config, made: dict[str, Any]) -> None:
 
 def qwen3_5_layers(config: Config, made: dict[str, Any]) -> None:
     """Experts in all layers, or in none."""
-    gated_layers(config, made, config["full_attention_interval"])
+    gated_layers(config, made)
     if "experts.count" not in made:
         forget_experts(made)
 
@@ -414,12 +403,11 @@ QWEN3_NEXT = Family(
     | {"partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128}
     | {"linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 512}
     | {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10}
-    | {"norm_topk_prob": True, "attention_bias": False, "layer_types": None},
+    | {"norm_topk_prob": True, "attention_bias": False, "layer_types": None, "full_attention_interval": 4},
     means={"hidden_act": "activation gated_delta.activation", "num_experts": Meaning("count", "experts.count")},
     without="qkv_bias sliding_window use_sliding_window max_window_layers",
     sets={"query_key_norm": "head", "attention_gate": True, "qkv_bias": False},
     rules={"windows": None, "experts": qwen3_next_layers},
-    idle="full_attention_interval",
     note="Its norms add 1 to their weights, for which the package makes another vector.",
 )
 QWEN3_5 = Family(
@@ -428,12 +416,10 @@ QWEN3_5 = Family(
     like=QWEN3_NEXT,
     ends={"Qwen3_5ForCausalLM": "tokens", "Qwen3_5ForConditionalGeneration": "tokens", "Qwen3_5TextModel": ""}
     | {"Qwen3_5TextForSequenceClassification": "classes last"},
-    fields=sizes(248320, 4096, 12288, 32, 16, num_key_value_heads=4, max_position_embeddings=32768)
-    | {"full_attention_interval": 4},
+    fields=sizes(248320, 4096, 12288, 32, 16, num_key_value_heads=4, max_position_embeddings=32768),
     without="num_experts moe_intermediate_size shared_expert_intermediate_size num_experts_per_tok norm_topk_prob "
     "decoder_sparse_step mlp_only_layers",
     rules={"experts": qwen3_5_layers},
-    idle="mtp_num_hidden_layers mtp_use_dedicated_embeddings mamba_ssm_dtype attn_output_gate mlp_only_layers",
 )
 QWEN3_5_MOE = Family(
     model_type="qwen3_5_moe_text",
@@ -441,11 +427,9 @@ QWEN3_5_MOE = Family(
     like=QWEN3_NEXT,
     ends={"Qwen3_5MoeForCausalLM": "tokens", "Qwen3_5MoeForConditionalGeneration": "tokens", "Qwen3_5MoeTextModel": ""},
     fields=sizes(248320, 2048, 5632, 40, 16, num_key_value_heads=2, max_position_embeddings=32768)
-    | {"num_experts_per_tok": 8, "num_experts": 256, "full_attention_interval": 4},
+    | {"num_experts_per_tok": 8, "num_experts": 256},
     means={"num_experts": "experts.count"},
     without="norm_topk_prob decoder_sparse_step mlp_only_layers intermediate_size",
     rules={"experts": qwen3_5_layers},
-    idle="mtp_num_hidden_layers mtp_use_dedicated_embeddings mamba_ssm_dtype attn_output_gate intermediate_size "
-    "mlp_only_layers",
-    fixed={"norm_topk_prob": (True,), "decoder_sparse_step": (1,)},
+    idle="intermediate_size",
 )

@@ -9,7 +9,7 @@ from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, labels, sizes
 from costmodel.importers.huggingface.fields import Meaning, wrong
-from costmodel.importers.huggingface.rules import sets
+from costmodel.importers.huggingface.rules import heads_fill_width, sets
 
 
 def vision(config: Config, made: dict[str, Any]) -> Architecture:
@@ -60,9 +60,10 @@ VIT = Family(
     fields={"id2label": None, "num_labels": None, "hidden_size": 768, "num_hidden_layers": 12}
     | {"num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.0}
     | {"attention_probs_dropout_prob": 0.0, "image_size": 224, "patch_size": 16, "num_channels": 3}
-    | {"qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh"},
+    | {"qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh", "head_dim": None},
+    means={"head_dim": ""},
     sets={"fused_qkv": False},
-    rules={"ends": image_ends},
+    rules={"whole": heads_fill_width, "ends": image_ends},
     idle="encoder_stride tie_word_embeddings",
 )
 
@@ -86,8 +87,7 @@ DINOV2 = Family(
     means={"use_mask_token": Meaning("flag", "mask_token")},
     sets={"layer_scale": True},
     rules={"ends": dino_blocks},
-    idle="_out_features _out_indices apply_layernorm layerscale_value out_features out_indices reshape_hidden_states "
-    "stage_names",
+    idle="_out_features _out_indices apply_layernorm layerscale_value out_features out_indices reshape_hidden_states",
     fixed={"drop_path_rate": (0,)},
 )
 
@@ -101,7 +101,7 @@ CLIP_VISION = Family(
     "num_labels",
     sets={"patch_bias": False, "embedding_norm": True, "last_norm": "first", "class_bias": False},
     rules={"ends": clip_ends},
-    idle="dropout initializer_factor",
+    idle="initializer_factor",
 )
 CLIP_TEXT = Family(
     model_type="clip_text_model",
@@ -111,7 +111,7 @@ CLIP_TEXT = Family(
     | {"attention_dropout": 0.0},
     sets={"fused_qkv": False, "tied": False},
     rules={"ends": clip_text_ends},
-    idle="dropout initializer_factor tie_word_embeddings",
+    idle="initializer_factor tie_word_embeddings",
 )
 
 

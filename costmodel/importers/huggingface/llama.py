@@ -48,7 +48,6 @@ LLAMA = Family(
     like=DECODER,
     ends=architectures("LlamaForCausalLM LLaMAForCausalLM", "LlamaModel"),
     fields=sizes(32000, 4096, 11008, 32, 32, attention_bias=False, mlp_bias=False),
-    idle="is_llama_config rope_interleaved",
 )
 
 
@@ -177,10 +176,7 @@ HUNYUAN = Family(
     ends=architectures("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     fields=sizes(290943, 4096, 11008, 32, 32, attention_bias=False),
     sets={"query_key_norm": "head"},
-    idle="anyres_pooling_size attention_head_dim cla_share_factor class_num dense_list eod_token_id im_end_id "
-    "im_newline_id im_start_id mask_init_id norm_type num_media_embeds org_vocab_size pad_id pool_type text_end_id "
-    "text_start_id video_end_id video_start_id vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_token",
-    fixed={"use_cla": (False,), "use_qk_norm": (True,), "mlp_bias": (False,), "use_rotary_pos_emb": (True,)},
+    idle="eod_token_id",
 )
 
 SEED_OSS = Family(
@@ -202,7 +198,6 @@ ERNIE45 = Family(
     fields=sizes(103424, 1024, 3072, 18, 16, num_key_value_heads=2, head_dim=128, max_position_embeddings=131072)
     | {"use_bias": False, "tie_word_embeddings": True},
     without="attention_dropout",
-    idle="compression_ratio",
 )
 
 GLM = Family(
@@ -233,7 +228,6 @@ QWEN2 = Family(
     | {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28},
     sets={"qkv_bias": True},
     rules={"windows": qwen_windows},
-    idle="use_mrope",
 )
 QWEN3 = Family(
     model_type="qwen3",
@@ -242,7 +236,6 @@ QWEN3 = Family(
     ends=architectures("Qwen3ForCausalLM", "Qwen3Model"),
     fields={"head_dim": 128, "attention_bias": False},
     sets={"query_key_norm": "head"},
-    fixed={"use_qk_norm": (True,)},
 )
 
 QWEN2_VL = Family(
@@ -294,7 +287,6 @@ SMOLLM3 = Family(
     | {"use_sliding_window": False, "no_rope_layers": None, "no_rope_layer_interval": 4, "attention_bias": False}
     | {"mlp_bias": False, "tie_word_embeddings": True},
     rules={"windows": smollm_layers},
-    idle="max_window_layers",
 )
 
 
@@ -335,7 +327,6 @@ GEMMA = Family(
         "embedding": SCALED_BY_WIDTH,
         "bidirectional": sets("causal", lambda config, made: not config["use_bidirectional_attention"]),
     },
-    idle="num_image_tokens",
 )
 GEMMA2 = Family(
     model_type="gemma2",
@@ -351,7 +342,6 @@ GEMMA2 = Family(
         "scale": sets("score_scale", lambda config, made: config["query_pre_attn_scalar"] ** -0.5),
         "windows": windows(lambda config, n: n % 2 == 0),
     },
-    idle="cache_implementation sliding_window_size",
 )
 VAULTGEMMA = Family(
     model_type="vaultgemma",

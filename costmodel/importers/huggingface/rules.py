@@ -43,7 +43,7 @@ def heads(config: Config, made: dict[str, Any]) -> None:
 
 def heads_fill_width(config: Config, made: dict[str, Any]) -> None:
     """Raise SpecError for a head size that is not width / heads."""
-    if made["head_size"] is not None:
+    if config["head_dim"] is not None and config["head_dim"] * made["heads"] != made["width"]:
         raise wrong("head_dim", f"{config['head_dim']} is not hidden_size / heads")
 
 

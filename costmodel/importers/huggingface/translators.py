@@ -114,10 +114,9 @@ BART = Family(
     | {"norm": "layernorm", "norm_placement": "post", "embedding_norm": True},
     rules={"decoder": bart_positions},
     aliases="hidden_size num_attention_heads",
-    idle="num_hidden_layers num_key_value_heads add_bias_logits add_final_layer_norm classif_dropout "
-    "extra_pos_embeddings force_bos_token_to_be_generated normalize_embedding static_position_embeddings",
+    idle="num_hidden_layers num_key_value_heads",
     fixed={"is_encoder_decoder": (True,), "is_decoder": (False,), "encoder_layerdrop": (0,)}
-    | {"decoder_layerdrop": (0,), "normalize_before": (False,), "tie_word_embeddings": (True,)},
+    | {"decoder_layerdrop": (0,), "tie_word_embeddings": (True,)},
 )
 PLBART = Family(
     model_type="plbart",
@@ -222,8 +221,7 @@ WHISPER = Family(
     aliases="hidden_size num_attention_heads",
     idle="num_hidden_layers num_key_value_heads classifier_proj_size mask_time_prob mask_time_length "
     "mask_time_min_masks mask_feature_prob mask_feature_length mask_feature_min_masks median_filter_width "
-    "use_weighted_layer_sum alignment_heads forced_decoder_ids lang_to_id task_to_id no_timestamps_token_id "
-    "is_multilingual",
+    "use_weighted_layer_sum",
     fixed={"is_encoder_decoder": (True,), "is_decoder": (False,), "encoder_layerdrop": (0,)}
     | {"decoder_layerdrop": (0,), "scale_embedding": (False,), "apply_spec_augment": (False,)},
 )
