@@ -13,6 +13,7 @@ from costmodel.analysis.sweep.axes import label_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_flops
+from costmodel.documents.arguments import typed
 from costmodel.errors import SettingError, shown
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -54,6 +55,7 @@ class CheckpointChoice(Answer):
     reserve: int
     candidates: tuple[Candidate, ...]
 
+    @typed
     def margin(self, candidate: Candidate) -> int:
         """Bytes that a candidate leaves; negative if there are too few."""
         return self.budget.bytes - self.reserve - candidate.peak

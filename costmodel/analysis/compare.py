@@ -19,6 +19,7 @@ from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import shower
+from costmodel.documents.arguments import typed
 from costmodel.documents.description import unknown_field
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.importers.zoo import load
@@ -98,6 +99,7 @@ class Comparison(Answer):
         """A row for each label and quantity: value, difference, ratio."""
         return [{"label": x, "quantity": q, **self._figures(x, q)} for x in self.labels for q in self.quantities]
 
+    @typed
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """Bars of parameters, FLOPs and memory at the peak; what is the same in all is said above (extra `plot`).
 
@@ -179,6 +181,7 @@ class Comparison(Answer):
 
 
 @takes_settings(several=True, and_fields=True)
+@typed
 def compare(
     *questions: Architecture | str | Prediction,
     at_equal: str | None = None,

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cost.quantities import ALL
+from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.training.fields import Probability
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,11 +22,12 @@ BLOCK = 128
 """Rows that are compared with others at once."""
 
 
+@typed
 def pareto(
     sweep: Any,
     *quantities: str,
     most: str | tuple[str, ...] = (),
-    tolerance: float = 0.0,
+    tolerance: Probability = 0.0,
     plot: str | PathLike[str] | None = None,
     dark: bool = False,
 ) -> pandas.DataFrame:
@@ -55,8 +58,6 @@ def pareto(
         [[1, 'sgd'], [64, 'sgd']]
 
     """
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
-        raise SettingError(f"tolerance={shown(tolerance)} is not a share from 0 up to 1: use one such as 0.01")
     most = (most,) if isinstance(most, str) else tuple(most)
     names = [*quantities, *most]
     for name in names:

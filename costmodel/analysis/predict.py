@@ -14,6 +14,7 @@ from costmodel.cost.quantities import ALL, FLOP_PARTS, TIMED
 from costmodel.cost.rows import Row
 from costmodel.display.answer import Data
 from costmodel.display.units import whole
+from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.base import Layer
 from costmodel.training.keywords import GivenSettings
@@ -32,6 +33,7 @@ LEAST_BYTES = 1024
 """Fewer bytes than this are a budget of `Costs.fits` only as text: whoever writes 24 means 24 GiB."""
 
 
+@typed
 class Prediction(Costs, Data):
     """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for.
 
@@ -59,7 +61,7 @@ class Prediction(Costs, Data):
         Raises UnknownNameError, SettingError.
         """
         if not isinstance(quantity, str) or quantity not in ALL:
-            raise unknown("quantity", quantity if isinstance(quantity, str) else shown(quantity), ALL)
+            raise unknown("quantity", quantity, ALL)
         return self.time.value(quantity) if quantity in TIMED else self.number(quantity)
 
     def formula(self, quantity: str) -> sympy.Expr:
@@ -189,6 +191,7 @@ class Prediction(Costs, Data):
 
         return text(self)
 
+    @typed
     def report(self, *, depth: int | None = None, shapes: bool = False) -> str:
         """The report as text, with layers summed up by part down to `depth` levels, and shapes of outputs if asked.
 
@@ -198,6 +201,7 @@ class Prediction(Costs, Data):
 
         return text(self, depth, shapes)
 
+    @typed
     def plot(self, path: str | os.PathLike[str] | None = None, *, depth: int = 2, dark: bool = False) -> Figure:
         """Parameters, FLOPs and kept activations by part, the largest dozen and "other" (extra `plot`).
 
@@ -238,6 +242,7 @@ class Prediction(Costs, Data):
         title = heading(self.model, self.settings)
         return save(bars(names, panels, title, DARK if dark else LIGHT, ratios=False), path)
 
+    @typed
     def by_part(self, depth: int = 1) -> list[Row]:
         """A row for each part of the model, `depth` levels down: rows of layers within it added up, in order.
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import chain, product
 from math import isqrt, prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack
 
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import Curve, last_true, with_settings
@@ -19,6 +19,7 @@ from costmodel.architectures.trace import check_applies
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, wrapped
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_few
+from costmodel.documents.arguments import Bounds, fits, typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
@@ -227,6 +228,7 @@ class Recommendations(Answer):
             raise SettingError(self._head())
         return self.entries[0]
 
+    @typed
     def margin(self, entry: Recommendation) -> int:
         """Bytes that one leaves; negative if there are too few."""
         return self.budget.bytes - self.reserve - entry.peak
@@ -367,7 +369,7 @@ def recommend(
 
     """
     budget, spared = _budget(memory, settings.get("on")), read_reserve(reserve)
-    if isinstance(flops_per_byte, bool) or not isinstance(flops_per_byte, int | float) or not 0 <= flops_per_byte < 1e9:
+    if not fits(flops_per_byte, Annotated[float, Bounds("FLOPs", 0, below=1e9)]):
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
     options = {name: _listed(name, value) for name, value in settings.items()}
     fixed = {name: value for name, value in options.items() if not isinstance(value, list)}
@@ -431,8 +433,7 @@ def _batches(first: Settings, samples: int | None, options: Mapping[str, Any]) -
     """
     if samples is not None and not first.training:
         raise SettingError(f"samples={shown(samples)} is of an optimizer step: leave it out of inference")
-    whole = isinstance(samples, int) and not isinstance(samples, bool)
-    if samples is not None and not (whole and 1 <= samples <= MOST_SAMPLES):
+    if samples is not None and not fits(samples, int, 1, MOST_SAMPLES):
         raise SettingError(f"samples={shown(samples)} is not a whole number of samples: use an int such as samples=512")
     batch = options.get("batch")
     if batch == []:

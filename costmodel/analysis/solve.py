@@ -34,6 +34,7 @@ from costmodel.display.units import (
     shower,
     whole,
 )
+from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -97,6 +98,7 @@ class Solution(Answer):
         left = self.target.bytes - self.reserve - self.value
         return -left if self.quantity in BETTER else left
 
+    @typed
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """Memory at the peak by category along the varied size, with the target (extra `plot`).
 

@@ -27,6 +27,7 @@ from costmodel.architectures.composites import (
     Sequence,
     apply,
 )
+from costmodel.documents.arguments import show
 from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
@@ -34,7 +35,7 @@ from costmodel.layers import load_all
 from costmodel.layers.base import Layer
 from costmodel.layers.conv import Conv, ConvTranspose
 from costmodel.layers.linear import Linear
-from costmodel.training.fields import check_names, checked, show, whole_size
+from costmodel.training.fields import check_names, checked, whole_size
 
 MOST_VALUES = 20_000
 """A description with more items and template values is refused: no network needs them, and a runaway file does."""

@@ -29,6 +29,7 @@ from costmodel.cost.timeline import (
     reserved_bytes,
     timeline_of,
 )
+from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.tape import Tape
 from costmodel.importers.files import settings_of
@@ -198,6 +199,7 @@ class Costs:
         """What decoding keeps of one more token of one sample, as long as no window is full [bytes]; 0 in training."""
         return self._number("kv_bytes_per_token")
 
+    @typed
     def symbolic(self, *, generic: bool = False) -> Costs:
         """The same question with a letter for each size: its numbers come with formulas.
 
@@ -221,7 +223,7 @@ class Costs:
 
         Raises UnknownNameError.
         """
-        if quantity not in QUANTITIES:
+        if not isinstance(quantity, str) or quantity not in QUANTITIES:
             raise unknown("quantity", quantity, QUANTITIES)
         if self._forms is not None:
             return self._number(quantity)

@@ -11,6 +11,7 @@ from costmodel.cost.question import question
 from costmodel.cost.rows import Row, miscount
 from costmodel.display.table import Marked, Table, TextRow, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
+from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import show_shape
 from costmodel.layers.attention import FusedAttention
@@ -264,7 +265,7 @@ def by_scope(rows: list[Row]) -> list[Row]:
 
 def parts_of(rows: list[Row], depth: int) -> list[Row]:
     """Sums of `rows` over scopes `depth` levels down. Raises SettingError unless that is a whole number from 1."""
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+    if not fits(depth, int):
         raise SettingError(f"depth={shown(depth)} is not a whole number of levels: use 1 for the parts of the model")
     scopes: dict[str, list[Row]] = {}
     for row in rows:

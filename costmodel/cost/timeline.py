@@ -30,6 +30,7 @@ from costmodel.cost.liveness import (
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
+from costmodel.documents.arguments import typed
 from costmodel.graph.tape import Tape
 from costmodel.symbolic.sizes import SymInt, largest, undominated
 from costmodel.training.dtypes import size_bytes
@@ -269,6 +270,7 @@ class Timeline(Answer):
         ]
         return max(allocations, key=lambda allocation: allocation.bytes, default=None)
 
+    @typed
     def plot(
         self,
         path: str | PathLike[str] | None = None,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.display.table import Marked, Table, narrowed, styled, wrapped
+from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Data(ABC):
         """`to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
+    @typed
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """A page of its own, also written to `path`; its colours follow the reader's system.
 

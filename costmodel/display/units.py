@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from costmodel.documents.arguments import LARGEST_FLOAT, native
 from costmodel.errors import SettingError, shown
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ class Unit(NamedTuple):
         if form is None:
             return None
         prefix, binary = (*form.groups(default=""), "", "")[:2]
+        if prefix == "m" and name[1:2].isupper() and self.powers is _LARGE:  # mHz is a thousandth; mhz is what it was
+            return None
         powers = self.powers
         return Fraction(1024 if binary else 1000) ** (powers[prefix.lower()] if prefix else 0)
 
@@ -277,14 +279,10 @@ def read_reserve(reserve: Any) -> int:
 
 def whole(number: Any) -> int | None:
     """The int that is the same number, as 1e9 is 1000000000; None for what is no whole number."""
+    number = native(number)
     if isinstance(number, float):
         return int(number) if number.is_integer() else None
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
-        return None
-    try:
-        return index(number)
-    except TypeError:  # an array of several numbers
-        return None
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def read_amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
@@ -292,16 +290,14 @@ def read_amount(value: Any, what: str, unit: str, *, zero: bool = False) -> floa
 
     unit: "FLOP/s", "B/s", "Hz", "W", "s" or "g/kWh". zero: whether 0 is an amount too. Raises SettingError.
     """
-    number = value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = native(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
         number = read_text(value, what, unit)[0]
-    try:
-        number = float(number)
-    except OverflowError:
-        number = inf
-    if number > 0 or (zero and number == 0):
-        return number
     of = _UNITS[unit]
+    if number != inf and abs(number) > LARGEST_FLOAT:
+        raise SettingError(f"{what}={shown(value)} is larger than {of.measure} can be: use one such as '{of.example}'")
+    if number > 0 or (zero and number == 0):
+        return float(number)
     raise SettingError(f"{what}={shown(value)} is not {of.measure} above 0: use one such as '{of.example}'")
 
 
@@ -315,5 +311,6 @@ def read_count(value: Any) -> Fraction | None:
             return sign * read_text(text, "", "")[0]
         except SettingError:
             return None
+    value = native(value)
     number = value if isinstance(value, float) else whole(value)
     return Fraction(number) if number is not None and -inf < number < inf else None

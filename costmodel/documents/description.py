@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_arg
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 
+from costmodel.documents.arguments import natives, typed
 from costmodel.errors import CostModelError, SpecError, shown, unknown
 
 Stored = TypeVar("Stored")
@@ -57,7 +58,7 @@ class Description(BaseModel):
         for name in fields.keys() & self.RENAMED.keys():
             raise SpecError(f"{type(self).__name__}: {name} is now {self.RENAMED[name]}", (name,))
         try:
-            super().__init__(**fields)
+            super().__init__(**natives(fields))
         except ValidationError as error:
             raise SpecError(explain_validation(type(self), error), _first(error)["loc"]) from None
 
@@ -68,6 +69,7 @@ class Description(BaseModel):
         raise SpecError(f"{type(self).__name__}.{name} cannot be deleted: it is fixed once it is made")
 
     @classmethod
+    @typed
     def of(cls, fields: Mapping[str, Any]) -> Self:
         """One from fields by name, those of parts by dotted names; a part whose fields say nothing is left out.
 
@@ -98,31 +100,40 @@ class Description(BaseModel):
         return tuple(each for name in cls.model_fields for each in (name, *inner.get(name, ())))
 
     @classmethod
+    @typed
     def field_named(cls, name: str) -> FieldInfo:
-        """What is declared of a field. Raises KeyError."""
+        """What is declared of a field. Raises UnknownNameError."""
+        if name not in cls.field_names():
+            raise unknown(f"field of {cls.__name__}", name, cls.field_names())
         first, _, rest = name.partition(".")
         return cls.parts()[first].field_named(rest) if rest else cls.model_fields[first]
 
     @classmethod
+    @typed
     def has_word(cls, name: str, word: str) -> bool:
-        """Whether a field can be a word, among others. Raises KeyError."""
+        """Whether a field can be a word, among others. Raises UnknownNameError."""
         kinds = [cls.field_named(name).annotation]
         for kind in kinds:
             kinds.extend(get_args(kind))
         return word in kinds
 
     @classmethod
+    @typed
     def spelt(cls, name: str) -> str:
         """The field that a name stands for: a part's first for the part's."""
         part = cls.parts().get(name)
         return f"{name}.{part.FIRST}" if part is not None and part.FIRST else name
 
     def value(self, name: str) -> Any:
-        """The value of a field; None of a part that is absent."""
-        first, _, rest = name.partition(".")
-        value = getattr(self, first)
+        """The value of a field; None of a part that is absent. Raises UnknownNameError."""
+        try:
+            first, _, rest = name.partition(".")
+            value = getattr(self, first)
+        except (AttributeError, TypeError):
+            raise unknown(f"field of {type(self).__name__}", name, self.field_names()) from None
         return value.value(rest) if rest and value is not None else value
 
+    @typed
     def with_fields(self, fields: Mapping[str, Any]) -> Self:
         """The same with other values of some fields, checked; a bare value of a part is one of its first field.
 

@@ -20,6 +20,7 @@ from costmodel.display.answer import Data
 from costmodel.display.figures import COLOURS
 from costmodel.display.table import printable
 from costmodel.display.units import show_exact
+from costmodel.documents.arguments import typed
 from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.explorer.bundle import Bundle, Part, part_of
@@ -89,6 +90,7 @@ class Explorer(Data):
         """The size of the file."""
         return len(self.html.encode())
 
+    @typed
     def save(self, path: str | PathLike[str]) -> None:
         """Write it, whole or not at all. Raises CostModelError."""
         write(self.html, path)
@@ -105,6 +107,7 @@ class Explorer(Data):
 
 
 @takes_settings(several=True, and_fields=True)
+@typed
 def explore(
     *models: Architecture | str,
     out: str | PathLike[str] | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes, show_tick
+from costmodel.documents.arguments import typed
 from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SpecError, UnknownNameError, shown
 from costmodel.hardware.machine import Machine
@@ -101,6 +102,7 @@ def _row(machine: Machine) -> tuple[str, ...]:
 _HALF = ("bf16", "fp16", "bf16_vector", "fp16_vector")
 
 
+@typed
 def machines(search: str | None = None) -> Machines:
     """Every ready machine, by name; or those with each word of `search` in a name, or as vendor, architecture, chip
     or category.
@@ -119,11 +121,11 @@ def machines(search: str | None = None) -> Machines:
     """
     if search is None:
         return Machines(_all().values())
-    words = str(search).lower().split()
+    words = search.lower().split()
     matches = Machines(m for m in _all().values() if words and all(_has(m, word) for word in words))
     if not matches:
         words_for = {w: w for m in _all().values() for w in (m.vendor.lower(), m.architecture, m.category)}
-        raise _unknown(str(search), _key(str(search)), words_for | _known())
+        raise _unknown(search, _key(search), words_for | _known())
     return matches
 
 

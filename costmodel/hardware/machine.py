@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import read_amount, read_budget, show_amount, show_bytes
+from costmodel.documents.arguments import typed
 from costmodel.documents.description import ABSENT, ALL, Description, Listed, Reads
 from costmodel.documents.files import read_fields
 from costmodel.errors import SettingError, shown, unknown
@@ -214,7 +215,9 @@ class Machine(Answer, Description):
     bandwidth: Bandwidth = Field(description="of the device's memory [B/s]")
     memory: Bytes = Field(description="of the device [bytes]")
     levels: Items[Level] = Field(default=ALL, description="caches that all processors share, the nearest first")
-    processors: int | None = Field(default=None, ge=1, description="streaming multiprocessors, compute units or cores")
+    processors: int | None = Field(
+        default=None, ge=1, le=10_000_000, description="streaming multiprocessors, compute units or cores"
+    )
     base_clock: MaybeFrequency = Field(default=ABSENT, description="guaranteed under load [Hz]")
     boost_clock: MaybeFrequency = Field(default=ABSENT, description="at most; peaks are at this [Hz]")
     tdp: MaybePower = Field(default=ABSENT, description="board power at most [W]")
@@ -234,6 +237,7 @@ class Machine(Answer, Description):
             raise ValueError(f"base_clock {base} is above boost_clock {boost}: exchange them")
         return self
 
+    @typed
     def product_peak(self, dtype: str, allow_tf32: bool = False) -> float:
         """Of matrix products of operands of a type, accumulated as frameworks do [FLOP/s].
 
@@ -245,6 +249,7 @@ class Machine(Answer, Description):
                 return peak
         raise SettingError(self._without(dtype))
 
+    @typed
     def vector_peak(self, dtype: str = "fp32") -> float:
         """Of arithmetic that is no product, on vector units [FLOP/s]; narrow types run in fp32 where they have none.
 
@@ -260,6 +265,7 @@ class Machine(Answer, Description):
             raise SettingError(self._without(dtype))
         return max(wide) / VECTOR_SHARE
 
+    @typed
     def runs_in(self, dtype: str) -> str | None:
         """The type that products of a type run in: itself, the nearest that holds its values, or one that rounds them.
 
@@ -268,6 +274,7 @@ class Machine(Answer, Description):
         candidates = (self._known(dtype), *_WIDER[dtype], *_NARROWER.get(dtype, ()))
         return next((t for t in candidates if any(name in self.peak.rates for name in PRODUCT_PEAKS[t])), None)
 
+    @typed
     def ridge(self, dtype: str, allow_tf32: bool = False) -> float:
         """Intensity above which products are bound by arithmetic [FLOP/B]."""
         return self.product_peak(dtype, allow_tf32) / self.bandwidth
@@ -277,6 +284,7 @@ class Machine(Answer, Description):
         """To other devices; None: not given."""
         return max(self.links, key=lambda link: link.bandwidth, default=None)
 
+    @typed
     def source_of(self, figure: str) -> Source | None:
         """Where a figure is from, such as "bandwidth" or "peak.bf16": the source that names it most exactly."""
         whole, _, _ = figure.partition(".")
@@ -286,6 +294,7 @@ class Machine(Answer, Description):
                     return source
         return None
 
+    @typed
     def confirmed(self, *figures: str) -> bool:
         """Whether the sheet was at hand that each of these figures is from, such as "bandwidth" or "peak.bf16"."""
         sources = [self.source_of(figure) for figure in figures]
@@ -376,6 +385,7 @@ class Machine(Answer, Description):
             yield row("price for an hour", f"{self.price:,g}", "price")
 
     @classmethod
+    @typed
     def load(cls, path: str | os.PathLike[str]) -> Machine:
         """The machine that a YAML or JSON file describes. Raises SpecError, with the line."""
         return read_fields(path, "machine", lambda data: cls(**data), "name: lab")

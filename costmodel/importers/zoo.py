@@ -18,6 +18,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_count
+from costmodel.documents.arguments import typed
 from costmodel.documents.files import SPECS, is_path, shown_path, text_of, write
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import build, read
@@ -105,6 +106,7 @@ def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
     return _ready(model)
 
 
+@typed
 def models(
     family: str | None = None, *, min_params: float | str | None = None, max_params: float | str | None = None
 ) -> Models:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
@@ -11,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from costmodel.cost.costs import Costs
 from costmodel.display.units import read_amount, read_text
+from costmodel.documents.arguments import Positive, fits, typed
 from costmodel.documents.description import ALL, Description, Listed
 from costmodel.documents.files import read_fields, write
 from costmodel.errors import CostModelError, SettingError, shown, unknown
@@ -27,7 +27,7 @@ def _constants(value: Any) -> dict[str, float]:
     for name, number in value.items():
         if name not in TABLE:
             raise SettingError(f"constants.{name}: {unknown('constant', name, TABLE)}")
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < math.inf:
+        if not fits(number, Positive):
             raise SettingError(f"constants.{name}: {shown(number)} is no positive number, as constants of kernels are")
     return {name: float(number) for name, number in value.items()}
 
@@ -71,6 +71,7 @@ class MeasuredStep(NamedTuple):
     how: dict[str, Any]
 
 
+@typed
 def measured_step(row: str) -> MeasuredStep:
     """A step from text such as "gpt2-small batch=32 seq=512 stack=compiled: 0.213 s", or "...: 1,210 samples/s".
 
@@ -85,10 +86,13 @@ def measured_step(row: str) -> MeasuredStep:
         name, equals, value = word.partition("=")
         if not equals:
             raise SettingError(f"measured {shown(row)}: {shown(word)} is no setting: use one such as batch=32")
-        if name in settings:
+        if name in settings or name in ("model", "input"):
             raise SettingError(f"measured {shown(row)}: {name} is given twice: leave one out")
         settings[name] = tuple(value.split(",")) if "," in value else from_text(value)
-    stack = Stack.named(str(settings.pop("stack", "eager")))
+    try:
+        stack = Stack.of(settings.pop("stack", "eager"))
+    except CostModelError as error:
+        raise SettingError(f"measured {shown(row)}: {error}") from None
     how = {name: _truth(name, settings.pop(name), row) for name in ("allow_tf32", "channels_last") if name in settings}
     try:
         prediction = Costs.of(words[0], **settings)

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import islice
 from math import exp, log
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ import numpy as np
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_change, show_seconds
+from costmodel.documents.arguments import typed
 from costmodel.errors import SettingError
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
@@ -34,6 +36,8 @@ FITTED = (
     "compiled_seconds",
 )
 """Constants that measured steps can tell apart; those that do nothing to any of them are left alone."""
+MOST_ROWS = 10_000
+"""Measured steps that are read."""
 FEW = 3
 """From fewer rows than this a single number is taken: how much longer all kernels take."""
 
@@ -49,6 +53,7 @@ class MachineFit(Answer):
     def rows(self) -> list[dict[str, Any]]:
         """A row for each measurement: what was measured as text, and seconds as measured, before and after."""
 
+    @typed
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibration to a file that `Prediction.on` takes. Raises CostModelError."""
         self.calibration.save(path)
@@ -128,7 +133,8 @@ class StepFit(MachineFit):
         return Sheet([], tables, warnings=self.warnings, notes=self.notes)
 
 
-def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], *, software: str = "") -> StepFit:
+@typed
+def fit_machine(machine: str | Machine, measured: str | Iterable[str | MeasuredStep], *, software: str = "") -> StepFit:
     """The constants of a machine that measured steps ask for; see `fitting`.
 
     Fewer than three steps give one number: how much longer kernels take than typical (`conditions`), or if the device
@@ -151,8 +157,10 @@ def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], 
 
     """
     device = load_machine(machine)
-    texts = [measured] if isinstance(measured, str) else list(measured)
-    steps = [measured_step(row) if isinstance(row, str) else row for row in texts]
+    rows = [measured] if isinstance(measured, str) else list(islice(measured, MOST_ROWS + 1))
+    if len(rows) > MOST_ROWS:
+        raise SettingError(f"more than {MOST_ROWS:,} steps were measured: give fewer, such as each kind once")
+    steps = [row if isinstance(row, MeasuredStep) else measured_step(row) for row in rows]
     if not steps:
         raise SettingError("nothing was measured: give one step or more")
     times = [_time_of(step, device) for step in steps]

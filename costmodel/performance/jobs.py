@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_amount, read_text, show_amount, show_few
+from costmodel.documents.arguments import MOST_WHOLE, Positive, fits, typed
 from costmodel.errors import SettingError, shown
 from costmodel.performance.accounting import StepTime, charge, joules
 
@@ -58,6 +59,7 @@ class Job(Answer):
         """Whether samples are loaded more slowly than the devices could take them."""
         return self.loader is not None and self.loader < self.samples_per_second
 
+    @typed
     def energy(self, *, power: PowerRating | float | str = "tdp", pue: float) -> Energy:
         """Energy of the job; see `Time.energy`."""
         watts, convention = watts_of(self.step, power)
@@ -66,10 +68,12 @@ class Job(Answer):
             raise SettingError("power='typical' is of a device that does not wait for data: use 'tdp' or watts")
         return Energy(self, watts, convention, float(pue))
 
+    @typed
     def carbon(self, *, intensity: float | str, power: PowerRating | float | str = "tdp", pue: float) -> Carbon:
         """Carbon of the job [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
         return self.energy(power=power, pue=pue).carbon(intensity)
 
+    @typed
     def money(self, *, price: float | None = None) -> Money:
         """Money of the job; price: of a device for an hour, the machine's own if it has one."""
         price = self.machine.price if price is None else price
@@ -140,6 +144,7 @@ class Energy(Bill):
 
     AMOUNTS = ("joules", "kwh")
 
+    @typed
     def carbon(self, intensity: float | str) -> Carbon:
         """Carbon of it [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
         return Carbon(self, _intensity(intensity))
@@ -239,7 +244,7 @@ def job_of(
         )
     ((what, length),) = lengths.items() if lengths else (("steps", 1),)
     length = _positive(what, length, "1.28e6") * _positive("epochs", epochs, "90")
-    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+    if not fits(devices, int, 1, MOST_WHOLE):
         raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
     if what == "tokens" and step.tokens is None:
         raise SettingError(f"{title} has no tokens: give samples")
@@ -274,12 +279,12 @@ def _tdp(machine: Machine) -> float:
 
 
 def _check_pue(pue: float) -> None:
-    if isinstance(pue, bool) or not isinstance(pue, int | float) or not 1 <= pue < 10:
+    if not 1 <= pue < 10:
         raise SettingError(f"pue={shown(pue)} is no ratio of at least 1: use one such as 1.1")
 
 
 def _positive(what: str, value: Any, example: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if not fits(value, Positive):
         raise SettingError(f"{what}={shown(value)} is not a number above 0: use one such as {example}")
     return float(value)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from costmodel.display.answer import Sheet
 from costmodel.display.units import show_change, show_seconds
+from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError
 from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import load_machine
@@ -136,6 +137,7 @@ class KernelFit(MachineFit):
         return Sheet([head], tables, warnings=self.stops, notes=self.notes)
 
 
+@typed
 def calibrate_machine(
     machine: str | Machine, timer: Timer | None = None, *, launch: float | None = None, software: str = ""
 ) -> KernelFit:

@@ -6,21 +6,24 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, get_args
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Unpack
 
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.costs import Costs
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.documents.arguments import Bounds, Positive, typed
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.importers.files import settings_of
 from costmodel.performance.constants import typical
 from costmodel.performance.time import Time
+from costmodel.training.declaration import built
 from costmodel.training.engines import KERNELS, Engine
-from costmodel.training.fields import whole_size
+from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.keywords import ServedSettings
 from costmodel.training.setting import plain
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
 Arrivals = Literal["together", "steady"]
 """together: requests of a batch start at once, and end at once. steady: whoever is done is followed by a new request,
 whose prefill goes between the others' steps."""
+
+
+MOST_LOADS = 1_000
+"""Numbers of requests at a time that are asked for at once."""
 
 
 @frozen()
@@ -49,16 +56,14 @@ class Drafts(Frozen):
     """
 
     model: str | Transformer
-    count: int = 4
-    acceptance: float = 0.8
+    count: Annotated[int, Bounds("a whole number from 1 to 64", 1, 64)] = 4
+    acceptance: Annotated[float, Bounds("a chance from 0 to 1", 0, 1)] = 0.8
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or not 1 <= self.count <= 64:
-            raise SettingError(f"drafts count={shown(self.count)} is not a whole number from 1 to 64")
-        if isinstance(self.acceptance, bool) or not isinstance(self.acceptance, int | float):
-            raise SettingError(f"drafts acceptance={shown(self.acceptance)} is not a chance such as 0.8")
-        if not 0 <= self.acceptance <= 1:
-            raise SettingError(f"drafts acceptance={shown(self.acceptance)} is not a chance from 0 to 1")
+        try:
+            check_fields(self, "drafts")
+        except CostModelError as error:
+            raise SettingError(str(error)) from None
 
     @property
     def tokens(self) -> float:
@@ -97,6 +102,7 @@ class EngineStep(NamedTuple):
     bound: str
 
 
+@typed
 @dataclass(frozen=True, eq=False)
 class Serving(Answer):
     """How a machine serves a model: `loads` by concurrency, up to the largest that fits or those asked for.
@@ -131,6 +137,7 @@ class Serving(Answer):
         """By concurrency."""
         return tuple(self.at(n) for n in self.concurrencies or _doublings(max(1, self.largest)))
 
+    @typed
     def at(self, concurrency: int) -> Load:
         """What so many requests at a time get, whether they fit or not."""
         whole_size("concurrency", concurrency)
@@ -207,6 +214,7 @@ class Serving(Answer):
             ),
         )
 
+    @typed
     def interval(self, concurrency: int) -> tuple[float, float]:
         """The range of a request's latency that about four of five measured runs fall into [s].
 
@@ -217,22 +225,26 @@ class Serving(Answer):
         low, high = (1 + share * (end / time.seconds - 1) for end in (time.low, time.high))
         return latency * low, latency * high
 
+    @typed
     def fitted(
-        self, concurrency: int = 1, *, latency: float | None = None, tokens_per_second: float | None = None
+        self, concurrency: int = 1, *, latency: Positive | None = None, tokens_per_second: Positive | None = None
     ) -> Engine:
         """The engine with a speed of kernels at which one measured run comes out: a latency [s], or output tokens/s.
 
-        Raises SettingError where what the engine adds alone takes longer.
+        Raises SettingError where what the engine adds alone takes longer, or kernels would take a thousand times as
+        long as predicted.
         """
         if (latency is None) == (tokens_per_second is None):
             raise SettingError("fitted takes one measured figure: latency [s] or tokens_per_second")
-        goal = latency if latency is not None else concurrency * self.output / float(tokens_per_second or 0)
-        if not 0 < goal < float("inf"):
-            raise SettingError(f"a measured latency of {shown(goal)} s is not positive")
-        low, high = 1e-3, 1e3
+        goal = concurrency * self.output / tokens_per_second if latency is None else latency  # type: ignore[operator]
+        low, high = 1e-3, 999.0
         if self._with_speed(low).at(concurrency).latency > goal:
             raise SettingError(
                 f"engine {self.engine.name!r} alone takes longer than the {goal:.4g} s measured: give another engine"
+            )
+        if self._with_speed(high).at(concurrency).latency < goal:
+            raise SettingError(
+                f"the {goal:.4g} s measured are more than {high:,.0f} times the predicted: they are of something else"
             )
         for _ in range(60):
             middle = (low * high) ** 0.5
@@ -324,6 +336,7 @@ class Serving(Answer):
     def _drafting(self) -> Transformer | None:
         return None if self.drafts is None else decoder(self.drafts.model)
 
+    @typed
     def plot(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """Tokens a second of all over time a token, with the knee; also written to `path`.
 
@@ -452,6 +465,7 @@ def decoder(model: Any) -> Transformer:
     return model
 
 
+@typed
 def serve(
     model: Transformer | str,
     *,
@@ -502,23 +516,23 @@ def serve(
             f"input {input} and output {output} are beyond the context {transformer.context} of {transformer.title}: "
             f"use at most {transformer.context} together"
         )
-    if arrivals not in get_args(Arrivals):
-        raise unknown("arrivals", arrivals, get_args(Arrivals))
-    if price is not None and (isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e9):
+    if price is not None and not 0 < price < 1e9:
         raise SettingError(f"price={shown(price)} is not money for an hour, such as 2.5")
     concurrencies = None
     if concurrency is not None:
-        several = [concurrency] if isinstance(concurrency, int) else list(concurrency)
+        several = [concurrency] if isinstance(concurrency, int) else list(islice(concurrency, MOST_LOADS + 1))
         concurrencies = tuple(sorted({whole_size("concurrency", value) for value in several}))
         if not concurrencies:
             raise SettingError("concurrency is empty: give numbers of requests such as [1, 8, 64]")
-    drafts = Drafts(**drafts) if isinstance(drafts, Mapping) else drafts
+        if len(several) > MOST_LOADS:
+            raise SettingError(f"concurrency has more than {MOST_LOADS:,} values: give fewer, such as every tenth")
+    drafting: Drafts | None = built(Drafts, drafts, "drafts") if isinstance(drafts, Mapping) else drafts
     own: dict[str, Any] = {"precision": "bf16", **settings}
     read = settings_of({**own, "mode": "inference"})
     own = {name: getattr(read, name) for name in own}
     serving = Serving(
         transformer, load_machine(on), KERNELS if engine is None else Engine.of(engine), input, output,
-        own, arrivals, drafts, None if price is None else float(price), concurrencies,
+        own, arrivals, drafting, None if price is None else float(price), concurrencies,
     )  # fmt: skip
     _ = serving.largest, serving._drafting  # what is wrong with a setting is said now
     return serving

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, hypot, log
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from costmodel.cost.costs import Costs
+from costmodel.cost.quantities import TIMED
 from costmodel.cost.question import heading
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
+from costmodel.documents.arguments import typed
 from costmodel.documents.document import parse
 from costmodel.documents.files import is_path, shown_path, text_of
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.accounting import StepTime, SymbolicTime
@@ -52,6 +54,7 @@ COLUMNS = 80
 """A time is laid out for so many, or fewer if the page has no more."""
 
 
+@typed
 @dataclass(eq=False, repr=False)
 class Time(Answer):
     """Seconds of one step of a prediction on a machine: all micro-batches, backward and update among them.
@@ -137,6 +140,7 @@ class Time(Answer):
         off = [np.log(seconds / time.seconds_with(constants)) for time, seconds in self.anchors]
         return self.seconds_with(constants) * np.exp(sum(off) / len(off))
 
+    @typed
     def seconds_with(self, constants: Constants) -> Numbers:
         """Of one step, with other constants; an array where they are arrays."""
         return self._step(constants, self.tier).seconds
@@ -245,17 +249,21 @@ class Time(Answer):
         units = {dtype: self.machine.runs_in(dtype) for dtype in sorted(used)}
         return {dtype: other for dtype, other in units.items() if other is not None and other != dtype}
 
+    @typed
     def value(self, quantity: str) -> float:
         """A quantity of `cost.quantities.TIMED` by name. Raises SettingError for one that the step does not have."""
         if quantity == "energy":
             return self.energy(pue=1).joules
         if quantity == "money":
             return self.money().amount
+        if quantity not in TIMED:
+            raise unknown("quantity of a step", quantity, TIMED)
         value = self._own.value(quantity)
         if value is None:
             raise SettingError(f"{self.prediction.model.title} has no tokens: ask for samples_per_second")
         return float(value)
 
+    @typed
     def run(
         self,
         *,
@@ -295,6 +303,7 @@ class Time(Answer):
             unit="images" if images else "samples" if self.tokens is None else "sequences",
         )
 
+    @typed
     def energy(self, *, power: PowerRating | float | str = "tdp", pue: float, **run: Any) -> Energy:
         """Energy of one step, or of a run as `run` takes it.
 
@@ -303,16 +312,19 @@ class Time(Answer):
         """
         return self.run(**run).energy(power=power, pue=pue)
 
+    @typed
     def carbon(
         self, *, intensity: float | str, power: PowerRating | float | str = "tdp", pue: float, **run: Any
     ) -> Carbon:
         """Carbon of one step, or of a run; intensity: grams a kWh, or text such as "400 g/kWh". Raises SettingError."""
         return self.run(**run).carbon(intensity=intensity, power=power, pue=pue)
 
+    @typed
     def money(self, *, price: float | None = None, **run: Any) -> Money:
         """Money of one step, or of a run; price: of a device for an hour, if its machine has none."""
         return self.run(**run).money(price=price)
 
+    @typed
     def plot(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """A roofline with every kernel on it, as large as its share of the time, also written to `path`.
 
@@ -422,6 +434,7 @@ def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, flo
     return anchors
 
 
+@typed
 def time_on(
     prediction: Costs,
     machine: str | os.PathLike[str] | Machine | Calibration,
@@ -451,11 +464,6 @@ def time_on(
         True
 
     """
-    if tier is not None and tier not in get_args(Tier):
-        raise unknown("tier", tier, get_args(Tier))
-    for name, value in (("allow_tf32", allow_tf32), ("channels_last", channels_last)):
-        if not isinstance(value, bool | None):
-            raise SettingError(f"{name}={shown(value)} is neither True nor False")
     calibration = calibration_of(machine)
     device = load_machine(machine if calibration is None else calibration.machine)  # type: ignore[arg-type]
     if tier == "calibrated" and calibration is None:
@@ -466,5 +474,5 @@ def time_on(
     if calibration is not None and tier in (None, "calibrated"):
         tier, known = "calibrated", tuple(calibration.constants)
         anchors, constants = _anchors(calibration, device), calibration.on(device)
-    how: dict[str, Any] = {"allow_tf32": allow_tf32, "channels_last": bool(channels_last)}
+    how: dict[str, Any] = {"allow_tf32": allow_tf32, "channels_last": channels_last}
     return Time(prediction, device, Stack.of(stack), tier or "typical", constants, known, anchors, **how)

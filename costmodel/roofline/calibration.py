@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
+from costmodel.documents.arguments import fits
 from costmodel.documents.files import write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
@@ -342,7 +343,7 @@ def calibrate(
 
 def check_asked(threads: int, budget: float | None) -> None:
     """Raise SettingError for a number of threads, or a budget, that no calibration can have."""
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
+    if not fits(threads, int, 1, this_machine().cores):
         raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
     if budget is not None:
         check_budget(budget, LEAST_BUDGET)
@@ -350,8 +351,7 @@ def check_asked(threads: int, budget: float | None) -> None:
 
 def check_budget(budget: Any, least: float) -> None:
     """Raise SettingError for what is no time from `least` to `LONGEST` [s]."""
-    number = isinstance(budget, int | float) and not isinstance(budget, bool)
-    if not (number and least <= budget <= LONGEST):
+    if not fits(budget, float) or not least <= budget <= LONGEST:
         usual = max(60.0, 2 * least)
         raise SettingError(
             f"budget {shown(budget)} is not from {least:g} to {LONGEST:,.0f} seconds: use one such as {usual:g}"

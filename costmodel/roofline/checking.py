@@ -15,6 +15,7 @@ from costmodel.analysis.predict import Prediction
 from costmodel.architectures.base import Architecture
 from costmodel.cost.rows import traffic
 from costmodel.display.units import read_budget, show_seconds
+from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import Call
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_budget
@@ -247,7 +248,7 @@ def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
     """The protocol with `rounds` turns of each item, unless None. Raises SettingError."""
     if rounds is None:
         return protocol
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
+    if not fits(rounds, int, 1, MOST_ROUNDS):
         raise SettingError(f"rounds {shown(rounds)} is not a whole number from 1 to {MOST_ROUNDS:,}")
     return replace(protocol, rounds=rounds, least_rounds=rounds)
 

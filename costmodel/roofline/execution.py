@@ -13,6 +13,7 @@ from costmodel.analysis.predict import Prediction
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
+from costmodel.documents.arguments import MOST_WHOLE, fits
 from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
 from costmodel.importers.torch.model import Imported
@@ -79,7 +80,7 @@ def execute(
     """
     if dtype not in ("float32", "float64"):
         raise unknown("dtype", dtype, ("float32", "float64"))
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if not fits(seed, int, 0, MOST_WHOLE):
         raise SettingError(f"seed={shown(seed)} is not a whole number from 0: use one such as seed=0")
     prediction = runnable(model, settings)
     if isinstance(prediction.model, Imported):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import hypot
 
+from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.footprint import Code, manner_of, reuse_distances, reuses, touched_by
@@ -149,7 +150,7 @@ def predict_seconds(
 
 def check_level(level: object) -> None:
     """Raise SettingError unless it is one of `LEVELS`."""
-    if level not in LEVELS or isinstance(level, bool):
+    if not fits(level, int, min(LEVELS), max(LEVELS)):
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
 
 

@@ -11,6 +11,7 @@ from costmodel.errors import CostModelError, SettingError, UnknownNameError, a, 
 from costmodel.training.fields import check_fields, check_names, field_types
 from costmodel.training.frozen import Frozen
 
+LONGEST_NAME = 200
 MOST_PARTS = 64
 """Declarations in a list of a declaration, such as the states of an optimizer."""
 
@@ -60,6 +61,8 @@ class Declaration(Frozen):
     def check(self) -> None:
         """Raise SettingError unless each field has the type that it is declared with, and the fields agree."""
         _check_parts(self, self.kind())
+        if not self.name.isprintable() or not 0 < len(self.name) <= LONGEST_NAME:
+            raise SettingError(f"{self.kind()}.name: {shown(self.name)} is not a name: use a word such as 'mine'")
         self.check_agreement(self.kind())
 
     def check_agreement(self, where: str) -> None:

@@ -8,9 +8,10 @@ from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
+from costmodel.documents.arguments import MISFIT, fit, native
 from costmodel.errors import SettingError, UnknownNameError, shown, unknown
 from costmodel.training.declaration import Declaration
-from costmodel.training.fields import whole_size
+from costmodel.training.fields import Probability, whole_size
 from costmodel.training.frozen import Frozen
 
 Need = Literal["", "attention", "cache", "training"]
@@ -82,8 +83,8 @@ class Setting(NamedTuple):
             return partial(_declaration, self.declaration)
         if self.choices:
             return partial(_choice, self.choices)
-        of_types: dict[type, Callable[[str, Any], Any]] = {int: whole_size, float: _share, bool: _truth}
-        return next(of_types[each] for each in self.options if each in of_types)
+        of_types: dict[type, Callable[[str, Any], Any]] = {int: whole_size, bool: _truth}
+        return next(of_types[each] for each in self.options if each in of_types)  # a float says what it is with `read`
 
     @classmethod
     def of_field(cls, field: Field[Any]) -> "Setting":
@@ -92,15 +93,16 @@ class Setting(NamedTuple):
         return setting._replace(name=field.name, hint=hint, default=field.default, takes=setting.takes or hint)
 
 
-def _share(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingError(f"{name}={shown(value)} is not a number: use one such as 0.1")
-    if not 0 <= value < 1:
+def share(name: str, value: Any) -> float:
+    """A share of a whole, from 0 to less than 1. Raises SettingError."""
+    part = fit(value, Probability)
+    if part is MISFIT:
         raise SettingError(f"{name}={shown(value)} is not in [0, 1): use one such as 0.1")
-    return float(value)
+    return float(part)
 
 
 def _truth(name: str, value: Any) -> bool:
+    value = native(value)
     if not isinstance(value, bool):
         raise SettingError(f"{name}={shown(value)} is neither True nor False")
     return value

@@ -16,7 +16,7 @@ from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
-from costmodel.training.setting import ALIASES, Need, Setting, image_size, part_names, plain, several_of
+from costmodel.training.setting import ALIASES, Need, Setting, image_size, part_names, plain, several_of, share
 from costmodel.training.stacks import Stack, StackName
 
 Mode = Literal["train", "inference", "prefill", "decode"]
@@ -208,7 +208,8 @@ class Settings(Frozen):
     ] = "default"
     loss_chunks: Annotated[int, Setting("Chunks of rows that head and cross-entropy run over together.", 8)] = 1
     label_smoothing: Annotated[
-        float, Setting("Share of a label that cross-entropy spreads over all classes.", 0.1, needs="training")
+        float,
+        Setting("Share of a label that cross-entropy spreads over all classes.", 0.1, read=share, needs="training"),
     ] = 0.0
     loss_precision: Annotated[
         LossPrecision,

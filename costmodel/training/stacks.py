@@ -39,8 +39,8 @@ class Stack(Declaration):
         self.check()
 
     def check_agreement(self, where: str) -> None:
-        """Raise SettingError for a time below 0."""
-        if not isinstance(self.launch, str) and self.launch < 0:
+        """Raise SettingError for a time below 0, or as long as a second."""
+        if not isinstance(self.launch, str) and not 0 <= self.launch < 1:
             raise SettingError(f"{where}.launch: {shown(self.launch)} is no time: give seconds, such as 5e-6")
 
     def launch_seconds(self, constants: Any) -> float:

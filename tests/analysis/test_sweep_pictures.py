@@ -232,7 +232,7 @@ def test_a_tolerance_leaves_out_what_is_hardly_better() -> None:
         assert any(other > 1.05 * batch and peaks[other] <= 1.05 * peaks[batch] for other in rough["batch"])
     assert cm.pareto(grid, "memory.peak", most="batch", tolerance=0).equals(exact)
     for wrong in (-0.1, 1, True, "1%"):
-        assert "is not a share" in error_of(
+        assert "from 0 to less than 1" in error_of(
             lambda wrong=wrong: cm.pareto(grid, "memory.peak", "batch", tolerance=wrong)
         )
 

@@ -10,6 +10,13 @@ from tests.command import error_of, here, refused
 
 GPT: dict[str, Any] = {"vocab": 11, "context": 8, "layers": 2, "width": 6, "heads": 3}
 CNN: dict[str, Any] = {"input": [3, 8, 8]}
+MACHINE: dict[str, Any] = {
+    "name": "m",
+    "category": "gpu",
+    "peak": {"bf16": "400 TFLOP/s"},
+    "bandwidth": "3 TB/s",
+    "memory": 2**34,
+}
 HUGE = 10**30
 
 DEEP: list[Any] = []
@@ -22,7 +29,7 @@ class Nameless:
         raise RuntimeError("an error that shows this value must not fail")
 
 
-WRONG_NUMBERS = [0, -1, HUGE, -HUGE, 2**40 + 1, 2.0, 2.5, float("nan"), float("inf"), 2j, np.int64(3)]
+WRONG_NUMBERS = [0, -1, HUGE, -HUGE, 2**40 + 1, 2.0, 2.5, float("nan"), float("inf"), 2j, np.bool_(True), np.ones(3)]
 WRONG_SIZES = [*WRONG_NUMBERS, 10**100_000, True, False, "2", "", b"2", [2], {}, DEEP, Nameless(), np.ones((2, 2))]
 
 
@@ -46,6 +53,20 @@ def test_a_wrong_size_in_an_mlp_or_cnn_is_refused(value: Any) -> None:
     layer = {"conv": {"channels": value, "kernel": 1}}
     assert "channels" in error_of(lambda: cm.CNN(**CNN, blocks=[layer]))
     assert "times" in error_of(lambda: cm.CNN(**CNN, blocks=[{"repeat": {"times": value, "blocks": ["relu"]}}]))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint16])
+def test_a_whole_number_of_numpy_is_one_everywhere(kind: Any) -> None:
+    three = kind(3)
+    assert cm.MLP(sizes=[2, three, 3]) == cm.MLP(sizes=[2, 3, 3])
+    of_three, of_3 = ([{"conv": {"channels": size, "kernel": 1}}] for size in (three, 3))
+    assert cm.predict(cm.CNN(**CNN, blocks=of_three)).to_json() == cm.predict(cm.CNN(**CNN, blocks=of_3)).to_json()
+    p = cm.predict("gpt2-small", batch=three, seq=three)
+    assert type(p.settings.batch) is int
+    assert p.to_json() == cm.predict("gpt2-small", batch=3, seq=3).to_json()
+    assert cm.sweep("mlp-mnist", batch=[three, 4]).equals(cm.sweep("mlp-mnist", batch=[3, 4]))
+    assert cm.Engine(name="e", page_size=three) == cm.Engine(name="e", page_size=3)
+    assert cm.Machine(**MACHINE, processors=three).to_json() == cm.Machine(**MACHINE, processors=3).to_json()
 
 
 @pytest.mark.parametrize(

@@ -305,4 +305,4 @@ def test_parts_and_shapes_on_request(capsys) -> None:
     assert "block.mlp" not in outcome.out
     data = json.loads(here(capsys, "predict", "gpt2-small", "--depth", "1", "--json").out)
     assert sum(part["params"] for part in data["parts"]) == data["params"]
-    refused(here(capsys, "predict", "gpt2-small", "--depth", "0"), "depth=0", "levels")
+    refused(here(capsys, "predict", "gpt2-small", "--depth", "0"), "depth=0", "whole number")

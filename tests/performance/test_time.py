@@ -330,7 +330,7 @@ def test_data_has_everything() -> None:
         ({"machine": "h100-sxn"}, "h100-sxm"),
         ({"stack": "eagre"}, "eager"),
         ({"tier": "roof"}, "calibrated, ceiling, typical"),
-        ({"allow_tf32": "yes"}, "neither True nor False"),
+        ({"allow_tf32": "yes"}, "is not true or false"),
         ({"stack": cm.Stack("odd", "eager_seconds", fuses=True)}, ""),
     ],
 )

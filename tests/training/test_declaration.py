@@ -262,7 +262,7 @@ def test_wrong_fields_of_a_stack_are_refused_when_it_is_made_or_read(fields: dic
         ({"name": "mine", "stack": 3}, "engine.stack: 3 is not eager or compiled or cuda-graphs or a Stack"),
         ({"name": "mine", "stack": {"name": "x"}}, "engine.stack: field launch is missing"),
         ("vlm", "unknown engine 'vlm': did you mean 'vllm'"),
-        (3, "engine=3 is neither a name nor an Engine"),
+        (3, "engine=3 is not a text or an Engine"),
     ],
 )
 def test_wrong_fields_of_an_engine_are_refused_in_one_line(engine: Any, says: str) -> None:

@@ -11,6 +11,7 @@ from costmodel.analysis.closed_forms import open_sizes, varied
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
 from costmodel.cost.recipes import SIDES, SIZES
+from costmodel.documents.arguments import native
 from costmodel.documents.description import Description, unknown_field
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
@@ -119,8 +120,8 @@ def _listed(name: str, value: Iterable[Any]) -> Sequence[Any]:
     if isinstance(value, Sized):
         check_count(name, len(value))
         tolist = getattr(value, "tolist", None)
-        return list(islice(tolist() if tolist is not None else value, len(value)))
-    values = list(islice(value, MOST_LISTED + 1))
+        return [native(each) for each in islice(tolist() if tolist is not None else value, len(value))]
+    values = [native(each) for each in islice(value, MOST_LISTED + 1)]
     if len(values) > MOST_LISTED:
         raise SettingError(f"axis {name} does not end before {MOST_LISTED:,} values: give it as a list or range")
     check_count(name, len(values))

@@ -14,6 +14,7 @@ from costmodel.analysis.sweep.axes import Axis, label_of
 from costmodel.analysis.sweep.extents import spans_of
 from costmodel.analysis.sweep.grid import Grid
 from costmodel.display.units import UNITS
+from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, shown
 from costmodel.importers.files import describe
 from costmodel.symbolic.evaluation import GridWindow
@@ -30,6 +31,7 @@ class Sweep(xarray.Dataset):
 
     __slots__ = ()
 
+    @typed
     def to_parquet(self, path: str | PathLike[str]) -> None:
         """Write a table of one row for each cell: a file, or if lazy a directory of a file for each chunk.
 
@@ -50,11 +52,11 @@ class Sweep(xarray.Dataset):
             kwargs["encoding"] = {str(name): {"fill_value": _absent(self[name].dtype)} for name in self.data_vars}
         try:
             return super().to_zarr(*args, **kwargs)
-        except OSError as error:
-            raise CostModelError(
-                f"cannot write {shown(str(args[0] if args else ''))}: {error.strerror or error}"
-            ) from None
+        except (OSError, TypeError, ValueError, AttributeError) as error:
+            reason = getattr(error, "strerror", None) or shown(str(error))
+            raise CostModelError(f"cannot write {shown(args[0] if args else '')}: {reason}") from None
 
+    @typed
     def plot(  # pyright: ignore[reportIncompatibleVariableOverride]
         self,
         path: str | PathLike[str] | None = None,

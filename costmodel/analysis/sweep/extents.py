@@ -95,7 +95,7 @@ def _spans(grid: Grid, chunks: Any) -> Spans:
         spans = normalize_chunks(spans_by_axis, grid.shape, limit=None if sized else CHUNK_BYTES, dtype=dtype("int64"))
         if not isinstance(chunks, bool) and all(size >= 1 for sizes in spans for size in sizes):
             return spans
-    except (ValueError, TypeError, NotImplementedError, ZeroDivisionError):
+    except (ValueError, TypeError, NotImplementedError, ArithmeticError):
         pass
     raise SettingError(
         f"chunks={shown(chunks)} does not fit a grid of {grid.shape}: give a number of points, -1 for all, 'auto', a "

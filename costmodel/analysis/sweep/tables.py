@@ -34,7 +34,9 @@ def write_parquet(sweep: xarray.Dataset, path: str | os.PathLike[str]) -> None:
             _write_parts(sweep, target)
         else:
             _write_whole(sweep, target)
-    except (OSError, pyarrow.ArrowException) as error:
+    except CostModelError:
+        raise
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise CostModelError(f"cannot write {shown(str(path))}: {getattr(error, 'strerror', None) or error}") from None
 
 
