@@ -160,6 +160,7 @@ class Mixer:
             merged = MergeHeads()(mixed)
             if gate:
                 merged = Multiply()(merged, Sigmoid()(gate[0], name="gate_sigmoid"), name="gated")
+            merged = normed(model, merged, "inner_norm") if model.inner_norm else merged
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
 
     def _kept(self, x: Tensor, name: str) -> Tensor:

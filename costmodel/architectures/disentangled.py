@@ -11,7 +11,8 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add
 from costmodel.layers.indexing import Computed, Gather, Parameter
 from costmodel.layers.linear import Linear, Matmul
-from costmodel.layers.shape import Copy, SplitHeads, TransposeLast
+from costmodel.layers.shape import Copy, Slice, SplitHeads, TransposeLast
+from costmodel.symbolic.sizes import minimum
 
 Stored = Mapping[str, Mapping[str, Tensor]]
 """Weights and biases of the tokens' projections, by name."""
@@ -36,6 +37,9 @@ def biases(model: TransformerSpec, distances: RelativeDistances, query: Tensor, 
     assert part is not None
     table = dropped(distances.table, model.residual_dropout, "distances_dropout")
     table = table.view((1, *table.shape))
+    if part.trimmed:  # those within the sequence, each way
+        reach = minimum(query.shape[2], part.size)
+        table = Slice(2 * reach, part.size - reach, axis=1)(table, name="distances_within")
     bias = None
     if part.to_position:
         bias = _of_pairs(model, distances, query, _projected(model, table, query, "key", stored), "to_position")
@@ -53,7 +57,7 @@ def _projected(model: TransformerSpec, table: Tensor, like: Tensor, name: str, s
     part = model.disentangled
     assert part is not None
     b, h, _, d = like.shape
-    bias = not part.shared or "bias" in stored[name]
+    bias = "bias" in stored[name] if part.shared else name == "query" or model.key_bias
     wide = Linear(h * d, bias=bias)(table, name=f"distance_{name}", tied=stored[name] if part.shared else None)
     heads = SplitHeads(h)(wide, name=f"split_distance_{name}")
     return Copy((b, h, table.shape[1], d))(heads, name=f"repeat_distance_{name}")

@@ -6,7 +6,8 @@ from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import capped, dropped, normed, scaled
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Add, Unread
+from costmodel.layers.arithmetic import Add, Divide, Unread
+from costmodel.layers.attention import Mask
 from costmodel.layers.embedding import Embedding, LearnedPositions, StoredPositions
 from costmodel.layers.linear import Linear
 
@@ -14,6 +15,10 @@ from costmodel.layers.linear import Linear
 def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
     """Embeddings of tokens, (batch, T, d_e), with positions and segments, as the first block reads them."""
     x = scaled(x, model.embedding_scale, "embedding_scale")
+    if model.token_dropout:
+        x = without_masked(x)
+    if model.contact_head:
+        x = Unread(model.layers * model.heads + 1)(x, name="contact_head")
     width = x.shape[-1]
     if model.embedding_width is not None and not model.embedding_factored:
         width = model.width
@@ -23,10 +28,44 @@ def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
         x = Add()(x, Embedding(model.segments, width)(kinds, name="segments"), name="add_segments")
     if model.positions == "learned":
         x = Add()(x, positions(model, tokens, width), name="add_positions")
+    if model.boxes is not None:
+        x = placed(x, model.boxes)
     if model.embedding_norm:
         x = normed(model, x, "embedding_norm")
     x = dropped(x, model.embedding_dropout, "embedding_dropout")
     return Linear(model.width)(x, name="project_in") if model.embedding_factored else x
+
+
+def without_masked(x: Tensor) -> Tensor:
+    """Zeros for masked tokens' embeddings, and all divided by the share that is left (Rives et al. 2021; ESM)."""
+    from costmodel.layers.indexing import Computed  # few models need it
+
+    b, t, _ = x.shape
+    masked = x.tape.record(Computed((b, t, 1), "mask", 1), (), "masked_tokens", None)
+    left = x.tape.record(Computed((b, 1, 1), "activation", t), (), "share_left", None)
+    return Divide()(Mask()(x, masked), left, name="rescale_tokens")
+
+
+EDGES = ("x", "y", "x", "y")
+"""The tables that a box's left, upper, right and lower edge are looked up in; its height and width have their own."""
+
+
+def placed(x: Tensor, entries: int) -> Tensor:
+    """`x` and embeddings of the four edges, the height and the width of each token's box (Xu et al. 2020, LayoutLM)."""
+    from costmodel.layers.indexing import Computed  # few models need it
+
+    b, t, d = x.shape
+    boxes = x.tape.input((b, t, len(EDGES)), "index", "boxes")
+    edge = boxes.view((b, t), (len(EDGES) * t, len(EDGES)))
+    tables: dict[str, Tensor] = {}
+    for axis, place in zip(EDGES, ("left", "upper", "right", "lower"), strict=True):
+        tied = {"weight": tables[axis]} if axis in tables else None
+        x = Add()(x, Embedding(entries, d)(edge, name=place, tied=tied), name=f"add_{place}")
+        tables[axis] = tables.get(axis) or x.tape.weights_of(place)["weight"]
+    for extent in ("height", "width"):
+        size = Computed((b, t), "index", 1)(edge, name=f"box_{extent}")
+        x = Add()(x, Embedding(entries, d)(size, name=extent), name=f"add_{extent}")
+    return x
 
 
 def positions(model: TransformerSpec, tokens: Tensor, width: int) -> Tensor:

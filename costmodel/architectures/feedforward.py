@@ -65,9 +65,12 @@ def feed_forward(model: TransformerSpec, x: Tensor, *, hidden: int | None = None
 
 def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str, *, sparse: bool = False) -> Tensor:
     """The MLP, of so many hidden features; sparse: of its gate the largest are kept."""
-    inner, outer = (Linear(n, bias=model.mlp_bias) for n in (hidden, model.width))
+    own = model.mlp_bias if model.mlp_output_bias is None else model.mlp_output_bias
+    inner, outer = Linear(hidden, bias=model.mlp_bias), Linear(model.width, bias=own)
     with x.tape.scope(name):
-        return outer(dropped(activated(model, x, inner, sparse=sparse), model.mlp_dropout, "dropout"), name="down")
+        y = activated(model, x, inner, sparse=sparse)
+        y = normed(model, y, "inner_norm") if model.inner_norm else y
+        return outer(dropped(y, model.mlp_dropout, "dropout"), name="down")
 
 
 def activated(model: TransformerSpec, x: Tensor, inner: Layer, *, sparse: bool = False) -> Tensor:

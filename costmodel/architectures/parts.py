@@ -48,6 +48,9 @@ class Disentangled(Description):
     to_position: bool = Field(default=True, description="scores of a token's query and a distance's key")
     to_content: bool = Field(default=True, description="scores of a token's key and a distance's query")
     norm: bool = Field(default=True, description="norm of the distances' embeddings")
+    trimmed: bool = Field(
+        default=False, description="only distances within the sequence are made into keys and queries"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -181,15 +184,17 @@ PLAIN: Any = Head()
 
 
 class Pooler(Description):
-    """A linear layer over the first token, and its activation (Devlin et al. 2019, §3)."""
+    """A linear layer over the first token, and its activation (Devlin et al. 2019, §3); or over all tokens' mean."""
 
     FIRST: ClassVar[str] = "activation"
 
     activation: ActivationName = Field(description="activation of the pooler")
+    over: Literal["first", "mean"] = Field(default="first", description="the first token, or the mean of all")
     width: Size | None = Field(default=None, description="features of the pooler (default: the model's width)")
     dropout: DropRate = Field(default=0.0, description="dropout before the pooler")
     bias: bool = Field(default=True, description="bias in the pooler")
     norm: bool = Field(default=False, description="norm of what the pooler makes")
+    spare: bool = Field(default=False, description="made beside the rest in the forward pass, and nothing reads it")
 
 
 MaybePooler = Annotated[Reads[Pooler | None, Pooler | Mapping[str, Any] | str | None], part_of(Pooler)]
@@ -208,8 +213,8 @@ class Classes(Description):
     transform_bias: bool = Field(default=True, description="bias in that linear layer")
     transform_norm: bool = Field(default=False, description="norm after that activation")
     bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
-    told_by: Literal["first", "last", "each", "spans"] = Field(
+    told_by: Literal["first", "last", "mean", "each", "spans"] = Field(
         default="first",
-        description="first token; last: every token is scored, and the last one's scores count; each: a class of every "
-        "token; spans: scores of every token for each class, which a token is chosen for",
+        description="first token; last: every token is scored, and the last one's scores count; mean: those of all; "
+        "each: a class of every token; spans: scores of every token for each class, which a token is chosen for",
     )

@@ -6,7 +6,7 @@ from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import dropped, normed
 from costmodel.architectures.parts import Classes, Pooler
 from costmodel.architectures.spec import TransformerSpec
-from costmodel.graph.tensor import Tensor
+from costmodel.graph.tensor import Shape, Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
 from costmodel.symbolic.sizes import peek
@@ -19,7 +19,7 @@ def summarised(model: TransformerSpec, x: Tensor) -> Tensor | tuple[Tensor, ...]
     """
     if model.classes is not None and model.classes.told_by != "first":
         return _scored(model, model.classes, x)
-    if model.pooler is not None:
+    if model.pooler is not None and not model.pooler.spare:
         x = pooled(model, model.pooler, x)
     if model.classes is not None:
         x = sorted_by(x, model.classes.count, dropout=model.classes.dropout, bias=model.classes.bias)
@@ -38,18 +38,29 @@ def _scored(model: TransformerSpec, classes: Classes, x: Tensor) -> Tensor | tup
         return scores.view((b * t, c))
     if classes.told_by == "last":
         return Slice(1, t - 1, axis=1)(scores, name="last_token").view((b, c), (t * c, 1))
+    if classes.told_by == "mean":
+        return _mean(scores, (b, c), "mean_scores")
     parts = (Slice(1, n)(scores, name=f"places{n + 1}") for n in range(peek(c)))
     return tuple(part.view((b, t), (t * c, c)) for part in parts)
 
 
 def pooled(model: TransformerSpec, pooler: Pooler, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, 1, features): a linear layer over the first token, its activation, and a norm."""
-    first = Slice(1, axis=1)(x, name="first_token")
+    b, _, d = x.shape
+    whole = pooler.over == "mean"
+    one = _mean(x, (b, 1, d), "mean_token") if whole else Slice(1, axis=1)(x, name="first_token")
     with x.tape.scope("pooler"):
-        features = x.shape[-1] if pooler.width is None else pooler.width
-        x = Linear(features, bias=pooler.bias)(dropped(first, pooler.dropout, "dropout"))
+        features = d if pooler.width is None else pooler.width
+        x = Linear(features, bias=pooler.bias)(dropped(one, pooler.dropout, "dropout"))
         x = activation(pooler.activation)(x)
     return normed(model, x, "pooler_norm") if pooler.norm else x
+
+
+def _mean(x: Tensor, shape: Shape, name: str) -> Tensor:
+    """The mean over the tokens of (batch, T, features)."""
+    from costmodel.layers.reduction import Reduce  # few models need it
+
+    return Reduce("mean", shape)(x, name=name)
 
 
 def sorted_by(

@@ -128,6 +128,7 @@ class TransformerSpec(Architecture, defer_build=True):
         "altup.laurel_rank": "r_a",
         "altup.layer_width": "d_a",
         "altup.layer_vocab": "V_a",
+        "boxes": "n_box",
     }
     RENAMED: ClassVar[Mapping[str, str]] = RENAMED
 
@@ -183,6 +184,9 @@ class TransformerSpec(Architecture, defer_build=True):
     )
     sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
     attention_bias: bool = Field(default=True, description="bias in attention's output projection")
+    inner_norm: bool = Field(
+        default=False, description="norm of what attention mixes and of the MLP's hidden features, before their outputs"
+    )
     attention_gate: bool = Field(
         default=False, description="a sigmoid of each feature, made beside the query, scales what attention mixes"
     )
@@ -210,6 +214,7 @@ class TransformerSpec(Architecture, defer_build=True):
         description="hidden features of each block's MLP, over and over, in place of mlp_width (default: none)",
     )
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
+    mlp_output_bias: bool | None = Field(default=None, description="bias in the last of those, if another")
     mlp_dropout: DropRate = Field(default=0.0, description="dropout of the MLP's hidden features")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
     mlp_pattern: Pattern = Field(
@@ -246,6 +251,12 @@ class TransformerSpec(Architecture, defer_build=True):
         description="positions, segments, norm and dropout are of the embeddings' width too, before one projection",
     )
     segments: Size | None = Field(default=None, description="kinds of segments that tokens are in (default: none)")
+    boxes: Size | None = Field(
+        default=None, description="coordinates that a token's box on its page is embedded by (default: no boxes)"
+    )
+    token_dropout: bool = Field(
+        default=False, description="embeddings of masked tokens are zero, and those of a sequence scaled for it"
+    )
     embedding_scale: PositiveNumber | None = Field(
         default=None, description="factor of the token embeddings (default: none)"
     )
@@ -265,7 +276,13 @@ class TransformerSpec(Architecture, defer_build=True):
     )
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
 
-    pooler: MaybePooler = Field(default=ABSENT, description="a linear layer over the first token (default: none)")
+    contact_head: bool = Field(
+        default=False,
+        description="a score of the attention weights of all heads among the weights, which this pass does not read",
+    )
+    pooler: MaybePooler = Field(
+        default=ABSENT, description="a linear layer over one vector of a sequence (default: none)"
+    )
     classes: Annotated[PartOf[Classes], part_of(Classes)] = Field(
         default=ABSENT, description="classes that tokens' features tell (default: none)"
     )
@@ -301,13 +318,20 @@ class TransformerSpec(Architecture, defer_build=True):
             raise ValueError("shared_norm needs parallel: true")
         if self.parallel and self.norm_placement != "pre":
             raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
-        if self.pooler is not None and self.head is not None and self.classes is None:
-            raise ValueError("a pooler beside a head needs classes, or nothing reads it")
-        if self.pooler is not None and self.classes is not None and self.classes.told_by != "first":
+        summed = self.pooler is not None and not self.pooler.spare
+        if not summed and self.pooler is not None and self.head is None and self.classes is None:
+            raise ValueError("pooler.spare: true leaves nothing that is read: give a head or classes")
+        if summed and self.head is not None and self.classes is None:
+            raise ValueError("a pooler beside a head needs classes, or pooler.spare: true, as nothing reads it")
+        if summed and self.classes is not None and self.classes.told_by != "first":
             raise ValueError(f"a pooler is over the first token: classes.told_by {self.classes.told_by!r} takes none")
         self._check_latent()
         self._check_disentangled()
         self._check_sublayers()
+        if self.inner_norm:
+            self._check_needs("inner_norm", experts=None)
+        if self.mlp_output_bias is not None:
+            self._check_needs("mlp_output_bias", experts=None)
         self._check_altup()
         self._check_shared_keys()
         if self.relative_buckets is not None and not self.by_distance:

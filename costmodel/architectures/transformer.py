@@ -7,7 +7,7 @@ from costmodel.architectures.base import BatchShape, refuse
 from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.moe import assumptions
-from costmodel.architectures.pooler import summarised
+from costmodel.architectures.pooler import pooled, summarised
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
@@ -46,6 +46,11 @@ class Transformer(TransformerSpec, defer_build=False):
         if self.head is None and self.classes is not None and self.classes.count == 1:
             return "binary_cross_entropy"
         return None if self.head is None and self.classes is None else "cross_entropy"
+
+    @property
+    def DETACHES(self) -> bool:  # type: ignore[override]
+        """See `Architecture.DETACHES`: a pooler that nothing reads is out of reach."""
+        return self.pooler is not None and self.pooler.spare
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """Of the tokens' choice of experts, and of what state spaces are composed of."""
@@ -93,10 +98,12 @@ class Transformer(TransformerSpec, defer_build=False):
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
         if shape.last:
             x = Slice(1, shape.seq - 1, axis=1)(x, name="last_token")
+        if self.pooler is not None and self.pooler.spare:
+            pooled(self, self.pooler, x)
         y = x if self.head is None else logits(self, x, table)
         # The loss sees rows of tokens: a view, which costs nothing.
         rows = y.view((shape.batch * x.shape[1], y.shape[-1]))
-        if self.pooler is None and self.classes is None:
+        if (self.pooler is None or self.pooler.spare) and self.classes is None:
             return rows
         summary = summarised(self, x)
         if self.head is None:

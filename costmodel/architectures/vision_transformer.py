@@ -103,6 +103,8 @@ class VisionTransformer(Architecture):
             raise ValueError("distilled needs at least two tokens, and classes")
         if self.last_norm == "first" and self.distilled:
             raise ValueError("distilled models read two tokens: last_norm 'all'")
+        if self.pooler is not None and self.pooler.spare:
+            raise ValueError("pooler.spare: true: images have no head beside their pooler; leave it out")
         if self.pooler is not None and self.distilled:
             raise ValueError("distilled models have no pooler")
         if self.attention_pool and (self.distilled or self.last_norm == "first" or self.pooler is not None):

@@ -311,7 +311,12 @@ def check_runs(prediction: Prediction) -> None:
     parts: list[str] = []
     if isinstance(model, Transformer):
         parts += [] if model.mixer is None else [model.mixer_name]
-        parts += [name for name in ("disentangled", "altup", "shared_kv_layers") if getattr(model, name) is not None]
+        names = ("disentangled", "altup", "shared_kv_layers", "boxes")
+        parts += [name for name in names if getattr(model, name) is not None]
+        parts += ["token_dropout"] * model.token_dropout
+        parts += ["classes.told_by: mean"] * (model.value("classes.told_by") == "mean")
+    if isinstance(model, Transformer | VisionTransformer):
+        parts += ["pooler.over: mean"] * (model.value("pooler.over") == "mean")
     if isinstance(model, VisionTransformer) and model.attention_pool:
         parts.append("attention_pool")
     if parts:

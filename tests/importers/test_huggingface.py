@@ -67,6 +67,11 @@ def common(
 T5_11 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 """What T5 1.1 has otherwise."""
 
+NEW = common("new", 30528, 768, 3072, 12, 12, architectures=["NewModel"], position_embedding_type="rope")
+NEW |= {"layer_norm_type": "layer_norm", "pack_qkv": True, "type_vocab_size": 0, "unpad_inputs": False}
+NEW |= {"logn_attention_scale": False, "rope_scaling": {"factor": 2.0, "type": "ntk"}, "rope_theta": 500000}
+"""GTE base, English, v1.5."""
+
 PUBLISHED: list[tuple[dict[str, Any], int]] = [
     (LLAMA_31_8B, 8_030_261_248),
     (sized("gpt2"), 124_439_808),
@@ -123,6 +128,15 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
     (sized("vit", num_labels=1000), 86_567_656),
     (sized("vit", num_labels=1000, patch_size=32, image_size=384), 88_297_192),
     (sized("deit", architectures=["DeiTForImageClassificationWithTeacher"], num_labels=1000), 87_338_192),
+    (
+        sized("nomic_bert", architectures=["NomicBertModel"], activation_function="swiglu", n_embd=768, n_inner=3072)
+        | {"n_head": 12, "n_layer": 12, "n_positions": 8192, "prenorm": False, "qkv_proj_bias": False, "causal": False}
+        | {"mlp_fc1_bias": False, "mlp_fc2_bias": False, "rotary_emb_fraction": 1.0, "rotary_emb_base": 1000}
+        | {"parallel_block": False, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "use_rms_norm": False},
+        136_731_648,
+    ),
+    (NEW, 136_776_192),
+    (NEW | {"vocab_size": 250048, "type_vocab_size": 1, "rope_scaling": {"factor": 8.0, "type": "ntk"}}, 305_368_320),
 ]
 """Configurations as published, and the parameters that their model cards or weight files have."""
 
@@ -381,6 +395,36 @@ CARDS: list[tuple[dict[str, Any], str]] = [
         | {"tie_word_embeddings": True, "vision_config": {"deepstack_visual_indexes": [5, 11, 17]}},
         "4.02",
     ),
+    (
+        common("esm", 33, 1280, 5120, 33, 20, token_dropout=True, position_embedding_type="rotary", mask_token_id=32)
+        | {"architectures": ["EsmForMaskedLM"], "emb_layer_norm_before": False, "pad_token_id": 1, "vocab_list": None}
+        | {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "is_folding_model": False},
+        "0.65",
+    ),
+    (
+        common("eurobert", 128256, 768, 3072, 12, 12, attention_bias=False, clf_pooling="late", mlp_bias=False)
+        | {"head_dim": 64, "mask_token": "<|mask|>", "pad_token": "<|end_of_text|>", "rope_theta": 250000},
+        "0.310",
+    ),
+    (
+        common("minicpm3", 73448, 2560, 6400, 62, 40, num_key_value_heads=40, qk_nope_head_dim=64, scale_emb=12)
+        | {"qk_rope_head_dim": 32, "q_lora_rank": 768, "kv_lora_rank": 256, "scale_depth": 1.4, "dim_model_base": 256},
+        "4.07",
+    ),
+    (
+        common("bitnet", 128256, 2560, 6912, 30, 20, num_key_value_heads=5, hidden_act="relu2")
+        | {
+            "tie_word_embeddings": True,
+            "quantization_config": {"quant_method": "bitnet", "linear_class": "autobitlinear"},
+        },
+        "2.41",
+    ),
+    (
+        common("deberta", 50265, 768, 3072, 12, 12, relative_attention=True, pos_att_type="c2p|p2c", padding_idx=0)
+        | {"max_relative_positions": -1, "position_biased_input": False, "type_vocab_size": 0},
+        "0.139",
+    ),
+    (common("layoutlm", 30522, 768, 3072, 12, 12, max_2d_position_embeddings=1024), "0.113"),
 ]
 """Configurations as published, and the billions of parameters that their model cards say."""
 
@@ -436,6 +480,7 @@ NEEDED = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 64},
     "glm4_moe": {"head_dim": 128},
+    "esm": {"vocab_size": 33},
     "lfm2_moe": {"layer_types": ["conv"] * 32},
 }
 """What a family's published class leaves to be given."""

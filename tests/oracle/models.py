@@ -145,6 +145,11 @@ def norm_over(spec: Any, features: int, device: Device) -> nn.Module:
     return RMSNorm(features, device, spec.norm_affine)
 
 
+def inner_norm(spec: Any, features: int, device: Device) -> nn.Module:
+    """Before the last linear layer of a sublayer, if there is one."""
+    return norm_over(spec, features, device) if spec.inner_norm else nn.Identity()
+
+
 class HeadNorms(nn.Module):
     """A layer norm for each place of the last axis but one."""
 
@@ -241,7 +246,7 @@ class Attention(nn.Module):
             self.query, self.key, self.value = linears
         if spec.disentangled is not None and not spec.disentangled.shared:
             part = spec.disentangled
-            self.distance_key = nn.Linear(spec.width, widths[0]) if part.to_position else None
+            self.distance_key = nn.Linear(spec.width, widths[0], bias=spec.key_bias) if part.to_position else None
             self.distance_query = nn.Linear(spec.width, widths[0]) if part.to_content else None
         if spec.attention_gate:
             self.query = nn.Linear(spec.width, 2 * widths[0], bias=spec.qkv_bias)
@@ -255,6 +260,7 @@ class Attention(nn.Module):
                 RMSNorm(self.size, device, affine=False) if self.turns else nn.Identity() for _ in range(2)
             )
         self.value_norm = RMSNorm(self.size, device, affine=False) if spec.value_norm else nn.Identity()
+        self.inner_norm = inner_norm(spec, spec.heads * self.value_size, device)
         self.kind, self.lends, self.borrows = lending(spec, number) if not crosses else (None, False, False)
         self.lent: dict[Any, tuple[Tensor, Tensor]] = {}
         if self.borrows:
@@ -286,7 +292,7 @@ class Attention(nn.Module):
         if self.spec.attention_gate:
             mixed = mixed * torch.sigmoid(self.gate)
             self.gate = None  # autograd holds what it needs
-        return self.output(mixed)
+        return self.output(self.inner_norm(mixed))
 
     def heads_of(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         b = len(x)
@@ -340,12 +346,15 @@ class Attention(nn.Module):
         """What scores of distances add to those of tokens."""
         part, size = self.spec.disentangled, 2 * self.spec.disentangled.size
         table, of_pairs = self.distances_dropout(distances[0])[None], distances[1]
+        if part.trimmed:
+            reach = min(q.shape[2], part.size)
+            table, size = table[:, part.size - reach : part.size + reach], 2 * reach
         keyed, queried = (self.key, self.query) if part.shared else (self.distance_key, self.distance_query)
         scale = 1 / math.sqrt(self.size) if self.spec.score_scale is None else self.spec.score_scale
 
         def given(x: Tensor, of: nn.Module) -> Tensor:
             made = of(table).view(1, size, self.spec.heads, -1).transpose(1, 2).repeat(len(x), 1, 1, 1)
-            index = torch.clamp(of_pairs + part.size, 0, size - 1).expand(*x.shape[:3], -1)
+            index = torch.clamp(of_pairs + size // 2, 0, size - 1).expand(*x.shape[:3], -1)
             return torch.gather(x @ made.transpose(-2, -1), -1, index)
 
         added = scaled(given(q, keyed), scale) if part.to_position else None
@@ -518,10 +527,13 @@ class FeedForward(nn.Module):
         self.act = activated(spec.activation)
         self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp != "plain" else None
         self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
-        self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
+        self.down = nn.Linear(
+            hidden, spec.width, spec.mlp_bias if spec.mlp_output_bias is None else spec.mlp_output_bias
+        )
+        self.inner_norm = inner_norm(spec, hidden, device)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.dropout(hidden_of(self, x)))
+        return self.down(self.dropout(self.inner_norm(hidden_of(self, x))))
 
 
 def hidden_of(mlp: Any, x: Tensor) -> Tensor:
@@ -739,19 +751,30 @@ class Transformer(Body):
         outward = spec.embedding_width and not (factored and (transformed or spec.head is None))
         self.outward = nn.Linear(spec.width, outer, bias=False) if outward else None
         self.segments = nn.Embedding(spec.segments, inner) if spec.segments else None
+        self.boxes = Boxes(spec.boxes, inner) if spec.boxes else None
+        self.contact = Unread(spec.layers * spec.heads + 1) if spec.contact_head else nn.Identity()
         self.embedding_norm = norm_over(spec, inner, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
         self.head = Head(spec, outer, self.tokens, device) if spec.head else None
         self.summary = Summary(spec, spec.width if factored else outer, device) if spec.pooler or spec.classes else None
 
-    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Any:
+    def forward(self, tokens: Tensor, *others: Tensor) -> Any:
+        """others: the segments that they are in and their boxes, as far as there are."""
+        segments, boxes = others[:1], others[-1:]
         x = scaled(self.tokens(tokens), self.spec.embedding_scale)
+        if self.spec.token_dropout:
+            masked = tokens == 0
+            left = 1 - masked.sum(-1).float() / tokens.shape[1]
+            x = x.masked_fill(masked[..., None], 0.0) / left[:, None, None]
+        x = self.contact(x)
         if self.inward is not None and not self.spec.embedding_factored:
             x = self.inward(x)
         if self.segments is not None:
-            x = x + self.segments(segments)
+            x = x + self.segments(*segments)
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        if self.boxes is not None:
+            x = self.boxes(x, *boxes)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = self.dropout(x)
@@ -759,10 +782,13 @@ class Transformer(Body):
         x = self.through(x, tokens=tokens)
         if self.outward is not None and not self.spec.embedding_factored:
             x = self.outward(x)
+        spare = self.spec.pooler is not None and self.spec.pooler.spare
+        if spare and self.summary is not None:
+            self.summary.pooled(x)
         projected = x if self.outward is None or not self.spec.embedding_factored else self.outward(x)
         y = x if self.head is None else self.head(projected)
         rows = y.view(-1, y.shape[-1])
-        if self.summary is None:
+        if self.summary is None or (spare and self.spec.classes is None):
             return rows
         told = self.summary(x)
         if self.head is None:
@@ -798,6 +824,19 @@ class Unread(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+class Boxes(nn.Module):
+    """Embeddings of the edges, the height and the width of tokens' boxes."""
+
+    def __init__(self, entries: int, width: int) -> None:
+        super().__init__()
+        self.x, self.y, self.height, self.width = (nn.Embedding(entries, width) for _ in range(4))
+
+    def forward(self, x: Tensor, boxes: Tensor) -> Tensor:
+        left, upper, right, lower = boxes.unbind(-1)
+        x = x + self.x(left) + self.y(upper) + self.x(right) + self.y(lower)
+        return x + self.height(lower - upper) + self.width(right - left)
 
 
 class Prepended(nn.Module):
@@ -851,6 +890,7 @@ class Summary(nn.Module):
         self.inner_norm = norm_over(spec, features, device) if transform and spec.classes.transform_norm else None
         self.inner_act = activated(transform) if transform else None
         self.told_by = spec.classes.told_by if spec.classes else "first"
+        self.form = spec.pooler
         self.before, self.between = (
             Dropout(spec.value(f"{part}.dropout") or 0.0, device) for part in ("pooler", "classes")
         )
@@ -862,9 +902,13 @@ class Summary(nn.Module):
             scores = self.classes(self.between(x))
             if self.told_by == "spans":
                 return scores.unbind(-1)
+            if self.told_by == "mean":
+                return scores.mean(1)
             return scores[:, -1] if self.told_by == "last" else scores.flatten(0, 1)
-        x = x[:, 0]
-        if self.pooler is not None:
-            x = self.act(self.pooler(self.before(x)))
-        x = x if self.pooler_norm is None else self.pooler_norm(x)
+        x = x[:, 0] if self.form is None or self.form.spare else self.pooled(x)
         return x if self.classes is None else self.classes(self.between(x))
+
+    def pooled(self, x: Tensor) -> Tensor:
+        one = x[:, 0] if self.form.over == "first" else x.mean(1)
+        y = self.act(self.pooler(self.before(one)))
+        return y if self.pooler_norm is None else self.pooler_norm(y)

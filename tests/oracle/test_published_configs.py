@@ -138,6 +138,7 @@ AFTER_PADDING = (
     "xlm-roberta",
     "camembert",
     "mpnet",
+    "esm",
     "data2vec-text",
     "roberta-prelayernorm",
     "xlm-roberta-xl",
@@ -181,9 +182,11 @@ def test_small_configurations_cost_the_same(family: str) -> None:
 WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
 WHOLE |= {"cwm", "falcon_h1", "granitemoehybrid", "lfm2"}
 """Families that turn whole heads, and refuse a share."""
+WHOLE |= {"minicpm3", "nomic_bert", "jina_embeddings_v3"}
 WHOLE |= {"youtu", "glm4_moe_lite", "solar_open", "lfm2_moe", "gemma3n_text"}
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 2, "attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 64, "n_shared_experts": 2},
@@ -303,7 +306,7 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         optional.pop("head_dim", None)
     if family in ("clip_vision_model", "dinov2", "siglip_vision_model"):  # whose class takes squares alone
         needed |= {"image_size": st.sampled_from([8, 9]), "patch_size": st.sampled_from([2, 4])}
-    if family in ("cohere2", "helium", "olmoe"):
+    if family in ("cohere2", "helium", "olmoe", "bitnet"):
         optional.pop("head_dim", None)
     if family == "internlm3":
         needed |= dict.fromkeys(("attention_bias", "mlp_bias"), st.just(draw(st.booleans())))
@@ -333,9 +336,12 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         optional.pop("layer_types"), optional.pop("head_dim", None)
     elif "layer_types" in fields:
         needed |= {"use_sliding_window": st.just(True), "sliding_window": st.integers(1, 4)}
-    if family == "deberta-v2":
+    if family == "esm":
+        needed |= {"position_embedding_type": st.sampled_from(["rotary", "absolute"]), "pad_token_id": st.just(1)}
+        config["mask_token_id"] = 0
+    if family in ("deberta", "deberta-v2"):
         needed |= {name: st.sampled_from([-1, 3, 4]) for name in ("max_relative_positions", "position_buckets")}
-        needed["share_att_key"] = st.just(shared := draw(st.booleans()))
+        needed["share_att_key"] = st.just(shared := family == "deberta-v2" and draw(st.booleans()))
         needed["pos_att_type"] = st.sampled_from(["p2c|c2p", ["c2p", "p2c"]] if shared else ["c2p", "p2c|c2p", ["p2c"]])
         needed["type_vocab_size"] = st.integers(0, 2)
         needed["relative_attention"] = st.just(told := draw(st.booleans()))

@@ -96,7 +96,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
 def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
     names = st.sampled_from([None, *models.NAMES])
     classes = draw(st.none() | st.integers(2, 5))
-    told_by = draw(st.sampled_from(["first", "first", "last", "each", "spans"])) if classes else "first"
+    told_by = draw(st.sampled_from(["first", "first", "last", "mean", "each", "spans"])) if classes else "first"
     pooler = draw(names) if (classes or not head) and told_by == "first" else None
     return {
         "segments": draw(st.none() | st.integers(1, 3)),
@@ -111,6 +111,7 @@ def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
         "classes.transform_norm": draw(st.booleans()) if classes else None,
         "pooler.bias": draw(st.booleans()) if pooler else None,
         "pooler.norm": draw(st.booleans()) if pooler else None,
+        "pooler.over": draw(st.sampled_from(["first", "mean"])) if pooler else None,
         "head.transform_bias": draw(st.booleans()) if head else None,
         "classes.bias": draw(st.booleans()) if classes else None,
         "pooler.dropout": draw(PROBABILITY) if pooler else None,
@@ -207,12 +208,29 @@ def disentangled(draw: st.DrawFn) -> Transformer:
         "disentangled.to_position": scores[0],
         "disentangled.to_content": scores[1],
         "disentangled.norm": draw(st.booleans()),
+        "disentangled.trimmed": draw(st.booleans()),
         "causal": False,
         "fused_qkv": False,
         "attention_gate": False,
         **dict.fromkeys(("kv_heads", "query_key_norm", "qkv_clip")),
     }
     return Transformer.of(draw(transformers(summed_up=True)).model_dump() | fields)
+
+
+@st.composite
+def embedded(draw: st.DrawFn) -> Transformer:
+    """With boxes, masked tokens left out, inner norms, weights that nothing reads, and else as others."""
+    spec = draw(transformers(summed_up=True))
+    fields: dict[str, Any] = {
+        "boxes": draw(st.none() | st.integers(1, 9)),
+        "token_dropout": draw(st.booleans()),
+        "contact_head": draw(st.booleans()),
+    }
+    if spec.experts is None:
+        fields |= {"inner_norm": draw(st.booleans()), "mlp_output_bias": draw(st.none() | st.booleans())}
+    if spec.pooler is None and (spec.head or spec.classes) and draw(st.booleans()):
+        fields |= {"pooler": "tanh", "pooler.spare": True, "pooler.over": draw(st.sampled_from(["first", "mean"]))}
+    return Transformer.of(spec.model_dump() | fields)
 
 
 @st.composite
@@ -282,7 +300,8 @@ def in_pytorch(
     with torch.device("meta"):
         model = models.Transformer(spec, seq, kernel, device)
     inputs = inputs_of(spec, batch, seq)
-    summary = models.summary_of(spec, batch, seq) if spec.classes or spec.pooler else []
+    summed_up = spec.classes or (spec.pooler and not spec.pooler.spare)
+    summary = models.summary_of(spec, batch, seq) if summed_up else []
     tokens = [(batch * seq, models.features_of(spec))]
     shapes = [*(tokens if spec.head or not summary else []), *summary]
     made = [meta(rows, dtype=torch.int64) if loss == "cross_entropy" else meta(rows, n) for rows, n in shapes]
@@ -292,13 +311,15 @@ def in_pytorch(
         ends = y if isinstance(y, tuple) else (y,)
         return sum(of(end, target) for end, target in zip(ends, made, strict=True))
 
-    held = spec.gated_delta is not None  # what makes the last state is let go of with it
+    spare = spec.pooler is not None and spec.pooler.spare
+    held = spec.gated_delta is not None or spare  # what makes the last state is let go of with it, and so are poolers
     return measure(model, *inputs, loss=total, given=tuple(made), backward=backward, held=held)
 
 
 def inputs_of(spec: Transformer, batch: int, seq: int) -> list[torch.Tensor]:
-    """Tokens, and the segments that they are in if the model asks for them."""
-    return [meta(batch, seq, dtype=torch.int64) for _ in range(1 + (spec.segments is not None))]
+    """Tokens, and the segments that they are in and their boxes, if the model asks for them."""
+    given: list[Any] = [meta(batch, seq, dtype=torch.int64) for _ in range(1 + (spec.segments is not None))]
+    return given if spec.boxes is None else [*given, meta(batch, seq, 4, dtype=torch.int64)]
 
 
 def on_paper(spec: Transformer, loss: str = "cross_entropy", **settings: Any) -> Cost:
@@ -331,6 +352,12 @@ def test_latent_attention(spec: Transformer, batch: int, seq: int, device: Any, 
 @differential
 @given(disentangled(), st.integers(1, 3), SEQ, DEVICE)
 def test_disentangled_attention(spec: Transformer, batch: int, seq: int, device: Any) -> None:
+    assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
+
+
+@differential
+@given(embedded(), st.integers(1, 3), SEQ, DEVICE)
+def test_what_is_embedded_beside_tokens(spec: Transformer, batch: int, seq: int, device: Any) -> None:
     assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
 
 

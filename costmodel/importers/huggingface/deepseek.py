@@ -31,7 +31,8 @@ def latent(config: Config, made: dict[str, Any]) -> None:
             "and a value for each head",
         )
     size = config["qk_nope_head_dim"] + turned
-    own = None if config["v_head_dim"] == size else config["v_head_dim"]
+    value = config["v_head_dim"] or made["width"] // heads
+    own = None if value == size else value
     made |= {"kv_heads": None, "head_size": size, "rotary.size": turned, "latent.value_head_size": own}
 
 
@@ -72,6 +73,30 @@ DEEPSEEK_V2 = Family(
     aliases="num_experts",
     idle="output_router_logits head_dim",
     fixed={"moe_layer_freq": (1,), "norm_topk_prob": (False, None)},
+)
+
+
+def mini_scales(config: Config, made: dict[str, Any]) -> None:
+    """Sublayers by how many layers there are, and what the head reads by the width (Hu et al. 2024, MiniCPM, §3)."""
+    latent(config, made)
+    if config["scale_depth"] is not None:
+        made["residual_scale"] = config["scale_depth"] / made["layers"] ** 0.5
+    if config["dim_model_base"] is not None:
+        made["head.input_scale"] = config["dim_model_base"] / made["width"]
+
+
+MINICPM3 = Family(
+    model_type="minicpm3",
+    source="MiniCPM 3 (Hu et al. 2024): LLaMA with latent attention and constant factors",
+    like=DECODER,
+    ends=architectures("MiniCPM3ForCausalLM", "MiniCPM3Model"),
+    fields=sizes(73448, 2560, 6400, 62, 40, num_key_value_heads=40, max_position_embeddings=32768)
+    | {"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": None}
+    | {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}
+    | {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256},
+    without="head_dim",
+    rules={"heads": None, "rotary": mini_scales},
+    idle="head_dim qk_head_dim",
 )
 DEEPSEEK_V3 = Family(
     model_type="deepseek_v3",

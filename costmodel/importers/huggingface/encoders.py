@@ -236,6 +236,24 @@ MPNET = Family(
 )
 
 
+def spare_pooler(config: Config, made: dict[str, Any]) -> None:
+    """The pooler is run whatever the architecture ends in."""
+    made.setdefault("pooler", "tanh")
+    if "pooler" not in config.end:
+        made["pooler.spare"] = True
+
+
+LAYOUTLM = Family(
+    model_type="layoutlm",
+    source="LayoutLM (Xu et al. 2020): BERT that knows where on a page each token stands",
+    like=BERT,
+    ends=encoder_ends("LayoutLM", ForMaskedLM="tokens", Model="pooler", ForSequenceClassification="pooler classes"),
+    fields={"max_2d_position_embeddings": 1024},
+    without="classifier_dropout",
+    rules={"pooler": spare_pooler},
+)
+
+
 def disentangled(config: Config, made: dict[str, Any]) -> None:
     """Distances beside tokens, by the scores that are named; all are divided by the root of how many there are."""
     named = config["pos_att_type"] or []
@@ -250,21 +268,22 @@ def disentangled(config: Config, made: dict[str, Any]) -> None:
         raise wrong("embedding_size", f"{config['embedding_size']} is not hidden_size: only that is")
     made |= {"positions": "learned" if config["position_biased_input"] else "none", "embedding_width": None}
     made["segments"] = config["type_vocab_size"] or None
-    norms = [part.strip() for part in config["norm_rel_ebd"].lower().split("|")]
+    shared, buckets = (config.values.get(name) for name in ("share_att_key", "position_buckets"))
+    norms = [part.strip() for part in config.values.get("norm_rel_ebd", "none").lower().split("|")]
     if not config["relative_attention"] and "layer_norm" in norms:
         raise wrong("norm_rel_ebd", "is of distances, and relative_attention is false: there are none")
     if config["relative_attention"]:
         if not any(kinds.values()):
             raise SpecError("relative_attention is true, and pos_att_type names no scores: c2p, p2c", ("pos_att_type",))
-        if config["share_att_key"] and not all(kinds.values()):
+        if shared and not all(kinds.values()):
             raise wrong(
                 "pos_att_type",
                 f"{shown(config['pos_att_type'])} beside share_att_key: the published class then projects "
                 "distances that it does not use, which is not modelled: name both, 'c2p|p2c'",
             )
         reach = config["max_relative_positions"] if config["max_relative_positions"] > 0 else made["context"]
-        size = config["position_buckets"] if config["position_buckets"] > 0 else reach
-        made |= {**kinds, "disentangled.size": size, "disentangled.shared": config["share_att_key"]}
+        size = buckets if (buckets or 0) > 0 else reach
+        made |= {**kinds, "disentangled.size": size, "disentangled.shared": bool(shared)}
         made["disentangled.norm"] = "layer_norm" in norms
     made["tied"] = made["tied"] or not config["legacy"]
     if "pooler" in config.end:
@@ -292,6 +311,27 @@ DEBERTA_V2 = Family(
 )
 
 
+def trimmed(config: Config, made: dict[str, Any]) -> None:
+    """Distances as in later releases, but those beyond the sequence are left out."""
+    disentangled(config, made)
+    if "disentangled.size" in made:
+        made["disentangled.trimmed"] = True
+
+
+DEBERTA = Family(
+    model_type="deberta",
+    source="DeBERTa (He et al. 2021): as V2, with distances of each layer's own, and no bias of keys",
+    like=DEBERTA_V2,
+    ends={name.replace("V2", ""): end for name, end in DEBERTA_V2.ends.items()},
+    fields=sizes(50265, 768, 3072, 12, 12),
+    without="share_att_key norm_rel_ebd position_buckets",
+    sets={"key_bias": False},
+    rules={"disentangled": trimmed},
+    idle="padding_idx",
+    fixed={"talking_head": (False,)},
+)
+
+
 def modern_ends(config: Config, made: dict[str, Any]) -> None:
     """What an architecture ends in goes through a linear layer, an activation and a norm."""
     made |= {"final_norm": True, "first_norm": False}
@@ -304,11 +344,11 @@ def modern_ends(config: Config, made: dict[str, Any]) -> None:
         return
     made |= {"classes": labels(config), "classes.dropout": config["classifier_dropout"]}
     if "pooler" in config.end:
-        if config["classifier_pooling"] != "cls":
-            raise wrong(
-                "classifier_pooling", f"{shown(config['classifier_pooling'])} is not 'cls', which alone is understood"
-            )
+        over = {"cls": "first", "mean": "mean"}
+        if (pooling := config["classifier_pooling"]) not in over:
+            raise wrong("classifier_pooling", f"{shown(pooling)} is not 'cls' or 'mean'")
         made |= {"pooler": inner["activation"], "pooler.bias": inner["bias"], "pooler.norm": True}
+        made["pooler.over"] = over[pooling]
         return
     told_by = next(told_by for told_by in TASKS.values() if told_by in config.end)
     made |= {"classes.told_by": told_by, "classes.transform": inner["activation"]}

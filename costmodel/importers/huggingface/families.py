@@ -15,6 +15,7 @@ from costmodel.importers.huggingface import (
     hybrids,
     images,
     llama,
+    rotary_encoders,
     translators,
 )
 from costmodel.importers.huggingface.family import Family
@@ -22,7 +23,7 @@ from costmodel.importers.huggingface.fields import wrong
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for subject in (gpt, llama, blocks, experts, deepseek, encoders, images, translators, hybrids)
+    for subject in (gpt, llama, blocks, experts, deepseek, encoders, rotary_encoders, images, translators, hybrids)
     for family in vars(subject).values()
     if isinstance(family, Family) and family.model_type
 }

@@ -278,6 +278,16 @@ def smollm_layers(config: Config, made: dict[str, Any]) -> None:
     made["rotary.pattern"] = cycle(turned, made["layers"])
 
 
+BITNET = Family(
+    model_type="bitnet",
+    source="BitNet b1.58 2B4T (Ma et al. 2025): LLaMA with norms within attention and the MLP",
+    like=LLAMA,
+    ends={"BitNetForCausalLM": "tokens", "BitNetModel": ""},
+    fields=sizes(128256, 2560, 6912, 30, 20, num_key_value_heads=5, hidden_act="relu2", max_position_embeddings=2048),
+    without="mlp_bias",
+    sets={"inner_norm": True},
+    rules={"whole": heads_fill_width},
+)
 SMOLLM3 = Family(
     model_type="smollm3",
     source="SmolLM3 (Bakouch et al. 2025)",

@@ -12,7 +12,7 @@ from costmodel.importers.huggingface.fields import wrong
 MOST_LAYERS = 10_000
 """More layers than these are not looked at one by one."""
 
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "su", "mrope")
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "su", "mrope", "ntk")
 """Ways to scale the angles; all cost the same. `su` is an older name of longrope."""
 
 ROTARY = {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor": 1.0}
