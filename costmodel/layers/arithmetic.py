@@ -106,12 +106,16 @@ def product_gradients(operands: Iterable[Tensor], y: Tensor) -> Workspace:
     return Workspace(0, 0, most - sum(x.bytes for x in needed))
 
 
-def steps_or_sums(call: Call, steps: Sequence[int]) -> Workspace:
-    """What backward has beside the gradients: the most that one of its steps has in all [bytes], or while it sums."""
+def steps_or_sums(call: Call, steps: Sequence[int], operands: Sequence[Tensor] | None = None) -> Workspace:
+    """What backward has beside the gradients: the most that one of its steps has in all [bytes], or while it sums.
+
+    operands: those of whose gradients these are the steps (default: all inputs).
+    """
     if not steps:
         return NO_WORKSPACE
-    gradients = sum(x.bytes for x in call.inputs if x.requires_grad)
-    summing = product_gradients(call.inputs, call.y)
+    operands = call.inputs if operands is None else operands
+    gradients = sum(x.bytes for x in operands if x.requires_grad)
+    summing = product_gradients(operands, call.y)
     summing_bytes = size_bytes(summing.backward, call.y.dtype) + summing.backward_bytes
     return Workspace(0, 0, maximum(largest(steps) - gradients, summing_bytes))
 
@@ -366,16 +370,42 @@ class Divide(Elementwise):
         return Workspace(0, elements - sum(x.size for x in call.inputs if x.requires_grad))
 
 
-@layer
-class AddQuotient(Elementwise):
-    """y = c + a/b."""
+class AddTerm(Elementwise):
+    """Abstract: y = c + a term of a and b."""
 
-    source = "torch.addcdiv; dc = g, da = g/b, db = −g·a/b²"
     arity = 3
 
     def forward(self, call: Call) -> LayerFlops:
-        """A quotient and a sum per element."""
+        """The term and a sum per element."""
         return LayerFlops(0, 2 * call.y.size)
+
+
+@layer
+class AddProduct(AddTerm):
+    """y = c + a·b."""
+
+    source = "torch.addcmul; dc = g, da = g·b, db = g·a"
+    work = 0, 1, 1
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        _, a, b = call.inputs
+        if b.requires_grad:
+            yield a
+        if a.requires_grad:
+            yield b
+
+    def workspace(self, call: Call) -> Workspace:
+        """The other factor times the operator's own, beside a gradient, and that of a beside b's."""
+        _, a, b = call.inputs
+        others = [other.bytes for x, other in ((a, b), (b, a)) if x.requires_grad]
+        return steps_or_sums(call, [n * call.y.bytes + other for n, other in enumerate(others, 1)], (a, b))
+
+
+@layer
+class AddQuotient(AddTerm):
+    """y = c + a/b."""
+
+    source = "torch.addcdiv; dc = g, da = g/b, db = −g·a/b²"
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Nothing; g/b; and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
@@ -386,6 +416,15 @@ class AddQuotient(Elementwise):
         yield b
         if b.requires_grad:
             yield a
+
+    def workspace(self, call: Call) -> Workspace:
+        """1/b beside a's gradient; beside b's that of a, the operator's number times a, b², their quotient, and −g."""
+        _, a, b = call.inputs
+        n, quotient = call.y.bytes, size_bytes(product(broadcast(a.shape, b.shape, call.name)), call.y.dtype)
+        steps = [n + b.bytes] if a.requires_grad else []
+        if b.requires_grad:
+            steps.append(len(steps) * n + a.bytes + b.bytes + quotient + 2 * n)
+        return steps_or_sums(call, steps, (a, b))
 
 
 @layer
@@ -445,6 +484,44 @@ class Subtract(KeepsNothing, Elementwise):
         """−g, if a broadcast b sums it."""
         b = call.inputs[1]
         return Workspace(0, call.y.size if b.requires_grad and not b.has(call.y.shape) else 0)
+
+
+class ScaledSum(KeepsNothing, Elementwise):
+    """Abstract: y = a ± c·b with a constant factor c, in one kernel."""
+
+    work = 0, 1
+    factor: Constant
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A product for each element of b, and a sum."""
+        return LayerFlops(0, call.inputs[1].size + call.y.size)
+
+
+@layer
+class AddScaled(ScaledSum):
+    """y = a + c·b with a constant factor c."""
+
+    source = "torch.add with alpha; da = g, db = c·g, summed over broadcast axes"
+
+    factor: Constant
+
+    def workspace(self, call: Call) -> Workspace:
+        """c·g, if a broadcast b sums it."""
+        return product_gradients(call.inputs[1:], call.y)
+
+
+@layer
+class SubtractScaled(ScaledSum):
+    """y = a − c·b with a constant factor c."""
+
+    source = "torch.sub with alpha; da = g, db = −c·g, summed over broadcast axes"
+
+    factor: Constant
+
+    def workspace(self, call: Call) -> Workspace:
+        """−g beside c times that."""
+        b = call.inputs[1]
+        return steps_or_sums(call, [2 * call.y.bytes] if b.requires_grad else [], (b,))
 
 
 @layer

@@ -186,9 +186,9 @@ class ScatterReduce(KeepsInputsAndOutput, Moving):
 
         Of a sum nothing else. Of a mean how many numbers there are, g divided by that, and both read at the places. Of
         an extreme, y at the places, where x and where s is it, how many those are, g divided by that, also read at the
-        places, and a mask for x's gradient, then one for s's. Of a product x and s without zeros, the products of x
-        and of s with those that are left, g·y twice, how many zeros there are, what is read at the places, and where s
-        is 0, and where it alone is.
+        places, and a mask for x's gradient, then one for s's, which a CPU casts. Of a product x and s without zeros,
+        the products of x and of s with those that are left, g·y twice, how many zeros there are, what is read at the
+        places, and where s is 0, and where it alone is.
         """
         x, numbers, places = call.inputs
         n, k = (size_bytes(of.size, call.y.dtype) for of in (x, places))
@@ -200,6 +200,7 @@ class ScatterReduce(KeepsInputsAndOutput, Moving):
         elif self.how == "prod":
             steps = 6 * n + 7 * k + 2 * places.size
         else:
-            steps = 4 * n + 2 * k + maximum(2 * k + places.size, x.size)
+            casts = call.tape.device == "cpu"
+            steps = 4 * n + 2 * k + maximum((2 + casts) * k + places.size, casts * n + x.size)
         gradients = [of for of in (x, numbers) if of.requires_grad and not (of is x and shared)]
         return Workspace(0, 0, steps - sum(of.bytes for of in gradients))

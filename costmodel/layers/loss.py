@@ -29,8 +29,13 @@ class Loss(Layer):
 
     in_lists = False
 
-    def output(self, call: Call) -> Shape:
+    def output(self, call: Call) -> Shape | Tensor:
         return ()
+
+
+def number_in_whole(call: Call) -> Tensor:
+    """One number in memory that was taken for one of each element: ``resize_`` to fewer gives nothing back."""
+    return Tensor(call.tape, (), call.fresh("activation", *call.x.shape), requires_grad=False)
 
 
 @layer
@@ -103,13 +108,20 @@ class CrossEntropy(Loss, Weightless):
 class MeanSquaredError(KeepsInputs, Loss, OneKernel, Weightless):
     """mean((x − target)²); x and target of one shape."""
 
-    source = "mean((x − target)²) (torch.nn.MSELoss); dx = 2 (x − target)/n"
+    source = "mean((x − target)²) (torch.nn.MSELoss; ``mse_loss_out``); dx = 2 (x − target)/n"
     arity = 2
 
     def check(self, call: Call) -> None:
         super().check(call)
         if call.x.shape != call.inputs[1].shape:
             raise call.fail(f"targets must be {show_shape(call.x.shape)}")
+
+    def output(self, call: Call) -> Tensor:
+        return number_in_whole(call)
+
+    def workspace(self, call: Call) -> Workspace:
+        """The squares, beside the result's memory, which has room for them."""
+        return Workspace(call.x.size, 0)
 
     def forward(self, call: Call) -> LayerFlops:
         """Difference, square, mean."""
@@ -203,23 +215,27 @@ class FusedLinearCrossEntropy(Loss, Unbuffered):
 class LossOperations(NamedTuple):
     """Operations per element of a loss, of the gradient of what is compared, and of that of its target.
 
-    The gradients' include the product with the incoming one.
+    The gradients' include the product with the incoming one. steps: tensors of x's size that forward has beside that of
+    the elements' losses. number: where a mean or sum is: in memory of its own, in memory made for all elements beside
+    theirs, or in theirs.
     """
 
     forward: int
     backward: int
     target: int
+    steps: int
+    number: Literal["own", "whole", "elements"]
 
 
 LOSSES = {
-    "binary_cross_entropy": LossOperations(7, 5, 5),
-    "binary_cross_entropy_with_logits": LossOperations(7, 6, 2),
-    "huber_loss": LossOperations(8, 4, 4),
-    "kl_div": LossOperations(3, 2, 4),
-    "mse_loss": LossOperations(2, 3, 3),
-    "smooth_l1_loss": LossOperations(7, 5, 5),
+    "binary_cross_entropy": LossOperations(7, 5, 5, 0, "elements"),
+    "binary_cross_entropy_with_logits": LossOperations(7, 6, 2, 1, "own"),
+    "huber_loss": LossOperations(8, 4, 4, 0, "own"),
+    "kl_div": LossOperations(3, 2, 4, 2, "own"),
+    "mse_loss": LossOperations(2, 3, 3, 0, "whole"),
+    "smooth_l1_loss": LossOperations(7, 5, 5, 0, "whole"),
 }
-"""Losses between two tensors, by name.
+"""Losses between two tensors, by name (``aten/src/ATen/native/Loss.cpp``, ``cuda/Loss.cu``).
 
 Their definitions: (t − 1)·log(1 − x) − t·log x; (1 − t)·x + log(1 + e⁻ˣ); |d| ≤ δ ? d²/2 : δ·(|d| − δ/2);
 t·(log t − x); d²; |d| < β ? d²/(2β) : |d| − β/2; with d = x − t.
@@ -234,20 +250,26 @@ class InnerLoss(OneKernel, Weightless):
 
 @layer
 class Compared(InnerLoss):
-    """A loss between two tensors of one shape: of each element, or the mean or sum of those."""
+    """A loss between two tensors of one shape: of each element, or the mean or sum of those.
+
+    weighs_positives: whether the last of further inputs is what logits' positives weigh.
+    """
 
     source = "torch.nn.functional's losses; both are kept"
 
     function: str
     reduction: Literal["none", "mean", "sum"]
+    weighs_positives: bool = False
 
     @property
     def cast_as(self) -> str:
         """By function."""
         return f"{self.kind}.{self.function}"
 
-    def output(self, call: Call) -> Shape:
-        return call.x.shape if self.reduction == "none" else ()
+    def output(self, call: Call) -> Shape | Tensor:
+        if self.reduction == "none":
+            return call.x.shape
+        return () if LOSSES[self.function].number == "own" else number_in_whole(call)
 
     def forward(self, call: Call) -> LayerFlops:
         """See `LOSSES`; a sum is an addition less than there are elements, a mean has a quotient more."""
@@ -278,6 +300,27 @@ class Compared(InnerLoss):
         if self.function != "kl_div" or others[0].requires_grad:
             yield x
         yield from others
+
+    def workspace(self, call: Call) -> Workspace:
+        """See `LOSSES`: forward's steps, and the elements' losses unless those are the result or in its memory; of
+        weights of positives they less 1.
+
+        Backward of a divergence has −g for x; for the target also g of each element if that is of a mean, the terms of
+        t·log t, and three masks. Of logits it has −x for the target; weights of positives, already multiplied by the
+        target, and σ(x) for x, or log σ of both signs for the target, which on a CPU keeps a tensor for itself.
+        """
+        x, target, *_ = call.inputs
+        operations, steps, mask_bytes = LOSSES[self.function], 0, 0
+        apart = self.reduction != "none" and operations.number != "elements"
+        if self.function == "kl_div":
+            steps = 4 + (self.reduction == "mean") - x.requires_grad - 1 if target.requires_grad else 1
+            mask_bytes = 3 * x.size * target.requires_grad
+        elif self.weighs_positives:
+            steps = 2 + (target.requires_grad and call.tape.device == "cpu")
+        elif self.function == "binary_cross_entropy_with_logits":
+            steps = int(target.requires_grad)
+        weights = call.inputs[-1].size if self.weighs_positives else 0
+        return Workspace((operations.steps + apart) * x.size + weights, steps * x.size, mask_bytes)
 
 
 @layer

@@ -17,7 +17,7 @@ from costmodel.layers.base import (
     Weightless,
     layer,
 )
-from costmodel.symbolic.sizes import maximum, minimum
+from costmodel.symbolic.sizes import largest, maximum, minimum
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant
 
@@ -37,7 +37,9 @@ REDUCTIONS = {
     "amin": Reduction((1, -1), (2, 0), ("input", "output")),
     "linalg_vector_norm": Reduction((2, 0), (1, 1), ("input", "output")),
     "logsumexp": Reduction((4, 0), (3, 0), ("input", "output")),
+    "max": Reduction((1, -1), (2, 0), ("input", "output")),
     "mean": Reduction((1, 0), (0, 1), ()),
+    "min": Reduction((1, -1), (2, 0), ("input", "output")),
     "nansum": Reduction((3, -1), (2, 0), ("input",)),
     "norm": Reduction((2, 0), (1, 1), ("input", "output")),
     "prod": Reduction((1, -1), (1, 1), ("input", "output")),
@@ -45,14 +47,46 @@ REDUCTIONS = {
     "sum": Reduction((1, -1), (0, 0), ()),
     "var": Reduction((4, 0), (3, 1), ("input",)),
 }
-"""Reductions by name. A norm is √Σ x²: dx = x·(g/y); of a product dx = g·y/x, of a variance 2/(n − 1)·g·(x − μ)."""
+"""Reductions by name. A norm is √Σ x²: dx = x·(g/y); of a product dx = g·y/x, of a variance 2/(n − 1)·g·(x − μ).
+
+`amax` and `amin` are over axes, `max` and `min` over a whole tensor: PyTorch differentiates them apart.
+"""
+
+
+def counting_bytes(mask: int) -> int:
+    """What a sum of so many truth values makes of them first: whole numbers (``make_reduction``) [bytes]."""
+    return size_bytes(mask, "int64")
+
+
+def combined_steps(function: str, call: Call) -> Workspace:
+    """What backward of extremes and products makes on the way, the gradient itself apart.
+
+    Of extremes over axes a mask of where they are, how many, which are counted as whole numbers, and g divided by that;
+    a CPU casts the mask before it is multiplied (``scale_grad_by_count``). Of those of a whole tensor masks (one, or on
+    a GPU those of what is no number too) while they are counted (``evenly_distribute_backward``). Of products over axes
+    where x is 0, how often, and y/x or g·y (``prod_backward``, of numbers that are not 0).
+    """
+    x, y, cpu = call.x.size, call.y.size, call.tape.device == "cpu"
+    counts, gradient = size_bytes(y, "int64"), call.x.bytes
+    if function in ("max", "min"):
+        counted = x + gradient if cpu else 3 * x
+        steps = [counted + counting_bytes(x), gradient + (x if cpu else 3 * x)]
+    elif function == "prod" and not call.y.shape:
+        steps = [2 * gradient]
+    elif function == "prod":
+        steps = [x + counts + counting_bytes(x), x + counts + 2 * gradient]
+    else:
+        scaled = gradient * (2 if cpu else 1) + call.y.bytes
+        steps = [x + counts + counting_bytes(x), x + counts + scaled]
+    return Workspace(0, 0, largest(steps) - gradient)
 
 
 def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
     """What backward of a norm of this order makes on the way (``norm_backward``).
 
     Of the absolute sum the signs; of the Euclidean norm x/y, and a mask of where y is 0. Of the largest |x| it, a mask
-    of where it is y, how many those are, g divided by that, that at those places, and the signs. Else |x| to a power,
+    of where it is y, how many those are, and while that is counted whole numbers, or g divided by it, that at those
+    places, and the signs. Else |x| to a power,
     the signs, and their product, for which then is a power of y; above 2 x is in the signs' place. Of the number of
     those that are not 0 there is no gradient.
     """
@@ -60,7 +94,8 @@ def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
     if order == 0:
         return NO_WORKSPACE
     if abs(order) == math.inf:
-        return Workspace(0, 3 * n + rows, mask_bytes + size_bytes(rows, "int64"))
+        rest = maximum(3 * x.bytes + y.bytes, counting_bytes(n))
+        return Workspace(0, 0, rest + mask_bytes + size_bytes(rows, "int64"))
     if order == 1:
         return Workspace(0, n)
     if order == 2:
@@ -109,17 +144,17 @@ class Reduce(Shaped, OneKernel, Weightless):
     def workspace(self, call: Call) -> Workspace:
         """What backward makes on the way.
 
-        Of extremes a mask of where they are, how many, and g divided by that; x − y and eˣ⁻ʸ; x − μ, μ and the factor
-        before it, of a deviation also g divided by it. Of a sum of what is a number masks of what
-        is none and what is one. Of norms see `norm_steps`.
+        x − y and eˣ⁻ʸ; x − μ, μ and the factor before it, of a deviation also g divided by it. Of a sum of what is a
+        number masks of what is none and what is one, of which a CPU casts the second. Of norms see `norm_steps`, of
+        extremes and products `combined_steps`.
         """
         if self.function in ("norm", "linalg_vector_norm"):
             return norm_steps(self.order, call.x, call.y)
+        if self.function in ("amax", "amin", "max", "min", "prod"):
+            return combined_steps(self.function, call)
         x, y = call.x.size, call.y.size
         if self.function == "nansum":
-            return Workspace(0, 0, 2 * x)
-        if self.function in ("amax", "amin"):
-            return Workspace(0, y, x + size_bytes(y, "int64"))
+            return Workspace(0, x if call.tape.device == "cpu" else 0, 2 * x)
         return Workspace(0, {"logsumexp": 2 * x, "var": x + 2 * y, "std": x + 3 * y}.get(self.function, 0))
 
 
@@ -161,7 +196,7 @@ class Cumulate(Running):
     """Running sums along an axis, from zero."""
 
     source = "torch.cumsum; dx is the running sum from the other end"
-    costs = Function(1, 1, "nothing")
+    costs = Function(1, 1, "nothing", 2)  # g turned round, and its running sum, which is turned round in its turn
 
 
 @layer
@@ -169,7 +204,11 @@ class Cumprod(Running):
     """Running products along an axis, from one."""
 
     source = "torch.cumprod; dx is the running sum of g·y from the other end, divided by x, where no x is 0"
-    costs = Function(1, 3, "both")  # a product, an addition and a quotient back
+    costs = Function(1, 3, "both", 3)  # a product, an addition and a quotient back
+
+    def workspace(self, call: Call) -> Workspace:
+        """g·y, that turned round, its running sum and that turned round; and where x is 0 (``cumprod_backward``)."""
+        return super().workspace(call)._replace(backward_bytes=call.x.size)
 
 
 @layer

@@ -93,7 +93,7 @@ def test_every_step_grows_evenly_with_the_batch(model: Transformer, batch: int, 
 
 @pytest.mark.parametrize("batch", [1, 20])
 def test_one_large_layer_by_hand(batch: int) -> None:
-    """The optimizer's step: weight, gradient, two states, two temporaries; and input, target and loss."""
+    """The optimizer's step: weight, gradient, two states, two temporaries; input, target, and the loss's memory."""
     p = predict(MLP(sizes=(1000, 1000), bias=False), batch=batch, loss="mean_squared_error")
     megabyte = 10**6
     peak = Alive(
@@ -105,7 +105,7 @@ def test_one_large_layer_by_hand(batch: int) -> None:
         inputs=2 * 4000 * batch,
         activations=0,
         casts=0,
-        temporaries=8 * megabyte + 4,
+        temporaries=8 * megabyte + 4000 * batch,
     )
     assert p.timeline.peak_step.alive == peak
     assert p.timeline.peak_step.phase == "optimizer"

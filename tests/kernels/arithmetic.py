@@ -16,10 +16,13 @@ def _back(terms: Array, operand: Array) -> Array:
 
 
 class Elementwise(Kernel, abstract=True):
+    def layer_of(self, draw: Draw) -> Layer:
+        return self.layer()
+
     def case(self, draw: Draw) -> Case:
         shape = draw(st.tuples(sizes, sizes, sizes))
         some = [tuple(1 if draw(st.booleans()) else n for n in shape) for _ in range(2)]
-        return Case(self.layer(), [Operand(some[0][draw(st.integers(0, 2)) :]), Operand(some[1])])
+        return Case(self.layer_of(draw), [Operand(some[0][draw(st.integers(0, 2)) :]), Operand(some[1])])
 
 
 class Add(Elementwise):
@@ -137,12 +140,57 @@ class Divide(Positive):
         return np.exp(np.log(a) - np.log(b))
 
 
-class AddQuotient(Positive):
+class AddTerm(Positive, abstract=True):
     def case(self, draw: Draw) -> Case:
         case = super().case(draw)
         shape = np.broadcast_shapes(*(x.shape for x in case.inputs))
         return case._replace(inputs=[Operand(tuple(1 if draw(st.booleans()) else n for n in shape)), *case.inputs])
 
+
+class AddProduct(AddTerm):
+    def forward(self, p: Pass) -> Array:
+        c, a, b = p.inputs
+        return c + a * b
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        c, a, b = p.inputs
+        yield c, _back(g, c)
+        if p.needs(a):
+            yield a, _back(g * b, a)
+        yield b, _back(g * a, b)
+
+    def reference(self, p: Pass, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return c + np.exp(np.log(a) + np.log(b))
+
+
+class Scaled(Elementwise, abstract=True):
+    sign: int
+
+    def layer_of(self, draw: Draw) -> Layer:
+        return self.layer(factor=draw(st.floats(-3, 3)))
+
+    def forward(self, p: Pass) -> Array:
+        a, b = p.inputs
+        return a + b * p.kind.factor if self.sign > 0 else a - b * p.kind.factor
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b = p.inputs
+        yield a, _back(g, a)
+        yield b, _back(g * (self.sign * p.kind.factor), b)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a - b * (-self.sign * p.kind.factor)
+
+
+class AddScaled(Scaled):
+    sign = 1
+
+
+class SubtractScaled(Scaled):
+    sign = -1
+
+
+class AddQuotient(AddTerm):
     def forward(self, p: Pass) -> Array:
         c, a, b = p.inputs
         return c + a / b

@@ -68,20 +68,24 @@ def _norm_slope(g: Array, x: Array, y: Array, axes: Axes, terms: int) -> Array:
     return x * (g / y)
 
 
+LARGEST = Definition(lambda x, axes: x.max(axes), _extreme_slope, lambda x, axes: -np.min(-x, axes))
+SMALLEST = Definition(_least, _extreme_slope, lambda x, axes: -np.max(-x, axes))
 NORM = Definition(_norm, _norm_slope, lambda x, axes: (x**2).sum(axes) ** 0.5)
 
 DEFINITIONS = {
-    "amax": Definition(lambda x, axes: x.max(axes), _extreme_slope, lambda x, axes: -np.min(-x, axes)),
-    "amin": Definition(_least, _extreme_slope, lambda x, axes: -np.max(-x, axes)),
+    "amax": LARGEST,
+    "amin": SMALLEST,
     "linalg_vector_norm": NORM,
     "logsumexp": Definition(
         _logsumexp, lambda g, x, y, axes, terms: g * np.exp(x - y), lambda x, axes: np.log(np.exp(x).sum(axes))
     ),
+    "max": LARGEST,
     "mean": Definition(
         lambda x, axes: x.mean(axes),
         lambda g, x, y, axes, terms: g / terms,
         lambda x, axes: np.average(x, axes),
     ),
+    "min": SMALLEST,
     "nansum": Definition(
         lambda x, axes: np.where(x == x, x, 0).sum(axes),
         lambda g, x, y, axes, terms: g * (x == x),

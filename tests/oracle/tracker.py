@@ -1,7 +1,12 @@
-"""Bytes alive through a real training step: a dispatch mode that follows every storage from birth to death."""
+"""Bytes alive through a real training step, by two trackers.
+
+A dispatch mode follows every storage from birth to death, without data and so of any size. It sees what operators make,
+and not what they take for themselves: that `WITHIN` adds, as the second has it, the events of the CPU's allocator.
+"""
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -47,6 +53,35 @@ INTO_ZEROS = {
 """What backward of a gather, and of what sorts or finds the largest, does in place unless a mode looks on.
 
 That is into zeros which it has just made (``areAnyTensorSubclassLike``); anywhere else these copy.
+"""
+
+
+def _counted(x: Tensor, *_: Any, **__: Any) -> int:
+    """Whole numbers that truth values are made into before they are summed (``make_reduction``)."""
+    return 8 * x.numel() if x.dtype == torch.bool else 0
+
+
+def _cast(x: Tensor, other: Any, *_: Any) -> int:
+    """The copy of a mask that a CPU makes to multiply it."""
+    mask = x.dtype == torch.bool and isinstance(other, Tensor) and other.is_floating_point()
+    return other.element_size() * x.numel() if mask else 0
+
+
+WITHIN: dict[Any, Callable[..., int]] = {
+    torch.ops.aten.sum.default: _counted,
+    torch.ops.aten.sum.dim_IntList: _counted,
+    torch.ops.aten.mul.Tensor: _cast,
+}
+"""Bytes that operators take for themselves while they run."""
+
+IN_WHOLE = {
+    torch.ops.aten.mse_loss.default: 1,
+    torch.ops.aten.smooth_l1_loss.default: 1,
+    torch.ops.aten.binary_cross_entropy.default: 0,
+}
+"""Losses whose mean or sum is in memory made for all elements, and how many tensors as large there are beside it.
+
+The meta device makes one number.
 """
 
 ZEROS = (torch.ops.aten.zeros.default, torch.ops.aten.new_zeros.default)
@@ -109,15 +144,18 @@ class Tracker(TorchDispatchMode):
             whole = args[0].shape == torch.broadcast_shapes(*(mask.shape for mask in args))
             func = IN_PLACE[func] if whole else func
         result = func(*args, **(kwargs or {}))
+        within = WITHIN[func](*args, **(kwargs or {})) if func in WITHIN else 0
+        if func in IN_WHOLE and result.shape != args[0].shape:
+            within, result = IN_WHOLE[func] * args[0].nbytes, torch.empty_like(args[0]).resize_(())
         self._zeros = result.untyped_storage()._cdata if func in ZEROS else None
         if func is torch.ops.aten.native_batch_norm_backward.default and not args[-1][0]:
             result = (None, *result[1:])  # the meta device makes the input's gradient all the same
         for leaf in tree_iter(result):
             if isinstance(leaf, Tensor):
                 self._follow(leaf)
-        if (self._now, self._saved_now) > self.most.get(self.phase, (0, 0))[:2]:
+        if (self._now + within, self._saved_now) > self.most.get(self.phase, (0, 0))[:2]:
             gradients = [weight.grad.untyped_storage().nbytes() for weight in self._weights if weight.grad is not None]
-            self.most[self.phase] = Most(self._now, self._saved_now, sum(gradients))
+            self.most[self.phase] = Most(self._now + within, self._saved_now, sum(gradients))
         return result
 
 
@@ -167,3 +205,38 @@ def training_step(
         tracker.phase = "optimizer"
         optimizer.step()
     return tracker
+
+
+def allocated(step: Callable[[], Any], given: list[Tensor]) -> dict[str, int]:
+    """The most bytes that the CPU's allocator has handed out at once in each phase of a step on real tensors.
+
+    given: what is there before. step: yields the name of each phase as it begins. Source: the allocator's own events,
+    as PyTorch's profiler records them.
+    """
+    now = sum({x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in given}.values())
+    starts: list[tuple[int, str]] = []
+    with profile(use_kineto=True, profile_memory=True) as profiled:
+        for phase in step():
+            starts.append((time.time_ns(), phase))
+        end = time.time_ns()
+    events: list[tuple[int, int, int]] = []
+
+    def collect(tree: list[Any]) -> None:
+        for event in tree:
+            if event.tag.name == "Allocation":
+                events.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
+            collect(event.children)
+
+    assert profiled.kineto_results is not None
+    collect(profiled.kineto_results.experimental_event_tree())
+    most, alive = dict.fromkeys((phase for _, phase in starts), 0), set()
+    for when, address, size in sorted(events, key=lambda event: event[0]):
+        if size > 0:
+            alive.add(address)
+        elif address not in alive:  # it was there before
+            continue
+        now += size
+        phase = next((name for start, name in reversed(starts) if start <= when), starts[0][1])
+        if when < end:
+            most[phase] = max(most[phase], now)
+    return most

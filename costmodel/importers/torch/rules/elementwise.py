@@ -23,7 +23,9 @@ from costmodel.layers.activation import (
 )
 from costmodel.layers.arithmetic import (
     Add,
+    AddProduct,
     AddQuotient,
+    AddScaled,
     ChannelDropout,
     Choose,
     Clamp,
@@ -37,6 +39,7 @@ from costmodel.layers.arithmetic import (
     Scale,
     Shift,
     Subtract,
+    SubtractScaled,
 )
 from costmodel.layers.attention import Mask
 from costmodel.layers.base import Unary
@@ -60,6 +63,7 @@ layer_rules(
         "leaky_relu": (lambda op: _from_result(op) or LeakyRelu(op.constant("negative_slope", 0.01)), "self"),
         "elu": (lambda op: _from_result(op) or Elu(op.constant("alpha", 1.0)), "self"),
         "gelu": (lambda op: GeluTanh() if op.value("approximate") == "tanh" else Gelu(), "self"),
+        "addcmul": (lambda op: AddProduct(), "self tensor1 tensor2"),
         "addcdiv": (lambda op: AddQuotient(), "self tensor1 tensor2"),
     }
 )
@@ -113,7 +117,9 @@ def arithmetic(op: OpCall) -> Tensor:
     x = op.tensor("self")
     if not op.is_tensor("other"):
         return op.layer(by_number(op), x) if op.role == "activation" else computed(op, x)
-    other = op.tensor("other")
+    other, factor = op.tensor("other"), op.constant("alpha", 1.0)
+    if factor != 1 and op.role == "activation":
+        kind = AddScaled(factor) if op.step.op == "add" else SubtractScaled(factor)
     return _two(op, kind, *((other, x) if op.step.op == "rsub" else (x, other)))
 
 
@@ -123,13 +129,6 @@ def _inverse(op: OpCall) -> float:
     if op.has("rounding_mode"):
         return math.nan
     return 1 / other if other else math.inf
-
-
-@rule("addcmul")
-def addcmul(op: OpCall) -> Tensor:
-    """A sum with a product."""
-    y = op.layer(Multiply(), op.tensor("tensor1"), op.tensor("tensor2"), name=f"{op.step.name}.term")
-    return op.layer(Add(), op.tensor("self"), y)
 
 
 @rule("lerp")

@@ -237,13 +237,13 @@ def cumulate(op: OpCall) -> Tensor:
     return op.layer(kind, x) if op.role == "activation" else computed(op, x)
 
 
-@rule(*REDUCTIONS, "max", "min")
+@rule(*REDUCTIONS)
 def reduce(op: OpCall) -> Tensor | list[Tensor]:
     """Over some axes, or all; largest and smallest along one come with their places."""
     x = op.tensor("self")
     if op.is_tensor("other"):
         return extreme(op)
-    function = f"a{op.step.op}" if op.step.op in ("max", "min") and not op.has("dim") else op.step.op
+    function = op.step.op
     if len(op.step.makes) == 2:
         shape = op.shapes[1]
         places = op.layer(Computed(shape, "index", 1), x, name=f"{op.step.name}.places")
@@ -470,7 +470,7 @@ def compared(op: OpCall) -> Tensor:
     """A loss between two tensors of one shape."""
     if op.value("log_target", False):
         raise op.fail("of a target of logarithms has no rule")
-    kind = Compared(op.step.op, REDUCED[op.value("reduction", 1)])
+    kind = Compared(op.step.op, REDUCED[op.value("reduction", 1)], op.has("pos_weight"))
     x, target = op.tensor("self"), op.tensor("target")
     y = op.layer(kind, x, target, *weights(op, "weight", "pos_weight"))
     like = target if op.step.op == "kl_div" else x
