@@ -22,7 +22,7 @@ from costmodel.graph.tensor import (
     show_shape,
 )
 from costmodel.symbolic.sizes import LARGEST_SIZE, product
-from costmodel.training.dtypes import FLOATS, Dtype
+from costmodel.training.dtypes import FLOATS, REAL, Dtype
 from costmodel.training.precision import FP32, Precision
 from costmodel.training.settings import Device
 
@@ -270,9 +270,11 @@ class Tape:
             call.weights[weight] = tensor
 
     def _take_types(self, call: Call, name: str) -> None:
-        """Cast what autocast casts, and settle what the call computes in."""
+        """Cast what autocast casts, which no complex numbers are, and settle what the call computes in."""
         kind, precision = call.layer.kind, self.precision
         target = precision.cast_to(call.layer.cast_as, self.device)
+        if target is not None and any(x.storage.dtype in REAL for x in call.inputs):
+            target = None
         if target is None:
             self._compute = precision.result(kind, _types(call.inputs), _types(call.weights.values()))
             return
@@ -422,8 +424,8 @@ class Tape:
 
 
 def _types(tensors: Iterable[Tensor]) -> list[Dtype]:
-    """Data types of those that hold floating numbers."""
-    return [dtype for x in tensors if (dtype := x.storage.dtype) in FLOATS]
+    """Data types of those that hold floating numbers, or complex ones."""
+    return [dtype for x in tensors if (dtype := x.storage.dtype) in FLOATS or dtype in REAL]
 
 
 def _parent(block: Block) -> Block:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 from costmodel.errors import ShapeError
 from costmodel.graph.kernel import Kernel
 from costmodel.symbolic.sizes import SymInt, branch_value, exact_div, product
-from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
+from costmodel.training.dtypes import REAL, Dtype, Role, Shape, size_bytes
 
 if TYPE_CHECKING:
     from costmodel.graph.tape import Tape
@@ -111,6 +111,11 @@ class Tensor:
         """Bytes that reading it all moves."""
         return size_bytes(self.size, self.storage.dtype)
 
+    @property
+    def reals(self) -> int:
+        """Real numbers in it: two for each that is complex."""
+        return 2 * self.size if self.storage.dtype in REAL else self.size
+
     def has(self, shape: Shape) -> bool:
         """Whether it is of this shape; sizes are looked at only if there are as many."""
         return len(self.shape) == len(shape) and self.shape == shape
@@ -126,9 +131,16 @@ class Tensor:
         """The same storage seen with another shape: for the output of a layer, whose call is on the tape."""
         return Tensor(self.tape, shape, self.storage, self.requires_grad, strides, self.maker)
 
-    def view(self, shape: Shape, strides: Shape | None = None) -> Tensor:
-        """The same storage seen with another shape, on the tape as an `Alias`: free, and no layer."""
+    def view(self, shape: Shape, strides: Shape | None = None, dtype: Dtype | None = None) -> Tensor:
+        """The same storage seen with another shape, on the tape as an `Alias`: free, and no layer.
+
+        dtype: as which the same bytes are read, such as complex numbers for pairs of real ones.
+        """
         view = self.as_strided(shape, strides)
+        if dtype is not None:
+            whole = self.storage
+            view.storage = self.tape.storage(view.size, whole.role, whole.origin, whole.name, dtype)
+            view.storage.parts = (whole,)
         self.tape.block.entries.append(Alias(view, self))
         return view
 

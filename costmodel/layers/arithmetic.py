@@ -35,7 +35,7 @@ from costmodel.layers.base import (
 )
 from costmodel.layers.kernels import backward_each
 from costmodel.symbolic.sizes import largest, maximum, product
-from costmodel.training.dtypes import Dtype, size_bytes
+from costmodel.training.dtypes import RealType, size_bytes
 from costmodel.training.fields import Constant, Probability
 
 
@@ -338,7 +338,7 @@ class Cast(Movement, Unary):
     converts = True
     in_lists = False
 
-    dtype: Dtype
+    dtype: RealType
 
     def output(self, call: Call) -> Tensor:
         """New memory in the input's order; the copy of a weight is no activation."""

@@ -33,7 +33,7 @@ from costmodel.layers.kernels import (
 from costmodel.layers.shape import Joining
 from costmodel.layers.spatial import channels_last, last_strides
 from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
-from costmodel.training.dtypes import Dtype, size_bytes
+from costmodel.training.dtypes import RealType, size_bytes
 from costmodel.training.fields import Constant, Count
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
@@ -366,7 +366,7 @@ class Append(Caching):
 
     source = "torch.cat along the tokens, which makes a new tensor every time (DynamicCache of transformers)"
 
-    dtype: Dtype | None = None
+    dtype: RealType | None = None
     scales: int = 0
     lasting: bool = False
 

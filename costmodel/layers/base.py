@@ -45,6 +45,7 @@ from costmodel.layers.kernels import (
     unpacks_separately,
 )
 from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.dtypes import REAL
 from costmodel.training.fields import check_fields, plainly_right
 from costmodel.training.frozen import Frozen, frozen
 
@@ -325,7 +326,8 @@ class Contraction(Unbuffered):
         if x is call.x and unpacks_separately(call, sizes.m):
             yield (weight := unpacking_kernel(call, "backward"))
             read = call.y.bytes + weight.written
-        yield Kernel(f"{self.kind} {what}", self.sort, sizes.flops, read, x.bytes, call.x.dtype, 1, sizes)
+        dtype = REAL.get(call.x.dtype, call.x.dtype)
+        yield Kernel(f"{self.kind} {what}", self.sort, sizes.flops, read, x.bytes, dtype, 1, sizes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         a, b = self.factors(call)

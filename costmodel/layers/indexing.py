@@ -10,7 +10,7 @@ from costmodel.graph.tensor import Call, Gradient, LayerFlops, Role, Shape, Stor
 from costmodel.layers.base import KeepsInputsAndOutput, KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.shape import Moving, joint_role
 from costmodel.symbolic.sizes import maximum
-from costmodel.training.dtypes import size_bytes
+from costmodel.training.dtypes import Dtype, size_bytes
 
 
 @layer
@@ -71,10 +71,11 @@ class Unknown(Moving):
     operator: str
     shape: tuple[int, ...]
     role: str = "activation"
+    dtype: Dtype | None = None
 
     def output(self, call: Call) -> Tensor:
         role: Role = self.role  # type: ignore[assignment]
-        return call.tape.tensor(self.shape, role)
+        return call.tape.tensor(self.shape, role, dtype=self.dtype)
 
 
 @layer
@@ -91,7 +92,7 @@ class Gather(Moving):
         return call.tape.tensor(self.shape, joint_role(call.inputs[:1]))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, call.y.size))
+        yield Gradient(call.x, LayerFlops(0, call.y.reals))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield from call.inputs[0 if self.whole else 1 :]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.graph.tensor import Call, Gradient, Tensor, viewed_strides
 from costmodel.symbolic.sizes import product
-from costmodel.training.dtypes import FLOATS, Dtype, size_bytes
+from costmodel.training.dtypes import FLOATS, REAL, Dtype, size_bytes
 
 
 def distinct_bytes(x: Tensor) -> int:
@@ -44,7 +44,7 @@ def stream(
 ) -> Kernel:
     """A kernel of a call that moves bytes, and multiplies no matrices; `what`: of the call's work, "" for all."""
     dtype = call.y.dtype if call.y.dtype in FLOATS or not call.inputs else call.x.dtype
-    return Kernel(f"{call.layer.kind} {what}".strip(), sort, flops, read, written, dtype, launches)
+    return Kernel(f"{call.layer.kind} {what}".strip(), sort, flops, read, written, REAL.get(dtype, dtype), launches)
 
 
 def multiply(
@@ -52,7 +52,8 @@ def multiply(
 ) -> Kernel:
     """A matrix product of a call, or several one after another; `added`: pointwise operations on the result."""
     name, flops = f"{call.layer.kind} {what}".strip(), launches * sizes.flops + added
-    return Kernel(name, "product", flops, read, written, call.x.dtype, launches, sizes, _stored(call))
+    dtype = REAL.get(call.x.dtype, call.x.dtype)
+    return Kernel(name, "product", flops, read, written, dtype, launches, sizes, _stored(call))
 
 
 def _stored(call: Call) -> Dtype | None:

@@ -29,6 +29,7 @@ from costmodel.layers.kernels import (
     unpacks_separately,
 )
 from costmodel.symbolic.sizes import exact_div, maximum, product
+from costmodel.training.dtypes import REAL
 
 
 @layer
@@ -125,8 +126,10 @@ class Matmul(Weightless, Contraction):
         return (*a[:-1], b[-1])
 
     def sizes(self, call: Call) -> Product:
+        """Complex factors as one real product, (Re a, Im a) times ((Re b, Im b), (−Im b, Re b)): 8 FLOPs a term."""
         (*batch, m, k), n = self._rows(call), call.y.shape[-1]
-        return Product(product(batch), m, n, k)
+        parts = 2 if call.x.dtype in REAL else 1
+        return Product(product(batch), m, parts * n, parts * k)
 
     def _rows(self, call: Call) -> Shape:
         """The shape of a as it is multiplied: as one matrix by one matrix."""
@@ -138,7 +141,13 @@ class Matmul(Weightless, Contraction):
         if self.visible is not None:
             some, every = self.visible
             flops = exact_div(flops, every) * some
-        return LayerFlops(flops, call.y.size if len(call.inputs) > 2 else 0, 0 if self.vector else None)
+        return LayerFlops(flops, call.y.size if len(call.inputs) > 2 else 0, self._counted(call, flops))
+
+    def _counted(self, call: Call, flops: int) -> int | None:
+        """FlopCounterMode takes a complex term for a real one, and does not count vectors."""
+        if self.vector:
+            return 0
+        return exact_div(flops, 4) if call.x.dtype in REAL else None
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """And what was added: scaled, and summed where it was broadcast."""

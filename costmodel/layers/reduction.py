@@ -125,8 +125,9 @@ class Reduce(Shaped, OneKernel, Weightless):
         return self.function in ("norm", "linalg_vector_norm") and self.order == 0
 
     def forward(self, call: Call) -> LayerFlops:
+        """See `REDUCTIONS`; sums and means of complex numbers are of both their parts."""
         element, result = REDUCTIONS[self.function].forward
-        return LayerFlops(0, element * call.x.size + result * call.y.size)
+        return LayerFlops(0, element * call.x.reals + result * call.y.reals)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """See `REDUCTIONS`; the gradient of a sum is the incoming one, seen at every place; a count has none."""
@@ -134,7 +135,7 @@ class Reduce(Shaped, OneKernel, Weightless):
         if self.counts:
             return
         yield Gradient(
-            call.x, LayerFlops(0, element * call.x.size + result * call.y.size), shared=self.function == "sum"
+            call.x, LayerFlops(0, element * call.x.reals + result * call.y.reals), shared=self.function == "sum"
         )
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

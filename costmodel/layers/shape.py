@@ -233,7 +233,7 @@ class AsStrided(View):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A place in the whole's gradient; what is seen several times is summed."""
         several = self._several(call)
-        yield Gradient(call.x, LayerFlops(0, call.y.size if several else 0), shared=self.piece and not several)
+        yield Gradient(call.x, LayerFlops(0, call.y.reals if several else 0), shared=self.piece and not several)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A sum where numbers were seen several times; else zeros, and a copy into them."""
@@ -306,7 +306,7 @@ class Copy(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient, summed where numbers were repeated."""
         more = call.y.size > call.x.size
-        yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not (more or self.moved))
+        yield Gradient(call.x, LayerFlops(0, call.y.reals if more else 0), shared=not (more or self.moved))
 
 
 def reshape(x: Tensor, shape: Shape, name: str = "copy") -> Tensor:

@@ -89,6 +89,16 @@ def ceil_root(size: int) -> int:
     return root
 
 
+def ceil_log2(size: int) -> int:
+    """The logarithm of a size to the base of two, rounded up: a plain int, decided on."""
+    if not (isinstance(size, SymInt) and size.guarded):
+        return (int(size) - 1).bit_length()
+    power = 0
+    while size > 2**power:
+        power += 1
+    return power
+
+
 def minimum(a: int, b: int) -> int:
     """The smaller of two sizes."""
     return _apply("min", (a, b))

@@ -12,7 +12,7 @@ from typing import Literal
 from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import ceil_div, product
 from costmodel.training.declaration import Declaration, ready
-from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, size_bytes, wider
+from costmodel.training.dtypes import FLOATS, Dtype, RealType, Role, Shape, size_bytes, wider
 from costmodel.training.frozen import frozen
 
 LOWERED = frozenset(
@@ -67,14 +67,14 @@ class Precision(Declaration):
     """
 
     name: str
-    weight: Dtype = "fp32"
-    autocast: Dtype | None = None
-    master: Dtype | None = None
-    gradient: Dtype | None = None
-    states: Dtype | None = None
-    quantised: Dtype | None = None
+    weight: RealType = "fp32"
+    autocast: RealType | None = None
+    master: RealType | None = None
+    gradient: RealType | None = None
+    states: RealType | None = None
+    quantised: RealType | None = None
     group: int | None = None
-    scale: Dtype = "fp16"
+    scale: RealType = "fp16"
     apart: bool = False
     scaled: bool = False
     source: str = ""

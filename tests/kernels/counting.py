@@ -20,6 +20,15 @@ POINTWISE = {
     *(np.sin, np.cos, np.tan, np.arcsin, np.arctan, np.arctan2, np.sinh, np.cosh),
     *(np.arccos, np.arccosh, np.arcsinh, np.arctanh, np.trunc, np.fmax, np.fmin),
 }
+COMPLEX: dict[Any, dict[tuple[bool, ...], int]] = {
+    np.add: {(True, True): 2, (True, False): 1, (False, True): 1},
+    np.subtract: {(True, True): 2, (True, False): 1, (False, True): 2},
+    np.multiply: {(True, True): 6, (True, False): 2, (False, True): 2},
+    np.divide: {(True, True): 11, (True, False): 2, (False, True): 7},
+    np.negative: {(True,): 2},
+    np.absolute: {(True,): 4},
+}
+"""Operations on real numbers that one on complex ones takes, by which of the operands are complex."""
 LOGIC = {np.logical_and, np.logical_or, np.logical_not}
 REDUCED = {np.add, np.maximum, np.minimum, np.multiply}
 MOVING = {
@@ -57,6 +66,19 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, where: Any, values: Any) -> None:
         self.values[_plain(where)] = _plain(values)
 
+    @property
+    def real(self) -> Array:
+        return Array(self.values.real, self.tally)
+
+    @property
+    def imag(self) -> Array:
+        return Array(self.values.imag, self.tally)
+
+    @property
+    def conj(self) -> Array:
+        """Free: its sign is that of a term elsewhere."""
+        return Array(np.conj(self.values), self.tally)
+
     def reshape(self, *shape: int) -> Array:
         return Array(self.values.reshape(shape), self.tally)
 
@@ -75,6 +97,9 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         made = getattr(ufunc, method)(*(_plain(x) for x in inputs), **options)
+        if method == "__call__" and any(is_complex := [np.iscomplexobj(_plain(x)) for x in inputs]):
+            self.tally.pointwise += COMPLEX[ufunc][tuple(is_complex)] * made.size
+            return Array(made, self.tally)
         if method == "at" and ufunc in (np.add, np.subtract):
             target, where = (_plain(x) for x in inputs[:2])
             self.tally.pointwise += target[where].size
@@ -115,6 +140,11 @@ def erf(x: Array) -> Array:
     return Array(np.vectorize(math.erf, otypes=[float])(x.values), x.tally)
 
 
+def joined(real: Array, imag: Array) -> Array:
+    """Complex numbers from their parts."""
+    return Array(real.values + 1j * imag.values, real.tally)
+
+
 def zeros(shape: tuple[int, ...], tally: Tally) -> Array:
     """Memory to accumulate in."""
     return Array(np.zeros(shape), tally)
@@ -130,5 +160,7 @@ def accumulated(terms: Array, shape: tuple[int, ...]) -> Array:
     rank = len(terms.shape)
     widened = (1,) * (rank - len(shape)) + shape
     axes = tuple(axis for axis in range(rank) if widened[axis] == 1)
+    if np.iscomplexobj(terms.values):
+        return joined(accumulated(terms.real, shape), accumulated(terms.imag, shape))
     total = zeros(widened, terms.tally) + terms.sum(axes)
     return total.reshape(*shape)

@@ -27,10 +27,13 @@ sizes = st.integers(1, 4)
 
 
 class Operand(NamedTuple):
-    """An input to draw: numbers `within` a range, bools, or indices `below` a bound; constants need no gradient."""
+    """An input to draw: numbers `within` a range, or complex ones, bools, or indices `below` a bound.
+
+    Constants need no gradient.
+    """
 
     shape: tuple[int, ...]
-    role: Literal["activation", "mask", "index"] = "activation"
+    role: Literal["activation", "complex", "mask", "index"] = "activation"
     below: int = 2
     constant: bool = False
     within: tuple[float, float] = (-8, 8)

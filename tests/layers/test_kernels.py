@@ -24,6 +24,7 @@ from tests.kernels.kernel import Case, Operand, Pass
 from tests.profiles import examples
 
 EXAMPLES = examples(12)
+NUMBERS = ("activation", "complex")
 STEP = 1e-6
 
 
@@ -33,9 +34,10 @@ def on_paper(case: Case, training: bool, input_needs_gradient: bool = True) -> C
     inputs = [
         tape.tensor(
             x.shape,
-            x.role,
+            "activation" if x.role == "complex" else x.role,
             origin="input",
-            requires_grad=training and x.role == "activation" and not x.constant and input_needs_gradient,
+            requires_grad=training and x.role in NUMBERS and not x.constant and input_needs_gradient,
+            dtype="complex-fp32" if x.role == "complex" else None,
         )
         for x in case.inputs
     ]
@@ -52,7 +54,8 @@ def values_of(x: Operand, random: np.random.Generator) -> np.ndarray:
     if x.role == "mask":
         return random.random(x.shape) < 0.5
     count, (least, most) = int(np.prod(x.shape)), x.within
-    return (least + (random.permutation(count) + 0.37) * (most - least) / count).reshape(x.shape)
+    numbers = (least + (random.permutation(count) + 0.37) * (most - least) / count).reshape(x.shape)
+    return numbers + 1j * random.normal(size=x.shape) if x.role == "complex" else numbers
 
 
 def on_arrays(case: Case, call: Call, seed: int, input_needs_gradient: bool = True) -> Pass:
@@ -129,7 +132,7 @@ def test_backward_is_right_and_takes_the_stated_flops(name: str, data: st.DataOb
     p = on_arrays(case, call, seed, needed)
     p.y = kernel.forward(p)
     taken(p.tally)
-    g = np.ones(()) if isinstance(case.kind, Loss) else np.random.default_rng(seed).normal(size=p.y.shape)
+    g = np.ones(()) if isinstance(case.kind, Loss) else direction_like(p.y.values, np.random.default_rng(seed))
     gradients: dict[int, np.ndarray] = {}
     spent: list[tuple[int, LayerFlops]] = []
     for operand, gradient in kernel.backward(p, Array(g, p.tally)):
@@ -154,7 +157,7 @@ def assert_is_gradient(kernel: Any, p: Pass, g: np.ndarray, gradients: dict[int,
     random = np.random.default_rng(seed + 1)
     for place, gradient in gradients.items():
         operand = operands_of(p)[place]
-        direction, middle = random.normal(size=operand.shape), operand.values
+        direction, middle = direction_like(operand.values, random), operand.values
         ends = []
         for step in (STEP, -STEP):
             operand.values = middle + step * direction
@@ -163,7 +166,18 @@ def assert_is_gradient(kernel: Any, p: Pass, g: np.ndarray, gradients: dict[int,
         with np.errstate(invalid="ignore"):
             grown = np.where(ends[0] == ends[1], 0, ends[0] - ends[1]) / (2 * STEP)
         scale = 1 + np.abs(gradient * direction).sum() + np.abs(g * grown).sum()
-        assert abs((g * grown).sum() - (gradient * direction).sum()) < 1e-6 * scale
+        assert abs(along(g, grown) - along(gradient, direction)) < 1e-6 * scale
+
+
+def direction_like(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Random numbers, complex where x is."""
+    numbers = random.normal(size=x.shape)
+    return numbers + 1j * random.normal(size=x.shape) if np.iscomplexobj(x) else numbers
+
+
+def along(g: np.ndarray, x: np.ndarray) -> float:
+    """Σ g·x of real numbers, and of the parts of complex ones (``torch.autograd``'s convention)."""
+    return float((np.conj(g) * x).real.sum())
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from costmodel.graph.tensor import Role
+from costmodel.importers.torch.op_call import COMPLEX_RULES, RULES
+from costmodel.importers.torch.rules import load_rules
+from costmodel.importers.torch.rules.complex import ALIKE, MADE
 from costmodel.importers.torch.rules.elementwise import ACTIVATIONS, LOGIC, RANGES
 from costmodel.layers.function import FUNCTIONS, IN_PLACE
 from costmodel.layers.reduction import REDUCTIONS
@@ -24,6 +27,7 @@ from .measure import meta
 from .single import DTYPES, Given
 
 aten: Any = torch.ops.aten
+load_rules()
 Draw = Any  # st.DrawFn, which `st.DataObject.draw` is not by its type
 Operator = Callable[..., Any]
 
@@ -311,6 +315,8 @@ def dropout(draw: Draw, op: Operator) -> Case:
 
 
 ALONE: dict[str, Callable[[Operator], Any]] = {
+    "fft_fftfreq": lambda op: op(5, device="meta"),
+    "fft_rfftfreq": lambda op: op(5, device="meta"),
     "arange": lambda op: op(5, device="meta"),
     "full": lambda op: op([3, 2], 1.0, device="meta"),
     "eye": lambda op: op(3, device="meta"),
@@ -1332,3 +1338,119 @@ def grouped_mm(draw: Draw, op: Operator) -> Case:
 
 
 assert set(REDUCTIONS) <= set(CASES)
+
+
+# Complex numbers
+
+
+def pairs(operand: Given) -> Given:
+    """An operand of complex numbers: those of a pair are next to each other in memory."""
+    axes = len(operand.shape)
+    return operand._replace(shape=(*operand.shape, 2), order=(*operand.order, axes), role="activation")
+
+
+def as_reals(results: Any) -> list[Tensor]:
+    """Results, of which complex ones are read as pairs."""
+    return [torch.view_as_real(y.resolve_conj()) if y.is_complex() else y for y in leaves(results)]
+
+
+def of_complex(case: Case, chosen: tuple[bool, ...]) -> Case:
+    """The same call of complex numbers, for those operands that are chosen."""
+    operands = tuple(pairs(one) if pick else one for one, pick in zip(case.operands, chosen, strict=True))
+
+    def call(*given: Tensor) -> list[Tensor]:
+        given = tuple(torch.view_as_complex(x) if pick else x for x, pick in zip(given, chosen, strict=True))
+        return as_reals(case.call(*given))
+
+    return Case(call, operands)
+
+
+def some_complex(draw: Draw, case: Case, *, mixed: bool = False) -> Case:
+    """With all numbers complex, or, if they may be `mixed`, some of them."""
+    numbers = [one.role in ("activation", "weight") for one in case.operands]
+    some = [number and (not mixed or draw(st.booleans())) for number in numbers]
+    return of_complex(case, tuple(some if any(some) else numbers))
+
+
+@case("view_as_complex", "view_as_real", "_neg_view", "_conj", "_conj_physical", "conj_physical", "angle")
+def seen_as_complex(draw: Draw, op: Operator) -> Case:
+    functions = {"_conj": torch.conj, "_neg_view": lambda z: z.conj().imag}
+    plain = (lambda z: z) if op.__name__.startswith("view") else op
+    return some_complex(draw, Case(functions.get(op.__name__, plain), (one(draw),)))
+
+
+@case("complex", "polar")
+def assembled(draw: Draw, op: Operator) -> Case:
+    return Case(lambda a, b: as_reals(op(a, b)), broadcasting(draw, 2))
+
+
+@case("_fft_r2c", "_fft_c2c", "_fft_c2r")
+def transform(draw: Draw, op: Operator) -> Case:
+    x = one(draw, 2)
+    axes = draw(st.permutations(range(len(x.shape))))[: draw(st.integers(1, len(x.shape)))]
+    scaling = pick(draw, 0, 1, 2)
+    if op.__name__ == "_fft_r2c":
+        onesided = draw(st.booleans())
+        return Case(lambda x: as_reals(op(x, axes, scaling, onesided)), (x,))
+    last = True if op.__name__ == "_fft_c2c" else 2 * (x.shape[axes[-1]] - 1) or 1
+    return some_complex(draw, Case(lambda z: op(z, axes, scaling, last), (x,)))
+
+
+MIXED = ("add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "true_divide")
+"""Operators that take complex numbers with real ones."""
+COMPLEX_CONSTANT = torch.empty(3, dtype=torch.complex64, device="meta")
+
+
+def made_complex(draw: Draw, name: str) -> Case:
+    """New complex numbers, times those of an operand."""
+    op = getattr(aten, name, unknown)
+    how: dict[str, Callable[[Tensor], Tensor]] = {
+        "constant": lambda z: COMPLEX_CONSTANT,
+        "full": lambda z: op([3], 1j, dtype=z.dtype, device="meta"),
+        "full_like": lambda z: op(z, 1j),
+        "new_full": lambda z: op(z, [3], 1j),
+    }
+    plain: dict[str, Callable[[Tensor], Tensor]] = {
+        "_like": lambda z: op(z),
+        "new_": lambda z: op(z, [3]),
+        "": lambda z: op([3], dtype=z.dtype, device="meta"),
+    }
+    make = how.get(name) or next(make for part, make in plain.items() if part in name)
+    return some_complex(draw, Case(lambda z: z * make(z), (draw(given((2, 3))),)))
+
+
+def arithmetic_of_complex(draw: Draw, name: str) -> Case:
+    """With numbers, real and complex, or of tensors."""
+    op = getattr(aten, name)
+    number = pick(draw, 2.0, 2j, None, None)
+    if number is None:
+        return some_complex(draw, Case(op, broadcasting(draw, 2)), mixed=True)
+    if number == 2j and name == "mul" and draw(st.booleans()):
+        return Case(lambda x: as_reals(op(x, number)), (one(draw),))
+    return some_complex(draw, Case(lambda z: op(z, number), (one(draw),)))
+
+
+def complex_case(draw: Draw, name: str) -> Case:
+    """A drawn case of an operator with complex numbers."""
+    if name in MADE:
+        return made_complex(draw, name)
+    if name in MIXED:
+        return arithmetic_of_complex(draw, name)
+    if name in ("to", "_to_copy"):
+        return Case(lambda x: as_reals(x.to(torch.complex64)), (one(draw),))
+    if name == "type_as":
+        return Case(lambda x, z: as_reals(x.type_as(torch.view_as_complex(z))), some(draw, (3,), (2,)))
+    if name == "where":
+        return of_complex(Case(aten.where, broadcasting(draw, 3, ("mask",))), (False, True, True))
+    if name in ("abs", "exp", "neg", "reciprocal"):
+        return some_complex(draw, Case(getattr(aten, name), (one(draw),)))
+    return some_complex(draw, CASES[name](draw))
+
+
+ALONE_COMPLEX = {name for name in COMPLEX_RULES if RULES[name] is COMPLEX_RULES[name]} - set(ALIKE)
+"""Operators that there are for complex numbers alone."""
+OF_COMPLEX: dict[str, Callable[[Draw], Case]] = {
+    f"{name} of complex numbers": lambda draw, name=name: complex_case(draw, name)
+    for name in sorted(COMPLEX_RULES.keys() - ALONE_COMPLEX)
+}
+"""Cases of complex numbers, of operators that have others too."""

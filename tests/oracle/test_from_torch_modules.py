@@ -245,6 +245,68 @@ class Pixels(nn.Module):
         return torch.gather(y, 3, places.long()) * kept[:, 4:]
 
 
+class Turned(nn.Module):
+    """Attention whose queries and keys are turned as complex numbers, with grouped heads, as in Llama's own code."""
+
+    turns: Tensor
+
+    def __init__(self, width: int = 16, heads: int = 4, places: int = 12) -> None:
+        super().__init__()
+        self.heads, d = heads, width // heads
+        self.q, self.kv, self.o = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+        angles = torch.outer(torch.arange(places), 1.0 / (10000 ** (torch.arange(0, d, 2).float() / d)))
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
+
+    def turned(self, x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * self.turns[: x.shape[1]].view(1, x.shape[1], 1, -1)).flatten(3).type_as(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, n = x.shape
+        q = self.q(x).view(b, t, self.heads, -1)
+        k, v = self.kv(x).view(b, t, 2, self.heads // 2, -1).unbind(2)
+        k, v = (y.repeat_interleave(2, dim=2) for y in (self.turned(k), v))
+        q, k, v = (y.transpose(1, 2) for y in (self.turned(q), k, v))
+        weights = F.softmax(q @ k.transpose(2, 3) / math.sqrt(q.shape[-1]), dim=-1)
+        return self.o((weights @ v).transpose(1, 2).contiguous().view(b, t, n))
+
+
+class Filtered(nn.Module):
+    """Images multiplied by a trained filter of each frequency, then mixed in the lowest of them (GFNet; FNO)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift = nn.Conv2d(3, 4, 1)
+        self.filter = nn.Parameter(torch.zeros(4, 8, 5, 2))
+        self.mixing = nn.Parameter(torch.zeros(4, 6, 3, 2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.lift(x)
+        spectrum = torch.fft.rfft2(x, norm="ortho") * torch.view_as_complex(self.filter)
+        x = x + torch.fft.irfft2(spectrum, s=(8, 8), norm="ortho")
+        spectrum = torch.fft.rfft2(x)
+        mixed = torch.zeros(x.shape[0], 6, 8, 5, dtype=torch.cfloat, device=x.device)
+        low = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, :3, :2], torch.view_as_complex(self.mixing))
+        mixed[:, :, :3, :2] = low
+        return torch.fft.irfft2(mixed, s=(8, 8)).abs()
+
+
+class Mixed(nn.Module):
+    """Tokens mixed by the real part of a transform over both axes, and by a long convolution (FNet; Hyena)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.kernel, self.head = nn.Embedding(9, 6), nn.Parameter(torch.zeros(6, 5)), nn.Linear(6, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.embed(x)
+        y = y + torch.fft.fft(torch.fft.fft(y, dim=-1), dim=-2).real
+        n = 2 * x.shape[1]
+        product = torch.fft.rfft(y.transpose(1, 2), n=n) * (torch.fft.rfft(self.kernel, n=n) / n)
+        y = torch.fft.irfft(product, n=n, norm="forward")[..., : x.shape[1]]
+        return self.head(y.transpose(1, 2))
+
+
 def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return meta(*shape, dtype=dtype)
 
@@ -262,6 +324,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
     "contrast": (Contrast, (whole(4, 6), meta(4, 10))),
     "routed": (Routed, (meta(4, 6),)),
     "pixels": (Pixels, (whole(2, 3, 8, 8, dtype=torch.uint8),)),
+    "turned": (Turned, (meta(2, 6, 16),)),
+    "filtered": (Filtered, (meta(2, 3, 8, 8),)),
+    "mixed": (Mixed, (whole(2, 5),)),
     "boxes": (Boxes, (meta(2, 3, 8, 8), meta(2, 2, 20), meta(2, 4, 20))),
 }
 

@@ -19,7 +19,7 @@ from tests.profiles import examples
 
 from .imports import found, measured
 from .measure import Saved
-from .operators import CASES, Called, Case
+from .operators import ALONE_COMPLEX, CASES, OF_COMPLEX, Called, Case
 from .settings import DRAWN
 from .single import Given
 from .test_timeline import stated
@@ -49,13 +49,14 @@ def test_every_operator_with_a_rule_has_a_case() -> None:
     assert set(CASES) == set(load_rules())
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", sorted(CASES | OF_COMPLEX))
 @examples(min(4, DRAWN))
 @given(st.data(), st.sampled_from(["flattened", "kept", "nothing"]))
 def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: str) -> None:
-    module = Called(CASES[name](data.draw), then)
+    module = Called((CASES | OF_COMPLEX)[name](data.draw), then)
     model = cm.from_torch(module, module.inputs, dynamic={})
-    assert {name, MADE_OF.get(name)} & {step.op for step in model.program.steps}
+    operator, _, of_complex = name.partition(" ")
+    assert {operator, MADE_OF.get(operator)} & {step.op for step in model.program.steps}
     assert found(model) == measured(module, *module.inputs)
     check_kernels(tape := cm.predict(model).tape)
     check_tape(tape)
@@ -63,7 +64,8 @@ def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: st
         beyond = beyond_the_tracker(model, module, "cpu" if name in ONE_KERNEL_WITH_DATA else "meta")
         assert beyond["forward"] <= 0  # Python has names for more than what is used again
         largest = max(x.nbytes for x in (*module.inputs, *module.parameters()))
-        most = MOST_BEYOND * largest if name in COMPOSED.split() else 0
+        composed = of_complex or name in ALONE_COMPLEX or name in COMPOSED.split()
+        most = MOST_BEYOND * largest if composed else 0
         assert abs(beyond.get("backward", 0)) <= most
 
 

@@ -12,12 +12,21 @@ from costmodel.graph.recomputation import is_named, paths_to
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape, strides_of
 from costmodel.importers.torch.folding import Item, Loop, writes_outside
-from costmodel.importers.torch.op_call import EXACT, NUMBERS, OpCall, role_of
+from costmodel.importers.torch.op_call import (
+    COMPLEX_NUMBERS,
+    COMPLEX_RULES,
+    EXACT,
+    NUMBERS,
+    OpCall,
+    Rule,
+    role_of,
+)
 from costmodel.importers.torch.program import CapturedProgram, Step, StepOutput, Tree, shape_of, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.layers.indexing import Parameter, Unknown
 from costmodel.layers.shape import AsStrided, Overwrite
 from costmodel.symbolic.sizes import peek
+from costmodel.training.dtypes import COMPLEX, REAL, Dtype
 
 
 class Interpreter:
@@ -40,6 +49,7 @@ class Interpreter:
         self.attention = attention
         self.rules = load_rules()
         self.narrow: dict[Storage, Tensor] = {}
+        self.reread: set[Storage] = set()
         self.read = {*program.outputs, *(n for s in program.steps for n in tensors_in(list(s.args.values())))}
         self._tensors: dict[str, Tensor] = {}
         self._views: dict[str, tuple[str, Tensor]] = {}
@@ -56,7 +66,7 @@ class Interpreter:
     def __call__(self) -> list[Tensor]:
         """Run all steps; returns the outputs."""
         for name, each in self.program.inputs.items():
-            role, dtype = role_of(each.dtype), EXACT.get(each.dtype)
+            role, dtype = role_of(each.dtype), self._type(each.dtype)
             self._tensors[name] = self.tape.input(self.shape(each.shape), role, each.path, dtype)
         with ExitStack() as stack:
             stack.callback(self._enter, ())
@@ -83,10 +93,14 @@ class Interpreter:
             raise SpecError(f"{name}: no rule makes this result of an operator that makes several")
         else:
             buffer = self.program.buffers[name]
-            role, dtype = role_of(buffer.dtype), EXACT.get(buffer.dtype)
+            role, dtype = role_of(buffer.dtype), self._type(buffer.dtype)
             tensor = self.tape.buffer(self.shape(buffer.shape), role, buffer.path, dtype)
         self._tensors[name] = tensor
         return tensor
+
+    def _type(self, dtype: str) -> Dtype | None:
+        """What a buffer or an input of PyTorch's data type is of; None: of the precision's floating type."""
+        return COMPLEX[self.tape.precision.weight] if dtype in COMPLEX_NUMBERS else EXACT.get(dtype)
 
     def weight(self, name: str, part: str = "") -> Tensor:
         """A tensor by name; a weight by itself, to be held by the layer that reads it, which `part` is if given."""
@@ -202,13 +216,13 @@ class Interpreter:
         if step.op not in self.left_out and (others := {output.dtype for output in step.makes} - NUMBERS):
             raise op.fail(f"makes numbers of the data type {shown(min(others))}")
         try:
-            tensors = self._unknown(op) if step.op in self.left_out else self.rules[step.op](op)
+            tensors = self._unknown(op) if step.op in self.left_out else self._rule(op)(op)
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise op.fail(f"is called as its rule does not expect ({type(error).__name__}: {error})") from None
         for tensor, output in zip(tensors if isinstance(tensors, list) else [tensors], step.makes, strict=False):
-            self._check(step, tensor, self.shape(output.shape))
+            self._check(step, tensor, output)
             if tensor.storage.role == "index":
                 tensor.storage.dtype = EXACT.get(output.dtype, tensor.storage.dtype)
             if tensor.requires_grad and not step.grad:
@@ -221,6 +235,18 @@ class Interpreter:
             self._change(step, step.changes, step.makes[0].name)
         elif step.changes in self._tensors:  # a change without gradients hides from autograd
             self._tensors[step.makes[0].name] = self._tensors[step.changes]
+
+    def _rule(self, op: OpCall) -> Rule:
+        """The rule of an operator; where complex numbers come in or go out, that of these."""
+        step = op.step
+        types = {self._dtypes.get(name, "") for name in tensors_in(list(step.args.values()))}
+        if not COMPLEX_NUMBERS & (types | {output.dtype for output in step.makes}):
+            return self.rules[step.op]
+        if step.op not in COMPLEX_RULES:
+            raise op.fail("of complex numbers has no rule")
+        if step.changes is not None and self.reread & set(self.tensor(step.changes).storage.leaves()):
+            raise op.fail("writes to numbers that are read as complex ones and as real ones, which has no rule")
+        return COMPLEX_RULES[step.op]
 
     def _note_view(self, step: Step, output: StepOutput, tensor: Tensor) -> None:
         """Note of which tensor a result is a view, and of which version; one of another data type is a copy."""
@@ -274,15 +300,20 @@ class Interpreter:
     def _unknown(self, op: OpCall) -> list[Tensor]:
         step = op.step
         inputs = [self.tensor(name) for name in tensors_in(list(step.args.values()))]
-        roles = [role_of(output.dtype) if output.dtype in NUMBERS else "index" for output in step.makes]
-        return [
-            op.layer(Unknown(step.op, self.shape(output.shape), role), *inputs)
-            for output, role in zip(step.makes, roles, strict=True)
-        ]
+        outputs = []
+        for output in step.makes:
+            role = role_of(output.dtype) if output.dtype in NUMBERS else "index"
+            dtype = self._type(output.dtype) if output.dtype in COMPLEX_NUMBERS else None
+            if role == "activation" and dtype is None and any(x.dtype in REAL for x in inputs):
+                dtype = self.tape.precision.weight
+            outputs.append(op.layer(Unknown(step.op, self.shape(output.shape), role, dtype), *inputs))
+        return outputs
 
-    def _check(self, step: Step, tensor: Tensor, shape: Shape) -> None:
+    def _check(self, step: Step, tensor: Tensor, output: StepOutput) -> None:
         """A rule makes what the operator made."""
-        by_rule, by_operator = (tuple(map(peek, sizes)) for sizes in (tensor.shape, shape))
+        if (tensor.dtype in REAL) != (output.dtype in COMPLEX_NUMBERS):
+            raise SpecError(f"{'.'.join((*step.path, step.name))}: {step.op} makes {output.dtype}, not {tensor.dtype}")
+        by_rule, by_operator = (tuple(map(peek, sizes)) for sizes in (tensor.shape, self.shape(output.shape)))
         if by_rule != by_operator:
             where = ".".join((*step.path, step.name))
             raise SpecError(

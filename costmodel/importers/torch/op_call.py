@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError, shown
-from costmodel.graph.tensor import Role, Shape, Tensor
+from costmodel.graph.tensor import Role, Shape, Tensor, is_contiguous, strides_of
 from costmodel.importers.torch.program import SIZE, TENSOR, Step, StepOutput, evaluate
 from costmodel.layers.base import Layer
 from costmodel.layers.indexing import Computed
 from costmodel.layers.shape import AsStrided, reshape
-from costmodel.symbolic.sizes import peek
-from costmodel.training.dtypes import Dtype
+from costmodel.symbolic.sizes import exact_div, peek
+from costmodel.training.dtypes import COMPLEX, Dtype
 
 if TYPE_CHECKING:
     from costmodel.importers.torch.interpreter import Interpreter
@@ -126,6 +126,12 @@ class OpCall:
         return reshape(x, shape, self.step.name)
 
 
+def as_complex(x: Tensor) -> Tensor:
+    """Pairs of numbers along the last axis, next to each other in memory, as complex ones in the same memory."""
+    shape, strides = x.shape[:-1], tuple(exact_div(step, 2) for step in strides_of(x)[:-1])
+    return x.view(shape, None if is_contiguous(shape, strides) else strides, COMPLEX[x.dtype])
+
+
 def last(x: Tensor, axis: int) -> Tensor:
     """`x` with an axis exchanged for the last."""
     return x if axis == len(x.shape) - 1 else x.transpose(axis, len(x.shape) - 1)
@@ -144,16 +150,19 @@ EXACT: dict[str, Dtype] = {
     "uint64": "int64",
 }
 """Data types of PyTorch that no precision changes."""
-NUMBERS = FLOATS | EXACT.keys()
+COMPLEX_NUMBERS = frozenset({"complex32", "complex64", "complex128"})
+"""Those of two floating numbers of the precision's type."""
+NUMBERS = FLOATS | EXACT.keys() | COMPLEX_NUMBERS
 """Those that rules know."""
 
 
 def role_of(dtype: str) -> Role:
-    """What a tensor of PyTorch's data type holds: activations in any floating type, truth values, or whole numbers.
+    """What a tensor of PyTorch's data type holds: activations in any floating type or a complex one, truth values, or
+    whole numbers.
 
     Raises SpecError if it holds none of these.
     """
-    if dtype in FLOATS:
+    if dtype in FLOATS or dtype in COMPLEX_NUMBERS:
         return "activation"
     if dtype not in NUMBERS:
         raise SpecError(f"there are no rules for numbers of the data type {shown(dtype)}")
@@ -168,16 +177,18 @@ def tied(op: OpCall) -> dict[str, Tensor]:
 Rule = Callable[[OpCall], "Tensor | list[Tensor]"]
 RULES: dict[str, Rule] = {}
 """Every rule defined so far, by the name of its operator."""
+COMPLEX_RULES: dict[str, Rule] = {}
+"""Those of operators that read or make complex numbers: no other rule is asked about these."""
 
 
-def rule(*operators: str) -> Callable[[Rule], Rule]:
+def rule(*operators: str, rules: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
     """Make a function the rule of operators."""
 
     def register(function: Rule) -> Rule:
         for operator in operators:
-            if operator in RULES:
+            if operator in rules:
                 raise TypeError(f"two rules for {operator}")
-            RULES[operator] = function
+            rules[operator] = function
         return function
 
     return register

@@ -224,6 +224,7 @@ def computed(op: OpCall, *inputs: Tensor) -> Tensor:
 
 RANGES = (
     *("arange", "full", "ones", "zeros", "empty", "eye", "linspace", "scalar_tensor", "constant", "rand", "randn"),
+    *("fft_fftfreq", "fft_rfftfreq"),
     *("full_like", "ones_like", "zeros_like", "empty_like", "rand_like", "randn_like", "randint"),
     *("new_ones", "new_zeros", "new_full", "new_empty", "one_hot", "bernoulli", "uniform", "normal", "fill", "zero"),
     "exponential",

@@ -13,6 +13,7 @@ from costmodel.importers.torch.rules.elementwise import computed, extreme
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale, Subtract
 from costmodel.layers.attention import FusedAttention, Softmax, visible_pairs
+from costmodel.layers.complex import ComplexArithmetic
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.function import Pointwise
 from costmodel.layers.indexing import Computed, Gather
@@ -23,6 +24,7 @@ from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
 from costmodel.layers.resize import PadTo
 from costmodel.layers.shape import Copy
 from costmodel.symbolic.sizes import ceil_div, exact_div, peek, product
+from costmodel.training.dtypes import REAL
 
 
 @rule("addmm", "mm", "matmul", "bmm", "mv", "dot", "vdot", "baddbmm")
@@ -170,7 +172,7 @@ class _Sums:
     def _multiplied(self, a: _Term, b: _Term) -> _Term:
         letters = "".join(n for n in self.order if n in a.letters + b.letters)
         x, y = (term.tensor.view(*self._seen(term, letters)) for term in (a, b))
-        return _Term(letters, self.op.layer(Multiply(), x, y))
+        return _Term(letters, self.op.layer(ComplexArithmetic("mul") if x.dtype in REAL else Multiply(), x, y))
 
     def _seen(self, term: _Term, letters: str) -> tuple[Shape, Shape]:
         """Shape and strides with an axis of one for each letter that it lacks."""
