@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from costmodel.analysis.predict import Prediction
 from costmodel.architectures.base import Architecture
@@ -20,13 +20,13 @@ from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import Call
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_budget
 from costmodel.roofline.classification import classify, predicted, textbook
-from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding
+from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding, LayerWork
 from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import HostTime, check_level, compulsory_bytes_of, part_of, predict_seconds
 from costmodel.roofline.inplace import LayerPass, RunInPlace, expected_seconds, measure_in_place
 from costmodel.roofline.memory import Buffer, Ref, check_fits
 from costmodel.roofline.pictures import check_drawable
-from costmodel.roofline.program import PassName, Program, program_of
+from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.recorder import layer_programs, network_that_fits, runnable
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, needed_bytes
 from costmodel.training.keywords import GivenSettings
@@ -111,12 +111,12 @@ def check(
     parts = parts_of({each.name: each.kind for each in layers})
     findings = [
         Finding(
-            **each._asdict(),
+            **vars(each),
             program=number,
             host=host,
             timing=timing,
             predicted_class=predicted(host, calibration),
-            textbook_class=textbook(each.flops + each.pointwise_flops, each.compulsory_bytes, calibration.rates),
+            textbook_class=textbook(each.arithmetic, each.compulsory_bytes, calibration.rates),
             part=parts.get(each.name, each.phase),
         )
         for each, number, host, timing in rows
@@ -154,19 +154,6 @@ def plot(
     check_drawable(path, kind)
     measured = model if isinstance(model, Check) else check(model, **settings)
     return measured.plot(path, kind=kind, dark=dark)
-
-
-class LayerWork(NamedTuple):
-    """One pass of one layer, all its repeats together, before it is timed; see `Finding`."""
-
-    name: str
-    kind: str
-    phase: PassName
-    repeat: int
-    flops: int
-    pointwise_flops: int
-    compulsory_bytes: int
-    work: Program
 
 
 Timed = tuple[LayerWork, int, HostTime, Timing]

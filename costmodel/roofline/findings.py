@@ -36,12 +36,11 @@ NAMED_LEFT_OUT = 3
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One pass of one layer, all its repeats together, so that findings add up.
+class LayerWork:
+    """One pass of one layer, all its repeats together, before it is timed.
 
     flops: of contractions; pointwise_flops: all other arithmetic; both as on paper. compulsory_bytes: every input,
-    weight and output moved once. work: what one repeat runs. program: equal for layers that are measured together, as
-    they run the same program alone. timing: of one repeat, as is `host`. part: of the model, such as its attention.
+    weight and output moved once. work: what one repeat runs.
     """
 
     name: str
@@ -52,6 +51,21 @@ class Finding:
     pointwise_flops: int
     compulsory_bytes: int
     work: Program = field(repr=False)
+
+    @property
+    def arithmetic(self) -> int:
+        """All floating-point operations [FLOP]."""
+        return self.flops + self.pointwise_flops
+
+
+@dataclass(frozen=True)
+class Finding(LayerWork):
+    """The same with its times, which add up with those of other findings.
+
+    program: equal for layers that are measured together, as they run the same program alone. timing: of one repeat, as
+    is `host`. part: of the model, such as its attention.
+    """
+
     program: int
     host: HostTime = field(repr=False)
     timing: Timing = field(repr=False)
@@ -79,11 +93,6 @@ class Finding:
     def full_name(self) -> str:
         """With its pass, if that is the backward one."""
         return f"{self.name} ({self.phase})" if self.phase == "backward" else self.name
-
-    @property
-    def arithmetic(self) -> int:
-        """All floating-point operations [FLOP]."""
-        return self.flops + self.pointwise_flops
 
     @property
     def intensity(self) -> float:
