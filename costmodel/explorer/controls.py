@@ -12,7 +12,7 @@ from costmodel.analysis.predict import predict
 from costmodel.analysis.sweep.axes import Axis, label_of, read_axes
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.cnn import CNN
-from costmodel.architectures.trace import applicable, batch_shape
+from costmodel.architectures.trace import OF_TRAINING, applicable, batch_shape
 from costmodel.cost.recipes import SIDES
 from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.explorer.regimes import SliderSize
@@ -30,7 +30,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 """What a page offers unless other values are given."""
 STARTS = ("batch", "seq", "target_seq", "image")
 """Settings that say where a slider starts, if one value is given."""
-OF_TRAINING = ("optimizer", "checkpoint", "loss", "loss_chunks", "accumulate", "update")
+OF_A_STEP = (*OF_TRAINING, "loss_chunks", "update")
 """Choices that an inference does not have."""
 BATCH, LONGEST = 8, 2048
 """Where a page starts unless another batch or sequence is given: no longer sequence than this."""
@@ -72,7 +72,7 @@ class Controls(NamedTuple):
         for values in product(*(choice.values for choice in choices)):
             combination = dict(zip((choice.name for choice in choices), values, strict=True))
             if self.mode(combination) != "train":
-                combination = {name: value for name, value in combination.items() if name not in OF_TRAINING}
+                combination = {name: value for name, value in combination.items() if name not in OF_A_STEP}
             if combination not in distinct:
                 distinct.append(combination)
         return distinct
@@ -127,7 +127,7 @@ def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, A
     for name in applicable(model):
         if name in own:
             yield _choice(SETTINGS[name].text, name, own.pop(name))
-        elif name in CHOICES and name not in settings and (training or name not in OF_TRAINING):
+        elif name in CHOICES and name not in settings and (training or name not in OF_A_STEP):
             values = tuple(value for value in CHOICES[name] if _taken(model, {**settings, name: value}))
             if values:
                 yield _choice(SETTINGS[name].text, name, values)

@@ -24,7 +24,7 @@ from costmodel.documents.arguments import typed
 from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.explorer.bundle import Bundle, Part, part_of
-from costmodel.explorer.controls import OF_TRAINING, Controls, controls_of
+from costmodel.explorer.controls import OF_A_STEP, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
 from costmodel.explorer.laws import Laws
 from costmodel.explorer.regimes import PageForms, SliderSize
@@ -253,7 +253,7 @@ def _page(
     formulas = ",\n".join(bundle.script() for _, _, bundle, _ in models)
     laws, kernels = Laws(stack), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
     offered = [laws.machine(device, kernels) for device in devices]
-    whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_TRAINING, "stack": stack.name}
+    whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_A_STEP, "stack": stack.name}
     html = page_of(whole, formulas, ",\n".join(laws.texts))
     if (size := len(html.encode())) > LARGEST:
         raise SettingError(
