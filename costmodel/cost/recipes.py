@@ -62,8 +62,6 @@ class Recipe:
 
         A model has none whose forward pass takes plain numbers alone, or decides by more than sizes.
         """
-        from costmodel.symbolic.guards import Regimes, formula_of
-
         with self._lock:
             if self._attempts == MOST_FORMS:
                 return None
@@ -72,6 +70,8 @@ class Recipe:
                 return None
             self._attempts += 1
             self._traced.clear()
+            from costmodel.symbolic.guards import Regimes, formula_of  # which a first question does without
+
             if self._regimes is None:
                 self._regimes = Regimes()
         try:
