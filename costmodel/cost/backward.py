@@ -35,8 +35,8 @@ class BackwardLiveness:
         self._waiting: dict[GradientSlot, None] = {}
         self._starts = self._start(forward.order)
         self._execute(forward.order)
-        for start in self._starts:
-            start.died = len(self.lifetimes.moments) - 1
+        for lasting in (*self._starts, *forward.held):
+            lasting.died = len(self.lifetimes.moments) - 1
 
     def _execute(self, order: Order) -> None:
         """Run backward once; a weight gets the sum of its gradients when the last of its uses in this pass is done.
@@ -44,7 +44,7 @@ class BackwardLiveness:
         Source: ``torch/csrc/autograd``: the ``InputBuffer`` of a ``GraphTask``, then ``AccumulateGrad``.
         """
         outer = self._uses
-        targets = [call.targets for call in order if isinstance(call, CallRound)]
+        targets = [call.targets for call in _calls(order)]
         self._uses = Counter([slot for call in targets for slot, _ in call if slot.of_weight])
         waiting = {slot: slot.gradient for slot in self._uses}
         for slot in waiting:
@@ -60,7 +60,7 @@ class BackwardLiveness:
             if isinstance(item, CallRound):
                 self._call(item)
             elif isinstance(item, StretchRound):
-                self._again(item)
+                (self._again if item.block.recomputed == "whole" else self._resume)(item)
             elif item.opens:
                 self._loop(starts.pop(), item.more)
             else:
@@ -81,20 +81,51 @@ class BackwardLiveness:
 
         Source: ``torch.utils.checkpoint.CheckpointFunction.backward``, whose names they are.
         """
-        incoming = stretch.slot.gradient
-        order, result = self.forward.again(stretch)
+        for slot in stretch.exits:
+            if slot.gradient is None and not slot.parts:
+                slot.gradient = self.lifetimes.take(slot.size, len(self.lifetimes.moments))
+        incoming = [before.slot.gradient for before in _calls(stretch.ran)]
+        order, results = self.forward.again(stretch)
+        for before, call in zip(_calls(stretch.ran), _calls(order), strict=True):
+            call.slot.gradient, before.slot.gradient = before.slot.gradient, None
+            call.slot.parts, before.slot.parts = before.slot.parts, ()
         outside = {slot: slot.gradient for slot in stretch.slots.values() if slot.gradient and not slot.of_weight}
         for slot in outside:
             slot.gradient = None
         self._execute(order)
         now = len(self.lifetimes.moments) - 1
-        for allocation in (incoming, result, *(stretch.places.get(storage) for storage in stretch.block.saved)):
+        for allocation in (*incoming, *results, *self._read(stretch)):
             if allocation is not None:
                 allocation.died = max(allocation.died, now)
         for slot, first in outside.items():
             second, slot.gradient = slot.gradient, first
             if second is not None:
                 self._add(slot, first, second, next(item for item in order if isinstance(item, CallRound)))
+
+    def _resume(self, stretch: StretchRound) -> None:
+        """Go back over a stretch, and run it again as soon as something is needed that it did not keep.
+
+        What it reads is held until that is done.
+
+        Source: ``torch.utils.checkpoint._checkpoint_hook``, which is that of ``use_reentrant=False``.
+        """
+        kept: list[CallRound] | None = None
+        ran = list(_calls(stretch.ran))
+        for number in reversed(range(len(ran))):
+            call = ran[number]
+            if kept is None and call.memory.saves and (call.slot.gradient or call.slot.parts):
+                kept = list(_calls(self.forward.again(stretch)[0]))
+            saved = kept[number].saved if kept is not None and number < len(kept) else []
+            self._call(call._replace(saved=saved))
+        now = len(self.lifetimes.moments) - 1
+        for allocation in self._read(stretch):
+            allocation.died = max(allocation.died, now)
+
+    @staticmethod
+    def _read(stretch: StretchRound) -> list[Allocation]:
+        """What a stretch reads from outside."""
+        block = stretch.block
+        return [stretch.places[storage] for storage in (*block.saved, *block.held) if storage in stretch.places]
 
     def _start(self, order: Order) -> list[Allocation]:
         """The gradients that backward starts from: the caller holds them until the end."""
@@ -109,9 +140,14 @@ class BackwardLiveness:
 
     def _call(self, call: CallRound) -> None:
         slot, memory = call.slot, call.memory
-        if slot.parts:
+        further: list[Allocation] = []
+        if slot.several:
+            further, slot.parts = [each for each, *_ in slot.parts], ()
+        elif slot.parts:
             self._join(slot, call)
         incoming, slot.gradient = slot.gradient, None
+        if incoming is None and further:
+            incoming = further.pop()
         if incoming is None:
             for target, _ in call.targets:
                 if target.of_weight:
@@ -121,9 +157,10 @@ class BackwardLiveness:
             self._pass(call, incoming)
             return
         now = self._moment(call)
-        incoming.died = now
-        for allocation in call.saved:
+        for allocation in (incoming, *further, *call.saved):
             allocation.died = now
+        if slot.several:  # results that nothing reads have gradients of zeros
+            self.lifetimes.take(memory.results - sum(one.size for one in (incoming, *further)), now)
         if memory.backward_scratch:
             self.lifetimes.take(memory.backward_scratch, now)
         take = self.lifetimes.take
@@ -185,6 +222,9 @@ class BackwardLiveness:
         return self.lifetimes.moment("backward", call.name, call.rounds)
 
     def _add(self, target: GradientSlot, first: Allocation, second: Allocation, call: CallRound) -> None:
+        if target.several:
+            target.parts = (*target.parts, (second, second.size, 1))
+            return
         now = self._moment(call)
         first.died = second.died = now
         target.gradient = self.lifetimes.take(target.size, now)
@@ -210,6 +250,15 @@ class BackwardLiveness:
             whole.gradient = joined
         else:
             self._add(whole, whole.gradient, joined, call)
+
+
+def _calls(order: Order) -> Iterator[CallRound]:
+    """Those that belong to one run of backward: a stretch that is gone back over by itself has one of its own."""
+    for item in order:
+        if isinstance(item, CallRound):
+            yield item
+        elif isinstance(item, StretchRound) and item.block.recomputed == "needed":
+            yield from _calls(item.ran)
 
 
 def update(weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=LineItems)
 
+OWN_STRETCHES = "as the module itself has it"
+"""What is recomputed where a module imported from PyTorch says so."""
 MOST_REPLAYED = 20_000
 """Moments of a step, round by round, that are replayed."""
 MOST_PERSISTENT = 400_000
@@ -97,6 +99,12 @@ class Costs:
     def batch_shape(self) -> BatchShape:
         """The sizes of one batch."""
         return batch_shape(self.model, self.settings)
+
+    @property
+    def recomputed(self) -> str | int | tuple[str, ...]:
+        """What is recomputed: as the setting `checkpoint` says, or `OWN_STRETCHES`."""
+        again = self.flops.recomputed or self.pointwise_flops.recomputed
+        return OWN_STRETCHES if self.settings.checkpoint == "none" and again else self.settings.checkpoint
 
     @cached_property
     def layers(self) -> list[Row]:

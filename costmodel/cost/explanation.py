@@ -244,6 +244,6 @@ def _sources(costs: Costs, quantity: str) -> tuple[str, ...]:
         optimizer=settings.states.describe(),
         source=settings.states.source,
         policy=settings.policy.source,
-        checkpoint=settings.checkpoint,
+        checkpoint=costs.recomputed,
     )
     return (*([other] if other else []), *(f"{kind}: {by_kind[kind]}" for kind in kinds))

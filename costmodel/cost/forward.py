@@ -31,15 +31,16 @@ class GradientSlot:
 
     parts: gradients of slices of it, each with its own size, as its memory may be that of a larger one, and of how many
     rounds it is.
+    several: whether the gradients of several results come together, which are not summed.
     settled: whether it is of a weight that has a gradient by now, to which what comes together is then added.
     """
 
-    __slots__ = ("gradient", "of_weight", "parts", "settled", "size")
+    __slots__ = ("gradient", "of_weight", "parts", "settled", "several", "size")
 
     def __init__(self, size: int, *, of_weight: bool = False) -> None:
         self.size = size
         self.of_weight = of_weight
-        self.settled = False
+        self.settled = self.several = False
         self.gradient: Allocation | None = None
         self.parts: tuple[tuple[Allocation, int, int], ...] = ()
 
@@ -48,15 +49,16 @@ class CallMemory(NamedTuple):
     """What all rounds of a call have in common; sizes in bytes.
 
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
-    itself, its output first if that is new. saved: what it keeps, and on which line. trained: if several weights get a
-    gradient, these, those that it is given before its own. gradients: the operands to give one to, in the order in
-    which they come, and whether it is the incoming one. output: size. later: of a backward of several steps what it
-    makes once all is let go of that came in or was kept, but for the input, and the input. passes: whether the gradient
-    only passes through, to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it
-    makes until forward and loss are done: copies of weights that ask for gradients (torch.autocast's
-    ``cache_enabled``). replaces: bytes kept of earlier tokens that its output, kept too, takes the place of. writes:
-    whether it writes into memory that is there. scattered: whether gradients are slices of the incoming one none of
-    which lies in one piece.
+    itself, its output first if that is new. saved: what it keeps, and on which line. held: see `AbstractLayer.held`.
+    trained: if several weights get a gradient, these, those that it is given before its own. gradients: the operands to
+    give one to, in the order in which they come, and whether it is the incoming one. output: size. results: see
+    `AbstractLayer.results_bytes`. saves: whether it keeps anything, be it weights. later: of a backward of several
+    steps what it makes once all is let go of that came in or was kept, but for the input, and the input. passes:
+    whether the gradient only passes through, to an input that is as large (same) or larger (a slice). cached: whether
+    autocast holds what it makes until forward and loss are done: copies of weights that ask for gradients
+    (torch.autocast's ``cache_enabled``). replaces: bytes kept of earlier tokens that its output, kept too, takes the
+    place of. writes: whether it writes into memory that is there. scattered: whether gradients are slices of the
+    incoming one none of which lies in one piece.
     """
 
     part: str
@@ -64,9 +66,12 @@ class CallMemory(NamedTuple):
     reads: list[Storage]
     makes: list[tuple[Storage, int]]
     saved: list[tuple[Storage, int]]
+    held: list[Storage]
     trained: list[Tensor]
     gradients: list[tuple[Tensor, bool]]
     output: int
+    results: int
+    saves: bool
     forward_scratch: int
     backward_scratch: int
     later: tuple[int, Storage] | None
@@ -76,6 +81,10 @@ class CallMemory(NamedTuple):
     replaces: int
     writes: bool
     scattered: bool
+
+
+Order = list["CallRound | LoopEdge | StretchRound"]
+"""What backward retraces, from its end to its start."""
 
 
 class CallRound(NamedTuple):
@@ -92,13 +101,16 @@ class CallRound(NamedTuple):
 class StretchRound(NamedTuple):
     """One round of a stretch that is recomputed: what running it again needs.
 
-    slot: where the gradient of its result comes together. places, slots, weights: those of what it reads from outside,
-    as they were in this round.
+    ran: its calls, which kept nothing. slot: where the gradient of its result comes together. exits: slots of several
+    results. places, slots, weights:
+    those of what it reads from outside, as they were in this round.
     """
 
     block: Block
     rounds: str
+    ran: Order
     slot: GradientSlot
+    exits: list[GradientSlot]
     places: dict[Storage, Allocation]
     slots: dict[Tensor | Storage, GradientSlot]
     weights: dict[Block, dict[Storage, GradientSlot]]
@@ -109,10 +121,6 @@ class LoopEdge(NamedTuple):
 
     opens: bool
     more: int
-
-
-Order = list[CallRound | LoopEdge | StretchRound]
-"""What backward retraces, from its end to its start."""
 
 
 class BlockRound:
@@ -140,9 +148,9 @@ class Detached:
 class ForwardLiveness:
     """Replays a tape; `loops` lets one round of a repeated block stand for all between its first and its last.
 
-    order: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
-    output: the result, which the user holds. persistent: what decoding keeps. ends: gradients and memory of several
-    results, where no loss joins them.
+    order: what backward retraces. weights: every trained weight, with its rounds, in the order of first use. output:
+    the result, which the user holds. persistent: what decoding keeps. held: what stays until backward is done. ends:
+    gradients and memory of several results, where no loss joins them.
     """
 
     def __init__(self, tape: Tape, lifetimes: Lifetimes, *, loops: bool) -> None:
@@ -151,6 +159,7 @@ class ForwardLiveness:
         self.weights: list[tuple[Storage, str] | LoopEdge] = []
         self.output = self._elsewhere = Allocation(0, 0, 0)
         self.persistent: list[Allocation] = []
+        self.held: list[Allocation] = []
         self._gradients: Dtype = tape.precision.gradient_dtype
         self._folds = loops
         self._rounds = ""
@@ -185,7 +194,10 @@ class ForwardLiveness:
             return
         if self._casts:
             self._cast(*(x.storage for x in call.operands()))
-        self._call(call)
+        if self._pass == "again" and not call.rerun:
+            self._stop(call)
+        else:
+            self._call(call)
 
     def bind(self, target: Tensor, source: Tensor) -> None:
         """A view has its tensor's gradient; a round is handed on the memory of what it reads, and its gradient."""
@@ -230,6 +242,7 @@ class ForwardLiveness:
         for nested in block.blocks():
             if nested.source is not None:
                 read.update({nested.source: None, nested.source.storage: None})
+        read.update(dict.fromkeys(block.saved))
         places = {key: self._places[key] for key in read if isinstance(key, Storage) and key in self._places}
         slots = {key: self._slots[key] for key in read if key in self._slots}
         for storage in block.saved:
@@ -238,10 +251,11 @@ class ForwardLiveness:
         yield
         ran, self.order, self._pass = self.order, outer, "forward"
         if last := last_of(ran):
-            outer.append(StretchRound(block, self._rounds, last.slot, places, slots, dict(self._weights)))
+            exits = [self._slots[y] for y in block.results if y in self._slots]
+            outer.append(StretchRound(block, self._rounds, ran, last.slot, exits, places, slots, dict(self._weights)))
 
-    def again(self, stretch: StretchRound) -> tuple[Order, Allocation]:
-        """Run a stretch again, keeping what its backward needs; returns what that retraces, and its result."""
+    def again(self, stretch: StretchRound) -> tuple[Order, list[Allocation]]:
+        """Run a stretch again, keeping what its backward needs; returns what was run, and its results."""
         outer = self.order, self._rounds, self._pass, self._weights, self.output
         self.order, self._rounds, self._pass, self._weights = [], stretch.rounds, "again", dict(stretch.weights)
         self._places.update(stretch.places)
@@ -252,12 +266,24 @@ class ForwardLiveness:
         self._alike = alike
         self._parts.leave_since(start)
         self._drop_cache()
-        order, result = self.order, self.output
+        order, results = self.order, [self.output]
+        results += [self._places[y.storage] for y in stretch.block.results if y.storage in self._places]
         self.order, self._rounds, self._pass, self._weights, self.output = outer
-        if last := last_of(order):
-            last.slot.gradient, stretch.slot.gradient = stretch.slot.gradient, None
-            last.slot.parts, stretch.slot.parts = stretch.slot.parts, ()
-        return order, result
+        return order, results
+
+    def _stop(self, call: Call) -> None:
+        """Running again has come to a call that it does not run: of the first such one there is what that keeps."""
+        places, memory = self._places, self._memory[call]
+        if not memory.saves:
+            return
+        now = len(self.lifetimes.moments) - 1
+        saved: list[Allocation] = []
+        for storage, line in memory.saved:
+            if storage is not call.y.storage and any(storage is copy for copy, _ in memory.makes):
+                places[storage] = self.lifetimes.take(storage.bytes, now)
+            places[storage].line = line
+            saved.append(places[storage])
+        self.order.append(CallRound(call.name, self._rounds, memory, GradientSlot(0), [], saved))
 
     def _drop_cache(self) -> None:
         """Autocast ends: its copies of weights go, but for those that backward needs."""
@@ -298,6 +324,7 @@ class ForwardLiveness:
             self._make(call, memory)
         y, places = call.y, self._places
         slot = self._slot(call.x) if memory.same else GradientSlot(memory.output)
+        slot.several = slot.several or branch_value(memory.results) > 0
         if call.inputs:  # else it is a weight by itself, or numbers without a gradient
             self._slots[y] = slot
         if memory.makes and memory.makes[0][0] is y.storage:
@@ -314,6 +341,10 @@ class ForwardLiveness:
                 allocation = places[storage]
                 saved.append(allocation)
                 allocation.line = line
+            for storage in memory.held:
+                if (allocation := places.get(storage)) is not None:
+                    allocation.rounds = self._alike
+                    self.held.append(allocation)
             for weight in memory.trained:
                 self._slot(weight)
             targets = [(self._slot(x), shared) for x, shared in memory.gradients]
@@ -412,9 +443,12 @@ def memory_of(call: Call) -> CallMemory:
         reads=list(dict.fromkeys([x.storage for x in inputs if x.storage.origin in _KEPT])),
         makes=makes,
         saved=[(s, _KEPT[s.origin]) for s in call.saved if s.origin in _KEPT],
+        held=[x.storage for x in layer.held(call)],
         trained=[x for x in operands if x in trained] if len(trained) > 1 else [],
         gradients=gradients,
         output=y.bytes,
+        results=layer.results_bytes(call),
+        saves=len(call.saved) > 0,
         forward_scratch=size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,
         backward_scratch=(size_bytes(workspace.backward, y.dtype) if workspace.backward else 0)
         + workspace.backward_bytes,

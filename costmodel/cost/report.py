@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from costmodel.cost.costs import Costs
+from costmodel.cost.costs import OWN_STRETCHES, Costs
 from costmodel.cost.question import question
 from costmodel.cost.rows import Row, miscount
 from costmodel.display.table import Marked, Table, TextRow, narrowed, printable, styled, wrapped
@@ -75,7 +75,7 @@ def _training(p: Costs) -> list[tuple[str, str]]:
             "each memory once, without weights, buffers and inputs",
         ),
         ("optimizer", _sourced(settings.states) + _UPDATES[settings.update]),
-        *([("checkpointing", _checkpointing(settings.checkpoint))] if settings.checkpoint != "none" else []),
+        *([("checkpointing", _checkpointing(p.recomputed))] if p.recomputed != "none" else []),
     ]
 
 
@@ -84,8 +84,9 @@ def _checkpointing(checkpoint: str | int | tuple[str, ...]) -> str:
         which = ", ".join(checkpoint)
     else:
         which = f"every {checkpoint} blocks" if isinstance(checkpoint, int) else checkpoint
+    rerun = "what backward needs of it" if checkpoint == OWN_STRETCHES else "the whole of it"
     return (
-        f"{which}: of each recomputed stretch its inputs are kept, and the whole of it is run again in backward "
+        f"{which}: of each recomputed stretch its inputs are kept, and {rerun} is run again in backward "
         "(torch.utils.checkpoint); hardware FLOPs are model FLOPs and recomputed ones"
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from costmodel.errors import SettingError, UnknownNameError, unknown
-from costmodel.graph.tensor import Alias, Block, Call, Storage
+from costmodel.graph.tensor import Alias, Block, Call, Rerun, Storage, Tensor
 from costmodel.symbolic.sizes import branch_value, ceil_root
 from costmodel.training.settings import Settings
 
@@ -71,8 +71,12 @@ class Recomputation:
         return self.stretch(block) if self.picks(path) else nullcontext()
 
     @contextmanager
-    def stretch(self, block: Block) -> Iterator[None]:
-        """What is called within, on `block`, is recomputed; a stretch within a stretch is part of it."""
+    def stretch(self, block: Block, rerun: Rerun = "whole", inputs: Sequence[Tensor] | None = None) -> Iterator[None]:
+        """What is called within, on `block`, is recomputed; a stretch within a stretch is part of it.
+
+        inputs: what autograd keeps of it, read within or not; what else is read is only held, by the function that runs
+        it (None: autograd keeps all that is read).
+        """
         if self.open:
             yield
             return
@@ -83,7 +87,7 @@ class Recomputation:
         finally:
             self.open = False
         if any(not isinstance(entry, Alias) for entry in block.entries[start:]):
-            block.entries[start:] = [_recomputed(block, block.entries[start:])]
+            block.entries[start:] = [_recomputed(block, block.entries[start:], rerun, inputs)]
 
     def check(self) -> None:
         """Raise an error if what was asked for is nowhere in the model."""
@@ -160,20 +164,30 @@ def unknown_part(what: str, name: str, paths: Iterable[str], others: Iterable[st
     return unknown(what, name, {*others, *(one for one in every if any(is_named(path, one) for path in paths))}, last)
 
 
-def _recomputed(outer: Block, entries: list[Call | Alias | Block]) -> Block:
+def _recomputed(
+    outer: Block, entries: list[Call | Alias | Block], rerun: Rerun, inputs: Sequence[Tensor] | None
+) -> Block:
     """A block of these entries that keeps only what they read from outside."""
     block = Block(outer.name, 1, outer)
-    block.entries, block.recomputed = entries, True
+    block.entries, block.recomputed = entries, rerun
     calls = list(block.calls())
     fresh = [call.y.storage for call in calls if all(x.storage is not call.y.storage for x in call.inputs)]
     made = {leaf for storage in fresh for leaf in storage.leaves()}
     made |= {entry.storage for nested in block.blocks() if (entry := nested.entry) is not None}
     read: dict[Storage, None] = {}
     for call in calls:
-        for x in call.inputs:
-            read.update(dict.fromkeys(leaf for leaf in (x.storage, *x.storage.leaves()) if leaf.parts is None))
+        read.update(dict.fromkeys(leaf for x in call.inputs for leaf in _memory(x)))
     if any(call.differentiated for call in calls):
         block.saved = tuple(s for s in read if s not in made and s.origin == "computed")
+    if inputs is not None:
+        kept = {leaf: None for x in inputs for leaf in _memory(x) if leaf.origin == "computed"}
+        block.held = tuple(s for s in block.saved if s not in kept)
+        block.saved = tuple(kept)
     for call in calls:
-        call.recomputed = True
+        call.recomputed = call.rerun = True
     return block
+
+
+def _memory(x: Tensor) -> list[Storage]:
+    """The memory of a tensor, be it that of a round."""
+    return [leaf for leaf in (x.storage, *x.storage.leaves()) if leaf.parts is None]

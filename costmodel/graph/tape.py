@@ -21,7 +21,7 @@ from costmodel.graph.tensor import (
     Tensor,
     show_shape,
 )
-from costmodel.symbolic.sizes import LARGEST_SIZE, product
+from costmodel.symbolic.sizes import LARGEST_SIZE, peek, product
 from costmodel.training.dtypes import FLOATS, REAL, Dtype
 from costmodel.training.precision import FP32, Precision
 from costmodel.training.settings import Device
@@ -232,6 +232,7 @@ class Tape:
         Weights to which none comes have no gradient, and so no state of an optimizer (``Parameter.grad`` is None).
         """
         open_calls = [y.maker for y in ends if y.requires_grad]
+        stretches = {call: block for block in self.root.blocks() if block.results for call in block.calls()}
         reached: set[Call] = set()
         updated: set[Storage] = set()
         while open_calls:
@@ -242,15 +243,15 @@ class Tape:
             for operand, *_ in call.gradients():
                 updated.add(operand.storage)
                 open_calls.append(operand.maker)
+            if call in stretches:
+                open_calls += [y.maker for y in stretches[call].results]
         for call in self.root.calls():
             if call.differentiated and call not in reached:
                 call.differentiated = False
-                call.detached, call.saved = call.saved, ()
+                call.detached, call.saved = () if call.recomputed else call.saved, ()
         for block in self.root.blocks():
-            if block.recomputed and not any(call.differentiated for call in block.calls()):
-                block.saved = ()
-                for call in block.calls():
-                    call.recomputed = False
+            if block.recomputed:
+                _settle_stretch(block)
         self.updated = {storage: shape for storage, shape in self.trained.items() if storage in updated}
 
     def _take_weights(self, call: Call, name: str, tied: Mapping[str, Tensor]) -> None:
@@ -421,6 +422,33 @@ class Tape:
             block.source, block.entry, block.exit = x, entry, y
             x = block.result = _hand_on(block, outer, x, entry, y)
         return x
+
+
+def _settle_stretch(stretch: Block) -> None:
+    """Which calls of a stretch are run again: none if no gradient comes back to it, else as far as it says.
+
+    Running it again ends with the last tensor that is needed (``early_stop`` of ``torch.utils.checkpoint``): one that a
+    call reads is there before the call itself runs.
+    """
+    calls = list(stretch.calls())
+    if not any(call.differentiated for call in calls):
+        stretch.saved = stretch.held = ()
+        for call in calls:
+            call.recomputed = call.rerun = False
+    elif stretch.recomputed == "needed":
+        for call in reversed(calls):
+            call.rerun = any(_made_in(call, storage) for storage in call.saved)
+            if call.saved:
+                break
+
+
+def _made_in(call: Call, storage: Storage) -> bool:
+    """Whether a call has made a tensor before it is saved; a copy of a factor is made before the product is."""
+    operands = call.operands()
+    if any(storage is x.storage for x in operands):
+        return False
+    copies = any(storage.elements is x.size or peek(storage.elements) == peek(x.size) for x in operands)
+    return storage is call.y.storage or not (copies and call.layer.forward(call).contractions)
 
 
 def _types(tensors: Iterable[Tensor]) -> list[Dtype]:

@@ -272,16 +272,27 @@ class Alias(NamedTuple):
     x: Tensor
 
 
+Rerun = Literal["", "whole", "needed"]
+"""How much of a stretch backward runs again: nothing; the whole of it, before it goes back over it by itself; or once a
+tensor is needed that was not kept, up to the last such tensor (``use_reentrant`` of ``torch.utils.checkpoint``).
+"""
+
+
 class Block:
     """A stretch of the graph that happens `count` times for each time that its parent does.
 
     What repeats reads `entry`, which is `source` in the first round and in each later one the `exit` of the round
     before; `result` is the exit of the last round, as those after the block read it. A stretch that is only recomputed
     has none of the four.
-    recomputed: nothing in it is kept but what it reads from outside, `saved`; backward runs it forward again.
+    recomputed: where backward runs it forward again, nothing in it is kept but what it reads from outside, `saved`, or
+    what is `held` as long without being autograd's.
+    results: what it hands on, to all of which a gradient comes as soon as one comes to any (of zeros, if need be).
     """
 
-    __slots__ = ("count", "entries", "entry", "exit", "name", "parent", "recomputed", "result", "saved", "source")
+    __slots__ = (
+        *("count", "entries", "entry", "exit", "held", "name", "parent", "recomputed", "result", "results", "saved"),
+        "source",
+    )
 
     def __init__(self, name: str, count: int, parent: Block | None) -> None:
         self.name = name
@@ -292,7 +303,9 @@ class Block:
         self.entry: Tensor | None = None
         self.exit: Tensor | None = None
         self.result: Tensor | None = None
-        self.recomputed = False
+        self.recomputed: Rerun = ""
+        self.results: tuple[Tensor, ...] = ()
+        self.held: tuple[Storage, ...] = ()
         self.saved: tuple[Storage, ...] = ()
 
     @property
@@ -440,6 +453,17 @@ class AbstractLayer(ABC):
         """The share of a weight that it reads; None: all."""
         return None
 
+    def results_bytes(self, call: Call) -> int:
+        """Of a layer whose output is one of several results: bytes of the gradients of all, which it is handed at once.
+
+        0: of its output alone.
+        """
+        return 0
+
+    def held(self, call: Call) -> Iterable[Tensor]:
+        """What it holds until all of backward is done without autograd having saved it."""
+        return ()
+
     def scattered(self, call: Call) -> bool:
         """Whether gradients are slices of the incoming one none of which lies in one piece."""
         return False
@@ -450,9 +474,10 @@ class Call:
 
     Layers are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are
     what it computes with: those `stored`, or casts of them, as `inputs` are the `raw_inputs` or casts of them. What it
-    keeps for backward is `saved`, until then or, if it is `recomputed`, only once it has been run again. `part` and
-    `phase` are the part of the model and the phase of the pass that it is in. `differentiated`: whether a gradient
-    comes back to it; what a call keeps to which none does is `detached`, there as long as something that it led to.
+    keeps for backward is `saved`, until then or, if it is `recomputed`, only once it has been run again, as far as
+    `rerun` says that it is: what comes after the last tensor that is needed may not be. `part` and `phase` are the part
+    of the model and the phase of the pass that it is in. `differentiated`: whether a gradient comes back to it; what a
+    call keeps to which none does is `detached`, there as long as something that it led to.
     """
 
     __slots__ = (
@@ -469,6 +494,7 @@ class Call:
         "phase",
         "raw_inputs",
         "recomputed",
+        "rerun",
         "saved",
         "stored",
         "tape",
@@ -489,7 +515,7 @@ class Call:
         self.buffers: dict[str, Tensor] = {}
         self.saved: tuple[Storage, ...] = ()
         self.detached: tuple[Storage, ...] = ()
-        self.recomputed = False
+        self.recomputed = self.rerun = False
         self.differentiated = False
         self.y: Tensor
         self._gradients: tuple[Gradient, ...] | None = None

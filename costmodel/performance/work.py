@@ -86,7 +86,8 @@ class _Kernels:
         """Each block once, for all its rounds; a stretch that is recomputed runs again before its backward."""
         if block.recomputed:
             for call in block.calls():
-                self._forward(call, "backward", again=True)
+                if call.rerun:
+                    self._forward(call, "backward", again=True)
         yield 1
 
     def _add(self, call: Call, phase: StepPhase, kernel: Kernel, *, again: bool = False) -> None:

@@ -33,7 +33,7 @@ class Reader:
 
     def rounds(self, block: Block) -> Iterator[int]:
         """Two at most. What repeats is handed on as its source, and what a stretch keeps comes from outside of it."""
-        assert block.recomputed == (block.entry is None)
+        assert bool(block.recomputed) == (block.entry is None)
         yield from range(min(int(block.count), 2))
 
     def knows(self, x: Tensor) -> bool:

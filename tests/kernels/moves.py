@@ -241,3 +241,39 @@ class Cat(Kernel):
 
     def reference(self, p: Pass, *inputs: np.ndarray) -> np.ndarray:
         return np.stack([x[:, c] for x in inputs for c in range(x.shape[1])], axis=1)
+
+
+class CustomFunction(Kernel):
+    """y = x by a backward of its own, which multiplies by one; the forward pass was the layers before it."""
+
+    def case(self, draw: Draw) -> Case:
+        n = draw(sizes)
+        fields = {"work": 0, "counted": 0, "moved": 8 * n, "launches": 1, "scratch": 0, "results": 4 * n}
+        kind = self.layer(operands=1, pointwise=n, graded=(0,), **fields)
+        return Case(kind, [Operand((n,)), Operand((n,), constant=True)])
+
+    def forward(self, p: Pass) -> Array:
+        return p.x
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g * 1
+
+    def reference(self, p: Pass, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x
+
+
+class FurtherResult(Kernel):
+    """Another result; its gradient is handed to the function that made both."""
+
+    def case(self, draw: Draw) -> Case:
+        n = draw(sizes)
+        return Case(self.layer(), [Operand((n,)), Operand((n,), constant=True)])
+
+    def forward(self, p: Pass) -> Array:
+        return p.x
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g
+
+    def reference(self, p: Pass, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x

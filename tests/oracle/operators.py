@@ -14,6 +14,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from costmodel.graph.tensor import Role
 from costmodel.importers.torch.op_call import COMPLEX_RULES, RULES
@@ -1338,6 +1339,34 @@ def grouped_mm(draw: Draw, op: Operator) -> Case:
 
 
 assert set(REDUCTIONS) <= set(CASES)
+
+
+class Tripled(torch.autograd.Function):
+    """3 x, from what is saved for it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradients[0] * 3 + x * 0
+
+
+@case("function_start", "function_backward", "function")
+def own_function(draw: Draw, op: Operator) -> Case:
+    return Case(lambda x: Tripled.apply(x), (one(draw)._replace(requires_grad=True),))
+
+
+@case("checkpoint", "checkpoint_end")
+def stretch(draw: Draw, op: Operator) -> Case:
+    reentrant = draw(st.booleans())
+    return Case(
+        lambda x: checkpoint(lambda x: x.sin().exp(), x, use_reentrant=reentrant),
+        (one(draw)._replace(requires_grad=True),),
+    )
 
 
 # Complex numbers

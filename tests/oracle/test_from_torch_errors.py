@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_exporting
-from torch.utils.checkpoint import checkpoint
 
 import costmodel as cm
 from tests.command import said_in_one_line
@@ -193,13 +192,6 @@ def test_what_takes_too_long_is_left_fixed_with_a_note() -> None:
     model = cm.from_torch(Endless(), torch.zeros(2, 3, 4, 5), time_limit=0.5)
     assert "height is fixed at 4: leaving it open takes more than 0.5 s" in model.notes
     assert model.open == {"batch"}
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("call", [checkpoint, lambda *args, **named: torch.utils.checkpoint.checkpoint(*args, **named)])
-def test_checkpointing_within_a_module_is_noted(call: Callable[..., Any], *, reentrant: bool) -> None:
-    model = cm.from_torch(Calls(lambda x, _: call(torch.tanh, x, use_reentrant=reentrant)), X)
-    assert "torch.utils.checkpoint within the module is left out" in model.notes
 
 
 @pytest.mark.parametrize("asked", [is_exporting, lambda: torch.compiler.is_exporting()])

@@ -13,11 +13,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from costmodel.errors import SpecError
+from costmodel.importers.torch.autograd import written_into_graphs
 
 NOTE = "a square mask without the hint is_causal is taken for a causal one"
 
@@ -42,43 +41,7 @@ def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]
         _masks_as_in_training(),
         _groups_in_any_type(torch),
         _not_exporting(torch, notes),
-        _without_backward(torch, notes),
-    ):
-        yield
-
-
-CHECKPOINTED = "torch.utils.checkpoint within the module is left out: the setting checkpoint asks for it"
-
-
-@contextmanager
-def _without_backward(torch: Any, notes: list[str]) -> Iterator[None]:
-    """Refuse gradients within forward, which torch.export drops in silence; note what is recomputed."""
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise SpecError(
-            "autograd.grad or backward is called within forward, whose cost is not worked out: return what it is taken "
-            "of, and ask for a training step"
-        )
-
-    def noted(checkpointed: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(checkpointed)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            if CHECKPOINTED not in notes:
-                notes.append(CHECKPOINTED)
-            return checkpointed(*args, **kwargs)
-
-        return called
-
-    checkpoint = torch.utils.checkpoint  # whose function may have been imported by its name
-    reentrant, other = checkpoint.CheckpointFunction.apply, checkpoint._checkpoint_without_reentrant_generator
-    from torch._dynamo import trace_rules
-
-    trace_rules.get_torch_obj_rule_map()  # PyTorch's table of its own functions is to hold them as they are
-    with (
-        patch.object(torch.autograd, "grad", refused),
-        patch.object(torch.autograd, "backward", refused),
-        patch.object(checkpoint, "CheckpointFunction", SimpleNamespace(apply=noted(reentrant))),
-        patch.object(checkpoint, "_checkpoint_without_reentrant_generator", noted(other)),
+        written_into_graphs(torch),
     ):
         yield
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 from costmodel.errors import SpecError
+from costmodel.importers.torch.autograd import NAMESPACE
 from costmodel.importers.torch.program import SIZE, TENSOR, CapturedProgram, Placeholder, Step, StepOutput, Tree, Weight
 from costmodel.importers.torch.rules import load_rules
 
@@ -38,6 +40,8 @@ class Capture:
         self.steps: list[Step] = []
         self._called: set[tuple[str, ...]] = set()
         self._count: Counter[tuple[Any, ...]] = Counter()
+        self._function: dict[str, Any] | None = None
+        self._stretch = 0
         self._names: dict[Any, Any] = {}
 
     def __call__(self) -> CapturedProgram:
@@ -113,6 +117,8 @@ class Capture:
                 raise SpecError(f"{name}: torch.export keeps it as an operator of higher order, which has no rule")
             return
         op = target._schema.name.partition("::")[2]
+        if target.namespace == NAMESPACE:
+            self._tell(node, op, grad)
         if op in IDLE or op in SIZES or value is None:
             return
         if (op not in self.rules or op in self.composed) and _is_composed(target) and self._compose(node, grad):
@@ -130,7 +136,39 @@ class Capture:
             return
         plain = op.removesuffix("_") if changed is not None and not op.startswith("__") else op
         self._called.update(_callers(node))
-        self.steps.append(Step(plain, _path(node), node.name, args, makes, changed, grad))
+        self.steps.append(Step(plain, _path(node), node.name, args, makes, changed, grad and self._function is None))
+
+    def _tell(self, node: Any, op: str, grad: bool) -> None:
+        """Note what the module tells autograd: see `costmodel.importers.torch.autograd`.
+
+        Both ends of a stretch are in the innermost module that all of it is in. What follows a function reads its
+        results in the place of those of its forward pass; one of them may be what it has changed.
+        """
+        args, path = self._arguments(node), _path(node)
+        makes: tuple[StepOutput, ...] = ()
+        changed: str | None = None
+        if op == "checkpoint":
+            self._stretch = len(self.steps)
+        elif op == "checkpoint_end":
+            inner = [step.path for step in self.steps[self._stretch + 1 :]]
+            shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*inner, strict=False))
+            path = tuple(part for part, *_ in shared) if inner else path
+            self.steps[self._stretch] = self.steps[self._stretch]._replace(path=path)
+        elif op == "function_start":
+            self._function = args
+        elif op == "function" and self._function is not None:
+            args["inputs"], self._function = self._function["inputs"], None
+            results = node.args[2]
+            makes = tuple(
+                StepOutput(
+                    self._unique(f"{node.name}_{n}"), self._shape(y.meta["val"]), dtype_name(y.meta["val"].dtype)
+                )
+                for n, y in enumerate(results)
+            )
+            inputs = [given[TENSOR] for given in args["inputs"]]
+            changed = next((inputs[n] for n, x in enumerate(node.args[1]) if x in results), None)
+            self._names.update(zip(results, ({TENSOR: output.name} for output in makes), strict=True))
+        self.steps.append(Step(op, path, node.name, args, makes, changed, grad))
 
     def _makes(self, node: Any, value: Any) -> tuple[StepOutput, ...]:
         if hasattr(value, "shape"):
@@ -352,6 +390,7 @@ _VIEWS = frozenset(
     {
         *("view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "slice", "select", "flatten"),
         *("unflatten", "t", "contiguous", "to", "split", "chunk", "unbind", "alias", "detach"),
+        *("checkpoint", "checkpoint_end", "function_start", "function_backward"),
     }
 )
 """Operators that mostly do nothing: a module that calls one layer and these is called like the layer."""

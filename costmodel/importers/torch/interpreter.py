@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
 from costmodel.graph.recomputation import is_named, paths_to
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape, strides_of
+from costmodel.graph.tensor import Block, Call, Rerun, Shape, Storage, Tensor, show_shape, strides_of
 from costmodel.importers.torch.folding import Item, Loop, writes_outside
 from costmodel.importers.torch.op_call import (
     COMPLEX_NUMBERS,
@@ -62,6 +62,8 @@ class Interpreter:
         self._taken: set[str] = set()
         self._open: list[tuple[str, Any]] = []
         self._here: Step | None = None
+        self._stretch: tuple[AbstractContextManager[None], Block] | None = None
+        self._outside: Block | None = None
 
     def __call__(self) -> list[Tensor]:
         """Run all steps; returns the outputs."""
@@ -76,6 +78,8 @@ class Interpreter:
                 else:
                     self._enter(item.path)
                     self._step(item)
+        if self._stretch or self._outside:
+            raise SpecError("a stretch that is recomputed, or the backward pass of a function, has no end")
         self._rest()
         return [self.tensor(name) for name in self.program.outputs]
 
@@ -120,6 +124,60 @@ class Interpreter:
         self._taken.update({name}, (other for other, buffer in self.program.buffers.items() if buffer.path == count))
         return before
 
+    def open_stretch(self, rerun: Rerun, inputs: Sequence[Tensor]) -> None:
+        """What comes next is recomputed, from inputs that are kept whether they are read or not.
+
+        Raises SettingError if a setting says what is, SpecError for a stretch within another.
+        """
+        if self.tape.recomputation:
+            raise SettingError(
+                "the module checkpoints parts of itself (torch.utils.checkpoint), which are recomputed as it says:"
+                " leave the setting checkpoint out"
+            )
+        if self._stretch or rerun not in ("whole", "needed"):
+            raise SpecError(f"a stretch that is recomputed (rerun {shown(rerun)}) is not one as from_torch makes them")
+        if self.tape.training:
+            stretch = self.tape.recomputation.stretch(self.tape.block, rerun, inputs)
+            stretch.__enter__()
+            self._stretch = stretch, self.tape.block
+
+    def close_stretch(self, results: Sequence[Tensor]) -> None:
+        """What came since `open_stretch` is all."""
+        if self._stretch is None:
+            return
+        (stretch, block), self._stretch = self._stretch, None
+        self._check_open(block)
+        stretch.__exit__(None, None, None)
+        if block.entries and isinstance(last := block.entries[-1], Block) and last.recomputed:
+            last.results = tuple(x for x in results if x.requires_grad)
+
+    def _check_open(self, block: Block | None) -> None:
+        """What ends here began here too. Raises SpecError."""
+        if block is not self.tape.block:
+            raise SpecError(
+                "a stretch that is recomputed, or the backward pass of a function, has no start where it ends"
+            )
+
+    def open_backward(self) -> None:
+        """What comes next is the backward pass of a function, and no part of the forward pass."""
+        if self._outside is not None:
+            raise SpecError("the backward pass of a function is within that of another")
+        self._outside = self.tape.block
+        self.tape.block = Block("backward", 1, self._outside)
+
+    def close_backward(self) -> list[Call]:
+        """The layers that backward runs; none is known to what follows."""
+        inner = self._outside is not None and self.tape.block.parent is self._outside
+        self._check_open(self.tape.block if inner else None)
+        calls = list(self.tape.block.calls())
+        assert self._outside is not None
+        self.tape.block, self._outside = self._outside, None
+        makers = set(calls)
+        for name in [name for name in self.program.weights if name in self._tensors]:
+            if self._tensors[name].maker in makers:
+                del self._tensors[name]
+        return calls
+
     def _parameter(self, name: str) -> Tensor:
         path, here = self.program.weights[name].path, ".".join(self._here.path if self._here else ())
         label = path.removeprefix(f"{here}.") if here else path
@@ -156,7 +214,7 @@ class Interpreter:
     def _blocks(self, loop: Loop) -> None:
         """Equal blocks: traced once, unless they share gradients or write outside, or one is asked for by name."""
         shares = self._differs(loop) or any(self.tensor(name).requires_grad for name in loop.outer)
-        if shares or writes_outside(loop):
+        if shares or writes_outside(loop) or self._stretch:
             for step in (step for block in loop.blocks for step in block):
                 self._enter(step.path)
                 self._step(step)
