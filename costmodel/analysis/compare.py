@@ -58,6 +58,7 @@ class Comparison(Answer):
     matches: dict[str, Match]
     quantities: tuple[str, ...] = QUANTITIES
 
+    @typed
     def value(self, label: str, quantity: str) -> Any:
         """A quantity of one of them. Raises UnknownNameError."""
         if label not in self.labels:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from costmodel.cost.budget import Fit
     from costmodel.cost.explanation import Explanation
-    from costmodel.hardware.machine import Machine
+    from costmodel.hardware.catalogue import MachineLike
     from costmodel.performance.time import Time
 
 LEAST_BYTES = 1024
@@ -89,7 +89,7 @@ class Prediction(Costs, Data):
 
     def on(
         self,
-        machine: str | os.PathLike[str] | Machine,
+        machine: MachineLike,
         *,
         stack: OneStack = "eager",
         tier: Literal["ceiling", "typical", "calibrated"] | None = None,
@@ -149,11 +149,12 @@ class Prediction(Costs, Data):
         """
         import json
 
-        from costmodel.importers.files import as_json, build, machine_of
+        from costmodel.hardware.catalogue import load_machine
+        from costmodel.importers.files import as_json, build
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        prediction = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"], machine_of))
+        prediction = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"], load_machine))
         actual, stored = json.loads(prediction.to_json()), as_json(data, "a prediction")
         for field in {**actual, **stored}:
             if field not in actual or stored.get(field) != actual[field]:

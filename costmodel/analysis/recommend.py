@@ -21,6 +21,7 @@ from costmodel.display.table import Table, printable, wrapped
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_few
 from costmodel.documents.arguments import Bounds, fits, typed
 from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.importers.files import read_setting
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
 from costmodel.training.keywords import SeveralSettings
@@ -372,6 +373,8 @@ def recommend(
     if not fits(flops_per_byte, Annotated[float, Bounds("FLOPs", 0, below=1e9)]):
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
     options = {name: _listed(name, value) for name, value in settings.items()}
+    declared = (name for name, value in options.items() if name in CHOOSABLE and isinstance(value, list))
+    options |= {name: [read_setting(name, each) for each in options[name]] for name in declared}
     fixed = {name: value for name, value in options.items() if not isinstance(value, list)}
     first = predict(model, **fixed)
     batches, choices = _batches(first.settings, samples, options), _choices(first, options)
@@ -384,9 +387,7 @@ def recommend(
         others = {name: values for name, values in choices.items() if name not in numbers}
         chosen = (*names, *(name for name in numbers if name not in names))
         ways = [
-            Recommendation(
-                {**fixed, **{name: getattr(p.settings, name) for name in chosen}}, p, flops_per_byte, changes
-            )
+            Recommendation({name: getattr(p.settings, name) for name in (*fixed, *chosen)}, p, flops_per_byte, changes)
             for p in _ways(question, others, batches, samples, room)
         ]
         entries += ways

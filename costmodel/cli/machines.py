@@ -64,10 +64,9 @@ def show(machine: str) -> Any:
 )
 def fit(machine: str, rows: Sequence[str], software: str, out: str | None) -> Any:
     """Constants of a machine from measured steps: one number from one step, several from three or more."""
-    from costmodel.hardware.catalogue import load_machine
     from costmodel.performance.fitting import fit_machine
 
-    fitted = fit_machine(load_machine(machine), rows, software=software)
+    fitted = fit_machine(machine, rows, software=software)
     if out is not None:
         fitted.save(out)
     return fitted
@@ -87,7 +86,7 @@ def calibrate(machine: str | None, out: str | None) -> Any:
 
     measurement = calibrate_machine(machine or device_name())
     if out is not None:
-        measurement.calibration.save(out)
+        measurement.save(out)
     return measurement
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes, show_tick
 from costmodel.documents.arguments import typed
 from costmodel.documents.files import SPECS, is_path, shown_path
-from costmodel.errors import SpecError, UnknownNameError, shown
+from costmodel.errors import SettingError, SpecError, UnknownNameError, shown
 from costmodel.hardware.machine import Machine
 
 MACHINES = Path(SPECS) / "machines"
@@ -28,13 +29,18 @@ _FILLERS = frozenset(
 """Words that say nothing that a name does not: vendors, their families, and what a figure is of."""
 
 
-def load_machine(machine: str | os.PathLike[str] | Machine) -> Machine:
+MachineLike = str | os.PathLike[str] | Machine | Mapping[str, Any]
+"""What is taken for a machine: a ready one's name, the path of a file, a machine, or its fields."""
+
+
+def load_machine(machine: MachineLike) -> Machine:
     """A machine by its name, or from a YAML or JSON file.
 
     Args:
         machine: a name such as "h100-sxm", or one as tables and drivers write it, such as "A100-SXM4-40GB" or
             "NVIDIA GeForce RTX 4090", in any case and with anything between its parts; or a path, which is what has a
-            directory separator or ends in .yaml, .yml or .json. A machine is returned as it is.
+            directory separator or ends in .yaml, .yml or .json; or a mapping of its fields. A machine is returned as it
+            is.
 
     Raises:
         SpecError: the file cannot be read or describes no machine.
@@ -52,12 +58,32 @@ def load_machine(machine: str | os.PathLike[str] | Machine) -> Machine:
         if not os.path.lexists(machine):
             raise SpecError(f"no such file: {shown_path(machine)}: give the path of a YAML or JSON file")
         return Machine.load(machine)
+    if isinstance(machine, Mapping):
+        if wrong := [name for name in machine if not isinstance(name, str)]:
+            raise SpecError(f"Machine: {shown(wrong[0])} is not the name of a field")
+        return Machine(**machine)
     if not isinstance(machine, str):
         raise SpecError(
             f"{shown(machine)} is not a machine: give a ready machine's name such as 'h100-sxm', a file's path, or a "
             "Machine"
         )
     return _ready(machine)
+
+
+def machine_name(machine: MachineLike) -> str:
+    """What `load_machine` knows a machine by: the path of its file, or the name of a ready one.
+
+    Raises SettingError for a machine of one's own that is in no file.
+    """
+    if isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine)):
+        return os.fspath(machine)
+    device = load_machine(machine)
+    if _all().get(device.name) != device:
+        raise SettingError(
+            f"machine {shown(device.name)} is none of the ready ones, which a calibration names: write it to a file, "
+            "and give that path"
+        )
+    return device.name
 
 
 class Machines(Answer, tuple[Machine, ...]):

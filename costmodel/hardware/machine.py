@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cached_property
+from math import inf
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
@@ -67,6 +68,8 @@ def _plausible(number: float, value: Any, what: str, unit: str) -> None:
 
 def _amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
     number = read_amount(value, what, unit, zero=zero)
+    if number == inf and unit in ("Hz", "W"):  # rates and bandwidths without end are how a limit is left out
+        raise SettingError(f"{what}={shown(value)} is no clock or power that a machine has: leave it out")
     _plausible(number, value, what, unit)
     return number
 

@@ -14,7 +14,6 @@ from costmodel.training.settings import SETTINGS, Settings, check_names
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
     from costmodel.documents.document import Document
-    from costmodel.hardware.machine import Machine
 
 ARCHITECTURES = {
     "mlp": ("costmodel.architectures.mlp", "MLP"),
@@ -41,10 +40,11 @@ def read(path: str | os.PathLike[str]) -> Architecture:
 def settings_of(given: Mapping[str, Any]) -> Settings:
     """Settings by name, the files of declarations read. Raises UnknownNameError, SettingError, SpecError."""
     check_names(given)
-    return Settings(**{name: _read(name, value) for name, value in given.items()})
+    return Settings(**{name: read_setting(name, value) for name, value in given.items()})
 
 
-def _read(name: str, value: Any) -> Any:
+def read_setting(name: str, value: Any) -> Any:
+    """The value of a setting with the file of a declaration read. Raises CostModelError."""
     if name == "on" and value is not None:
         return _machine(value)
     kind = SETTINGS[name].declaration
@@ -57,20 +57,8 @@ def _machine(value: Any) -> Any:
 
     if isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value)):
         return os.fspath(value)
-    if isinstance(value, Mapping):
-        return machine_of(value)
-    _ = load_machine(value)  # an unknown name is refused here
-    return value
-
-
-def machine_of(fields: Mapping[Any, Any]) -> Machine:
-    """A machine of its fields. Raises SpecError."""
-    from costmodel.hardware.machine import Machine
-
-    for name in fields:
-        if not isinstance(name, str):
-            raise SpecError(f"Machine: {shown(name)} is not the name of a field")
-    return Machine(**fields)
+    machine = load_machine(value)  # an unknown name is refused here
+    return machine if isinstance(value, Mapping) else value
 
 
 def build_document(document: Document) -> Architecture:

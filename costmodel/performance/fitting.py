@@ -16,9 +16,9 @@ import numpy as np
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_change, show_seconds
-from costmodel.documents.arguments import typed
-from costmodel.errors import SettingError
-from costmodel.hardware.catalogue import load_machine
+from costmodel.documents.arguments import Positive, fits, typed
+from costmodel.errors import SettingError, shown
+from costmodel.hardware.catalogue import MachineLike, load_machine, machine_name
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration, MeasuredStep, measured_step
 from costmodel.performance.constants import UNITS, Constants, constant, typical
@@ -55,7 +55,9 @@ class MachineFit(Answer):
 
     @typed
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the calibration to a file that `Prediction.on` takes. Raises CostModelError."""
+        """Write the calibration to a file that `Prediction.on` takes, unless it has `stops`. Raises CostModelError."""
+        if self.stops:
+            raise SettingError(f"this calibration is not written: {self.stops[0]}")
         self.calibration.save(path)
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +136,7 @@ class StepFit(MachineFit):
 
 
 @typed
-def fit_machine(machine: str | Machine, measured: str | Iterable[str | MeasuredStep], *, software: str = "") -> StepFit:
+def fit_machine(machine: MachineLike, measured: str | Iterable[str | MeasuredStep], *, software: str = "") -> StepFit:
     """The constants of a machine that measured steps ask for; see `fitting`.
 
     Fewer than three steps give one number: how much longer kernels take than typical (`conditions`), or if the device
@@ -142,7 +144,7 @@ def fit_machine(machine: str | Machine, measured: str | Iterable[str | MeasuredS
     strongly as its range is narrow.
 
     Args:
-        machine: a ready machine's name, or a `Machine`.
+        machine: a ready machine, or the path of a file of one, which the calibration names.
         measured: steps as `measured_step` reads them; one or more.
         software: what ran, for the file.
 
@@ -156,7 +158,7 @@ def fit_machine(machine: str | Machine, measured: str | Iterable[str | MeasuredS
         'StepFit'
 
     """
-    device = load_machine(machine)
+    device, name = load_machine(machine), machine_name(machine)
     rows = [measured] if isinstance(measured, str) else list(islice(measured, MOST_ROWS + 1))
     if len(rows) > MOST_ROWS:
         raise SettingError(f"more than {MOST_ROWS:,} steps were measured: give fewer, such as each kind once")
@@ -175,6 +177,7 @@ def fit_machine(machine: str | Machine, measured: str | Iterable[str | MeasuredS
         predicted,
         [(step.row, step.seconds) for step in steps],
         software,
+        name,
     )
     after = [_time_of(step, calibration) for step in steps]
     return StepFit(calibration, tuple(steps), tuple(time.seconds for time in times), tuple(after))
@@ -215,18 +218,23 @@ def calibrated(
     predicted: Callable[[Constants], Sequence[float]],
     measured: Sequence[tuple[str, float]],
     software: str,
+    name: str,
     **known: float,
 ) -> Calibration:
     """The constants of a machine, those of `names` changed so that what is predicted comes near what was measured.
 
     predicted: seconds. measured: what, and its seconds. Gauss-Newton steps on logarithms of constants lessen the
     squares of what measurements are off, over `NOISE`, and of how far constants leave their middle, over half their
-    range. A single constant has only the measurements to follow. known: constants that need no fit.
+    range. A single constant has only the measurements to follow. name: what the file calls the machine. known:
+    constants that need no fit.
     """
     middle = typical(machine)
     center = np.log([getattr(middle, name) for name in names])
     widths = np.array([_half_width(name, machine) for name in names])
     prior = np.diag(1 / widths) if len(names) > 1 else np.zeros((1, 1))
+    for what, seconds in measured:
+        if not fits(seconds, Positive):
+            raise SettingError(f"{what}: {shown(seconds)} s were measured, which is no time")
     goal = np.array([log(seconds) for _, seconds in measured])
 
     def constants_at(at: Any) -> Constants:
@@ -249,7 +257,7 @@ def calibrated(
         logs = np.clip(logs + np.clip(step, -LONGEST, LONGEST), center - FARTHEST, center + FARTHEST)
     fitted = constants_at(logs)
     return Calibration(
-        machine=machine.name,
+        machine=name,
         constants={name: getattr(fitted, name) for name in names} | known,
         date=date.today().isoformat(),
         software=software,

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from costmodel.display.answer import Sheet
 from costmodel.display.units import show_change, show_seconds
-from costmodel.documents.arguments import typed
+from costmodel.documents.arguments import Positive, typed
 from costmodel.errors import CostModelError
 from costmodel.graph.kernel import Kernel, Product, Sort
-from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.catalogue import MachineLike, load_machine, machine_name
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import Constants, typical
@@ -139,7 +139,7 @@ class KernelFit(MachineFit):
 
 @typed
 def calibrate_machine(
-    machine: str | Machine, timer: Timer | None = None, *, launch: float | None = None, software: str = ""
+    machine: MachineLike, timer: Timer | None = None, *, launch: Positive | None = None, software: str = ""
 ) -> KernelFit:
     """Time kernels on the GPU at hand, and take constants from them, each drawn to its typical value.
 
@@ -161,7 +161,7 @@ def calibrate_machine(
         'KernelFit'
 
     """
-    device = load_machine(machine)
+    device, name = load_machine(machine), machine_name(machine)
     if timer is None:
         timer, launch, software = torch_timer(launch, software)
     timed, measured = [], []
@@ -175,7 +175,9 @@ def calibrate_machine(
 
     rows = [(f"{probe.row}: {show_seconds(seconds)}", seconds) for probe, seconds in zip(timed, measured, strict=True)]
     known = {} if launch is None else {"eager_seconds": launch}
-    calibration = calibrated(device, effective(PROBED, device, predicted, 0.01), predicted, rows, software, **known)
+    calibration = calibrated(
+        device, effective(PROBED, device, predicted, 0.01), predicted, rows, software, name, **known
+    )
     before, after = (predicted(constants) for constants in (typical(device), calibration.on(device)))
     return KernelFit(calibration, tuple(timed), tuple(measured), tuple(before), tuple(after))
 

@@ -16,7 +16,7 @@ from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes
 from costmodel.documents.arguments import Bounds, Positive, typed
 from costmodel.errors import CostModelError, SettingError, shown, unknown
-from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.catalogue import MachineLike, load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.importers.files import settings_of
 from costmodel.performance.constants import typical
@@ -469,7 +469,7 @@ def decoder(model: Any) -> Transformer:
 def serve(
     model: Transformer | str,
     *,
-    on: str | os.PathLike[str] | Machine,
+    on: MachineLike,
     input: int,
     output: int,
     engine: str | Engine | Mapping[str, Any] | os.PathLike[str] | None = None,

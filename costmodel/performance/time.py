@@ -20,7 +20,7 @@ from costmodel.documents.arguments import typed
 from costmodel.documents.document import parse
 from costmodel.documents.files import is_path, shown_path, text_of
 from costmodel.errors import CostModelError, SettingError, unknown
-from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.catalogue import MachineLike, load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.accounting import StepTime, SymbolicTime
 from costmodel.performance.breakdown import (
@@ -437,7 +437,7 @@ def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, flo
 @typed
 def time_on(
     prediction: Costs,
-    machine: str | os.PathLike[str] | Machine | Calibration,
+    machine: MachineLike | Calibration,
     *,
     stack: OneStack = "eager",
     tier: Tier | None = None,

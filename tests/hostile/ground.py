@@ -38,6 +38,13 @@ CNN: dict[str, Any] = {
         {"linear": {"features": 5}},
     ],
 }
+MACHINE: dict[str, Any] = {
+    "name": "m",
+    "category": "gpu",
+    "peak": {"bf16": "400 TFLOP/s"},
+    "bandwidth": "3 TB/s",
+    "memory": "24 GiB",
+}
 OPTIMIZER = {"name": "mine", "states": [{"name": "m", "bytes": 1, "block": 64}, {"name": "v", "extent": "rows"}]}
 SEEDS: dict[str, dict[str, Any]] = {
     "mlp": {"architecture": "mlp", "sizes": [7, 5, 3], "dropout": 0.5, "norm": "layernorm"},

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.importers.files import machine_of
+from costmodel.hardware.catalogue import load_machine
 from costmodel.training.optimizers import OPTIMIZERS, Optimizer, State
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import Settings
@@ -286,7 +286,7 @@ def test_wrong_fields_of_an_engine_are_refused_in_one_line(engine: Any, says: st
 )
 def test_what_is_no_settings_is_refused_in_one_line(data: Any, says: str) -> None:
     with pytest.raises(cm.CostModelError) as caught:
-        Settings.from_dict(data, machine_of)
+        Settings.from_dict(data, load_machine)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -300,7 +300,7 @@ def test_settings_are_plain_data_and_back() -> None:
     machine = cm.load_machine("h100-sxm")
     p = cm.predict("gpt2-small", on=machine, stack=OWN, optimizer={"name": "mine", "states": []}, lora=None)
     data = json.loads(json.dumps(p.settings.to_dict()))
-    assert Settings.from_dict(data, machine_of) == p.settings
+    assert Settings.from_dict(data, load_machine) == p.settings
     assert data["on"] == json.loads(json.dumps(machine.to_dict()))
     assert json.loads(p.time.to_json())["settings"] == data == json.loads(p.to_json())["settings"]
     grid = cm.sweep("mlp-mnist", batch=[1, 2], on=machine, stack=[cm.Stack(**OWN), "eager"], quantities=["seconds"])
