@@ -56,6 +56,7 @@ class Tables:
         self.composed = setting.kernel == "eager" or self.fallback
         lacking = {"soft cap of the scores": model.score_cap is not None, "sinks": model.sinks}
         lacking["disentangled scores"] = model.disentangled is not None
+        lacking["choice of keys"] = model.indexer is not None
         for name in (name for name, needed in lacking.items() if needed and setting.kernel != "eager"):
             raise SettingError(f"attention={setting.kernel!r} has no {name}, as {model.title} needs: use 'eager'")
         if unequal and setting.kernel == "flash" and tape.device == "gpu":
@@ -139,7 +140,8 @@ class Mixer:
         masked = memory is None and (model.causal or window is not None)
         self.every = seq * (tables.keys(window) if memory is None else memory.shape[1])
         past = tables.past
-        self.pairs = visible_pairs(seq, causal=model.causal, window=window, past=past) if masked else self.every
+        nearest = window if model.indexer is None else model.indexer.chosen  # as many as chosen ones
+        self.pairs = visible_pairs(seq, causal=model.causal, window=nearest, past=past) if masked else self.every
         self.mask = tables.mask(window) if memory is None else None
         self.stored: dict[str, Any] = {}
 
@@ -148,6 +150,8 @@ class Mixer:
         model, angles = self.model, self.tables.angles
         with x.tape.scope("attention" if self.memory is None else "cross_attention"):
             query, key, value, *others = self._projected(x, angles if self.rotated else [])
+            if model.indexer is not None:
+                self.mask = others.pop(0)
             gate, matrix = (others, []) if model.attention_gate else ([], others)
             bias = None if self.memory is not None else self.tables.bias or self.tables.relative()
             if bias is not None and self.tables.cache is not None:

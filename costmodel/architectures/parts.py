@@ -38,6 +38,16 @@ class Latent(Description):
     value_head_size: Size | None = Field(default=None, description="features of a value (default: the head size)")
 
 
+class Indexer(Description):
+    """A light attention that chooses the keys that a token attends to (DeepSeek-AI 2025, V3.2, §1)."""
+
+    FIRST: ClassVar[str] = "chosen"
+
+    chosen: Size = Field(description="keys that a token attends to, of those before it")
+    heads: Size = Field(description="heads of the light attention, which share one key of a token")
+    head_size: Size = Field(description="features of such a head, of which as many are turned as of the others")
+
+
 class Disentangled(Description):
     """Trained distances between tokens, of which keys and queries are made as of tokens (He et al. 2021, DeBERTa)."""
 

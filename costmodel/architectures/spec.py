@@ -31,6 +31,7 @@ from costmodel.architectures.parts import (
     Disentangled,
     Experts,
     Head,
+    Indexer,
     Latent,
     MaybePooler,
     Rotary,
@@ -128,6 +129,9 @@ class TransformerSpec(Architecture, defer_build=True):
         "altup.laurel_rank": "r_a",
         "altup.layer_width": "d_a",
         "altup.layer_vocab": "V_a",
+        "indexer.chosen": "k_i",
+        "indexer.heads": "h_i",
+        "indexer.head_size": "d_i",
         "boxes": "n_box",
     }
     RENAMED: ClassVar[Mapping[str, str]] = RENAMED
@@ -162,6 +166,9 @@ class TransformerSpec(Architecture, defer_build=True):
     )
     latent: Annotated[PartOf[Latent], part_of(Latent)] = Field(
         default=ABSENT, description="the narrow vector that keys and values are made from (default: none)"
+    )
+    indexer: Annotated[PartOf[Indexer], part_of(Indexer)] = Field(
+        default=ABSENT, description="what chooses the keys that latent attention is to (default: all are seen)"
     )
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
@@ -355,6 +362,10 @@ class TransformerSpec(Architecture, defer_build=True):
         return self
 
     def _check_latent(self) -> None:
+        if self.indexer is not None and (self.latent is None or self.latent.query_width is None):
+            raise ValueError("indexer needs latent.query_width: its queries are made of the latent of queries")
+        if self.indexer is not None and (not self.causal or self.indexer.head_size < self.rotated):
+            raise ValueError(f"indexer needs causal: true, and indexer.head_size at least rotary.size {self.rotated}")
         if self.latent is None:
             return
         if self.positions != "rotary" or self.rotary is None or self.rotated >= self.head_features:

@@ -49,8 +49,8 @@ class Transformer(TransformerSpec, defer_build=False):
 
     @property
     def DETACHES(self) -> bool:  # type: ignore[override]
-        """See `Architecture.DETACHES`: a pooler that nothing reads is out of reach."""
-        return self.pooler is not None and self.pooler.spare
+        """See `Architecture.DETACHES`: a pooler that nothing reads is out of reach, and the choice of keys."""
+        return self.indexer is not None or (self.pooler is not None and self.pooler.spare)
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """Of the tokens' choice of experts, and of what state spaces are composed of."""

@@ -311,7 +311,7 @@ def check_runs(prediction: Prediction) -> None:
     parts: list[str] = []
     if isinstance(model, Transformer):
         parts += [] if model.mixer is None else [model.mixer_name]
-        names = ("disentangled", "altup", "shared_kv_layers", "boxes")
+        names = ("disentangled", "altup", "shared_kv_layers", "boxes", "indexer")
         parts += [name for name in names if getattr(model, name) is not None]
         parts += ["token_dropout"] * model.token_dropout
         parts += ["classes.told_by: mean"] * (model.value("classes.told_by") == "mean")

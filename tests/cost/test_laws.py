@@ -207,6 +207,7 @@ BASE = {
     "residual_dropout": 0.1,
 }
 LATENT = {"kv_heads": None, "fused_qkv": False, "positions": "rotary", "rotary.size": 2, "latent.width": 5}
+CHOICE = LATENT | {"latent.query_width": 5, "indexer.chosen": 2, "indexer.heads": 2, "indexer.head_size": 4}
 EACH = {"classes": 3, "classes.told_by": "each"}
 INNER = {"state_space.width": 16, "state_space.head_size": 4, "state_space.state": 3}
 DELTA = {"gated_delta.heads": 4, "gated_delta.key_size": 3, "gated_delta.value_size": 3, "gated_delta.chunk": 3}
@@ -351,6 +352,9 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (DISTANCES, {"disentangled.to_content": False}),
     (DISTANCES | {"disentangled.shared": False, "disentangled.size": 9}, {"disentangled.trimmed": True}),
     ({}, {"inner_norm": True}),
+    (CHOICE, {"indexer.chosen": 3}),
+    (CHOICE, {"indexer.heads": 3}),
+    (CHOICE, {"indexer.head_size": 5}),
     ({}, {"mlp_output_bias": False}),
     ({}, {"boxes": 9}),
     ({}, {"token_dropout": True}),
@@ -379,7 +383,8 @@ def answer(model: Any, **asked: Any) -> tuple[list[Row], int, int]:
 @pytest.mark.parametrize(("given_fields", "change"), VARIATIONS, ids=lambda value: ",".join(value) or "base")
 def test_no_field_is_inert(given_fields: dict[str, Any], change: dict[str, Any]) -> None:
     before, after = Transformer.of(BASE | given_fields), Transformer.of(BASE | given_fields | change)
-    assert answer(before, batch=2) != answer(after, batch=2)
+    pairs = "visible" if "indexer.chosen" in change else "full"  # how many keys are chosen changes no shape
+    assert answer(before, batch=2, attention_pairs=pairs) != answer(after, batch=2, attention_pairs=pairs)
 
 
 def test_every_field_is_varied() -> None:

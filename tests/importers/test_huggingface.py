@@ -128,6 +128,13 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
     (sized("vit", num_labels=1000), 86_567_656),
     (sized("vit", num_labels=1000, patch_size=32, image_size=384), 88_297_192),
     (sized("deit", architectures=["DeiTForImageClassificationWithTeacher"], num_labels=1000), 87_338_192),
+    (sized("resnet", architectures=["ResNetForImageClassification"], num_labels=1000), 25_557_032),
+    (
+        sized("resnet", hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic", num_labels=1000)
+        | {"downsample_in_first_stage": False, "embedding_size": 64, "num_channels": 3, "hidden_act": "relu"},
+        11_689_512,
+    ),
+    (sized("convnext", num_labels=1000, drop_path_rate=0.0, layer_scale_init_value=1e-6), 28_589_128),
     (
         sized("nomic_bert", architectures=["NomicBertModel"], activation_function="swiglu", n_embd=768, n_inner=3072)
         | {"n_head": 12, "n_layer": 12, "n_positions": 8192, "prenorm": False, "qkv_proj_bias": False, "causal": False}

@@ -205,10 +205,14 @@ class Latent(nn.Module):
         self.norm = norm_over(spec, self.rank, device)
         self.up = nn.Linear(self.rank, spec.heads * (self.plain + value_size), bias=False)
         self.narrow = narrow
+        self.chosen = Chosen(spec) if spec.indexer is not None else None
+        self.mask: Tensor | None = None
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         b, t, _ = x.shape
-        q = self.query_up(self.query_norm(self.query_down(x)) if self.narrow else x)
+        of_query = self.query_norm(self.query_down(x)) if self.narrow else x
+        self.mask = None if self.chosen is None else self.chosen(x, of_query, angles)
+        q = self.query_up(of_query)
         q = q.view(b, t, self.heads, -1).transpose(1, 2)
         latent, shared = self.down(x).split([self.rank, self.turned], -1)
         wide = self.up(self.norm(latent)).view(b, t, self.heads, -1).transpose(1, 2)
@@ -218,6 +222,30 @@ class Latent(nn.Module):
             q = torch.cat([q[..., : self.plain], rotate(q[..., self.plain :], *angles)], -1)
             shared = rotate(shared, *angles)
         return q, torch.cat([k, shared.expand(-1, self.heads, -1, -1)], -1), v
+
+
+class Chosen(nn.Module):
+    """Which keys a token attends to not, by the largest scores of a light attention, without gradients."""
+
+    def __init__(self, spec: Any) -> None:
+        super().__init__()
+        part = spec.indexer
+        self.heads, self.size, self.most, self.turned = part.heads, part.head_size, part.chosen, spec.rotary.size
+        self.query = nn.Linear(spec.latent.query_width, self.heads * self.size, bias=False)
+        self.key, self.norm = nn.Linear(spec.width, self.size, bias=False), nn.LayerNorm(self.size)
+        self.weights = nn.Linear(spec.width, self.heads, bias=False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, of_query: Tensor, angles: tuple[Tensor, Tensor] | None) -> Tensor:
+        b, t, _ = x.shape
+        q = self.query(of_query).view(b, t, self.heads, self.size).transpose(1, 2)
+        k = self.norm(self.key(x))[:, None]
+        if angles is not None:
+            q, k = rotate(q, *angles), rotate(k, *angles)
+        scores = (q.transpose(1, 2) @ k.transpose(-2, -1)).relu()
+        total = (self.weights(x)[:, :, None] @ scores)[:, :, 0]
+        best = total.topk(min(self.most, t), -1)[1]
+        return torch.ones(b, t, t, dtype=torch.bool, device=x.device).scatter(-1, best, False)[:, None]
 
 
 class Attention(nn.Module):
@@ -376,7 +404,10 @@ class Attention(nn.Module):
             scores = scores + self.disentangled(q, content, bias)
         elif bias is not None:
             scores = scores + bias
-        if self.masks:
+        if self.spec.indexer is not None:
+            mask, self.latent.mask = self.latent.mask, None
+            scores = scores.masked_fill(mask, float("-inf"))
+        elif self.masks:
             scores = scores.masked_fill(self.mask, float("-inf"))
         if self.sink is None:
             return self.dropout(torch.softmax(scores, -1)) @ v

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from costmodel.analysis.predict import predict
+from costmodel.architectures.cnn import CNN
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.importers.files import build
@@ -96,7 +97,7 @@ def inputs_of(config: dict[str, Any], batch: int, seq: int) -> dict[str, Any]:
     """What the published implementation is given: images of the model's size, or tokens."""
     model = build(config, "config")
     tokens = meta(batch, seq, dtype=torch.int64)
-    if isinstance(model, VisionTransformer):
+    if isinstance(model, VisionTransformer | CNN):
         return {"pixel_values": meta(batch, *model.input)}
     if not isinstance(model, EncoderDecoder):
         return {"input_ids": tokens} | ({} if config["model_type"] in T5S else {"use_cache": False})
@@ -108,7 +109,7 @@ def inputs_of(config: dict[str, Any], batch: int, seq: int) -> dict[str, Any]:
 
 def on_paper(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int]:
     model = build(config, "config")
-    sizes = {} if isinstance(model, VisionTransformer) else {"seq": seq}
+    sizes = {} if isinstance(model, VisionTransformer | CNN) else {"seq": seq}
     if isinstance(model, EncoderDecoder) and model.sound is None:
         sizes["target_seq"] = seq - 1
     p = predict(model, batch=batch, **sizes)
@@ -182,7 +183,7 @@ def test_small_configurations_cost_the_same(family: str) -> None:
 WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
 WHOLE |= {"cwm", "falcon_h1", "granitemoehybrid", "lfm2"}
 """Families that turn whole heads, and refuse a share."""
-WHOLE |= {"minicpm3", "nomic_bert", "jina_embeddings_v3"}
+WHOLE |= {"deepseek_v32", "minicpm3", "nomic_bert", "jina_embeddings_v3"}
 WHOLE |= {"youtu", "glm4_moe_lite", "solar_open", "lfm2_moe", "gemma3n_text"}
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
@@ -336,6 +337,23 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         optional.pop("layer_types"), optional.pop("head_dim", None)
     elif "layer_types" in fields:
         needed |= {"use_sliding_window": st.just(True), "sliding_window": st.integers(1, 4)}
+    if "hidden_sizes" in fields:
+        needed["depths"] = st.lists(st.integers(1, 3), min_size=layers, max_size=layers)
+        needed["hidden_sizes"] = st.lists(st.sampled_from([4, 8, 12]), min_size=layers, max_size=layers)
+        needed |= {
+            "num_stages": st.just(layers),
+            "image_size": st.just(64),
+            "layer_scale_init_value": st.sampled_from([0.0, 1e-6]),
+        }
+        needed |= {"layer_type": st.sampled_from(["basic", "bottleneck"]), "embedding_size": st.sampled_from([4, 7])}
+        needed["patch_size"] = st.sampled_from([2, 4])
+    if family == "deepseek_v32":
+        needed |= {
+            "q_lora_rank": st.integers(1, 9),
+            "index_topk": st.integers(1, 4),
+            "index_n_heads": st.integers(1, 3),
+        }
+        needed["index_head_dim"] = st.sampled_from([64, 65])
     if family == "esm":
         needed |= {"position_embedding_type": st.sampled_from(["rotary", "absolute"]), "pad_token_id": st.just(1)}
         config["mask_token_id"] = 0

@@ -181,6 +181,15 @@ def latents(draw: st.DrawFn) -> Transformer:
 
 
 @st.composite
+def choosing(draw: st.DrawFn) -> Transformer:
+    """With latent attention to keys that are chosen."""
+    spec = draw(latents())
+    fields = {"causal": True, "latent.query_width": draw(st.integers(1, 5)), "indexer": draw(st.integers(1, 4))}
+    fields |= {"indexer.heads": draw(st.integers(1, 3)), "indexer.head_size": draw(st.integers(4, 6))}
+    return Transformer.of(spec.model_dump() | fields)
+
+
+@st.composite
 def mixed(draw: st.DrawFn) -> Transformer:
     """With other mixers than attention in some blocks, or beside it, and blocks without an MLP."""
     patterns = st.lists(st.booleans(), max_size=3).map(tuple)
@@ -347,6 +356,12 @@ def test_latent_attention(spec: Transformer, batch: int, seq: int, device: Any, 
         counted = in_pytorch(spec, batch, seq, device, "efficient")
         found = found._replace(forward_flops=counted.forward_flops, total_flops=paper.total_flops)
     assert paper == found
+
+
+@differential
+@given(choosing(), st.integers(1, 3), SEQ, DEVICE)
+def test_chosen_keys(spec: Transformer, batch: int, seq: int, device: Any) -> None:
+    assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
 
 
 @differential

@@ -71,6 +71,7 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (VisionTransformer, "last_norm"): {"classes": None},
     (Transformer, "attention_gate"): {"fused_qkv": False},
     (Transformer, "state_space"): {},
+    (Transformer, "indexer"): LATENT | {"latent.query_width": 3},
     (Transformer, "altup"): {"norm_placement": "both", "mlp": "gated"},
     (Transformer, "shared_kv_layers"): {"fused_qkv": False, "layers": 4},
     (Transformer, "gated_delta"): {},
@@ -95,6 +96,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "gated_delta": {"gated_delta": {"heads": 4, "key_size": 2, "value_size": 3, "chunk": 3}},
     "disentangled": {"disentangled": 3, "causal": False, "fused_qkv": False},
     "short_convolution": {"short_convolution": 3},
+    "indexer": LATENT | {"latent.query_width": 3, "indexer": {"chosen": 2, "heads": 2, "head_size": 4}},
     "altup": {"altup": {"streams": 2, "laurel_rank": 2, "layer_width": 3}, "norm_placement": "both", "mlp": "gated"},
     "shared_kv_layers": {"fused_qkv": False},
 }
@@ -108,6 +110,7 @@ OTHER = {
     (Transformer, "position_rows"): 7,
     (Transformer, "position_table"): "constant",  # stored: the same numbers, which training alone tells apart
     (Transformer, "state_space"): INNER,
+    (Transformer, "indexer"): {"chosen": 2, "heads": 2, "head_size": 4},
     (EncoderDecoder, "vocab"): 12,
     (EncoderDecoder, "context"): 7,
     (EncoderDecoder, "position_rows"): 7,
@@ -121,7 +124,7 @@ NEVER = {(VisionTransformer, "pooler.spare")}
 FIELDS = [(of, field) for of in SMALL for field in of.field_names() if field not in WITHOUT_EFFECT]
 FIELDS = [pair for pair in FIELDS if pair not in NEVER]
 NOT_RUN = ("state_space", "gated_delta", "short_convolution", "attention_pool", "disentangled", "altup")
-NOT_RUN += ("shared_kv_layers", "boxes", "token_dropout")
+NOT_RUN += ("shared_kv_layers", "boxes", "token_dropout", "indexer")
 """Parts that NumPy does not run: their fields have an effect on costs."""
 
 
@@ -172,7 +175,7 @@ def differ(first: Execution, model: Architecture) -> bool:
 
 def costs(model: Architecture) -> tuple[int, ...]:
     sizes = {"seq": 4} if "seq" in model.BATCH_SIZES else {}
-    p = predict(model, batch=2, loss=None, **sizes)
+    p = predict(model, batch=2, loss=None, attention_pairs="visible" if model.HAS_ATTENTION else "full", **sizes)
     return p.params, p.flops.total, p.pointwise_flops.total, p.memory.activations
 
 

@@ -111,6 +111,37 @@ DEEPSEEK_V3 = Family(
     aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
     idle="rope_interleave",
 )
+
+
+def indexed(config: Config, made: dict[str, Any]) -> None:
+    """Keys are chosen; which layers have experts may be said layer by layer, as the first ones have none."""
+    latent(config, made)
+    types, layers = config["mlp_layer_types"], made["layers"]
+    if types is None:
+        deepseek_experts(config, made)
+        return
+    enough("mlp_layer_types", types, layers)
+    for number, kind in enumerate(types):
+        if kind not in ("dense", "sparse"):
+            raise wrong("mlp_layer_types", f"{kind!r} is not dense or sparse", number)
+    pattern(made, lambda n: types[n] == "sparse")
+    if "experts.count" in made:
+        made["experts.shared_width"] = made["experts.width"] * (config["n_shared_experts"] or 0) or None
+        made |= {"experts.groups": config["n_group"], "experts.chosen_groups": config["topk_group"]}
+
+
+DEEPSEEK_V32 = Family(
+    model_type="deepseek_v32",
+    source="DeepSeek V3.2 (DeepSeek-AI 2025): DeepSeek V3, of which each token attends to keys that are chosen for it",
+    like=DEEPSEEK_V3,
+    ends={"DeepseekV32ForCausalLM": "tokens", "DeepseekV32Model": ""},
+    fields={"max_position_embeddings": 163840, "mlp_layer_types": None}
+    | {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64},
+    means={"q_lora_rank": Meaning("size", "latent.query_width")},
+    rules={"rotary": None, "experts": indexed},
+    aliases=DEEPSEEK_V3.aliases,
+    idle="layer_types",
+)
 KIMI_K2 = Family(
     model_type="kimi_k2",
     source="Kimi K2 (Kimi Team 2025): DeepSeek V3 by another name",

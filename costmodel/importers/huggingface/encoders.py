@@ -243,6 +243,38 @@ def spare_pooler(config: Config, made: dict[str, Any]) -> None:
         made["pooler.spare"] = True
 
 
+def short_sequences(config: Config, made: dict[str, Any]) -> None:
+    """All of a sequence is seen as long as its blocks would not be sparse, which is as far as it is read here."""
+    kind = config["attention_type"]
+    if kind not in ("block_sparse", "original_full"):
+        raise wrong("attention_type", f"{shown(kind)} is not 'block_sparse' or 'original_full'")
+    if config["rescale_embeddings"]:
+        made["embedding_scale"] = made["width"] ** 0.5
+    made["qkv_bias"] = config["use_bias"]
+    spare_pooler(config, made)
+    whole = (5 + 2 * config["num_random_blocks"]) * config["block_size"]
+    if kind == "block_sparse" and whole < made["context"]:
+        made |= {"position_rows": made["context"], "context": whole}
+
+
+BIG_BIRD = Family(
+    model_type="big_bird",
+    source="BigBird (Zaheer et al. 2020): BERT, whose attention is of blocks in long sequences",
+    like=BERT,
+    ends={
+        "BigBirdForMaskedLM": "tokens",
+        "BigBirdForPreTraining": "tokens pooler pairs",
+        "BigBirdModel": "pooler",
+        "BigBirdForTokenClassification": "classes each",
+    },
+    fields={"vocab_size": 50358, "hidden_act": "gelu_new", "max_position_embeddings": 4096, "use_bias": True}
+    | {"attention_type": "block_sparse", "rescale_embeddings": False, "block_size": 64, "num_random_blocks": 3},
+    means={"use_bias": ""},
+    rules={"blocks": short_sequences},
+    note="Its context is that of which all is seen: the sparse attention of longer sequences is not modelled.",
+)
+
+
 LAYOUTLM = Family(
     model_type="layoutlm",
     source="LayoutLM (Xu et al. 2020): BERT that knows where on a page each token stands",

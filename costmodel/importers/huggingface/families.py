@@ -8,6 +8,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
 from costmodel.importers.huggingface import (
     blocks,
+    convolutional,
     deepseek,
     encoders,
     experts,
@@ -23,7 +24,19 @@ from costmodel.importers.huggingface.fields import wrong
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for subject in (gpt, llama, blocks, experts, deepseek, encoders, rotary_encoders, images, translators, hybrids)
+    for subject in (
+        gpt,
+        llama,
+        blocks,
+        experts,
+        deepseek,
+        encoders,
+        rotary_encoders,
+        images,
+        convolutional,
+        translators,
+        hybrids,
+    )
     for family in vars(subject).values()
     if isinstance(family, Family) and family.model_type
 }
@@ -37,6 +50,10 @@ def _each(names: str, why: str) -> dict[str, str]:
 NOT_MODELLED: dict[str, str] = {
     **_each("zamba zamba2", "its attention layers are shared between blocks, which no block here does"),
     **_each("recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
+    **_each(
+        "convnextv2", "it norms each channel by its response over the whole image, of which no layer kind has the cost"
+    ),
+    **_each("layoutlmv2 layoutlmv3", "it reads an image of the page beside its tokens, which no transformer here does"),
     "roformer": "its tables of sines are among its weights, which no position here has",
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
 }
