@@ -36,7 +36,7 @@ class AttentionSetting(NamedTuple):
     cache: Cache | None = None
 
 
-class Tables:
+class AttentionContext:
     """The constants of one model's attention that its blocks share: masks, position tables and slopes."""
 
     def __init__(self, model: TransformerSpec, tape: Tape, seq: int, setting: AttentionSetting) -> None:
@@ -119,45 +119,45 @@ class Tables:
         return self._masks[windowed]
 
 
-class Mixer:
+class Attention:
     """Multi-head attention of one model's blocks of one variant; to the tokens of `memory`, all of them, if given."""
 
     def __init__(
         self,
         model: TransformerSpec,
-        tables: Tables,
+        context: AttentionContext,
         variant: Variant = Variant(),  # noqa: B008
         memory: Tensor | None = None,
     ) -> None:
         self.model = model
-        self.tables = tables
+        self.context = context
         self.memory = memory
         self.variant = variant
         self.rotated = variant.rotated and memory is None and model.positions == "rotary"
         own = None if model.window is None else model.window.size
         self.window = window = own if variant.windowed and memory is None else None
-        seq = tables.seq
+        seq = context.seq
         masked = memory is None and (model.causal or window is not None)
-        self.every = seq * (tables.keys(window) if memory is None else memory.shape[1])
-        past = tables.past
+        self.every = seq * (context.keys(window) if memory is None else memory.shape[1])
+        past = context.past
         nearest = window if model.indexer is None else model.indexer.chosen  # as many as chosen ones
         self.pairs = visible_pairs(seq, causal=model.causal, window=nearest, past=past) if masked else self.every
-        self.mask = tables.mask(window) if memory is None else None
+        self.mask = context.mask(window) if memory is None else None
         self.stored: dict[str, Any] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
-        model, angles = self.model, self.tables.angles
+        model, angles = self.model, self.context.angles
         with x.tape.scope("attention" if self.memory is None else "cross_attention"):
             query, key, value, *others = self._projected(x, angles if self.rotated else [])
             if model.indexer is not None:
                 self.mask = others.pop(0)
             gate, matrix = (others, []) if model.attention_gate else ([], others)
-            bias = None if self.memory is not None else self.tables.bias or self.tables.relative()
-            if bias is not None and self.tables.cache is not None:
-                bias = self.tables.seen(bias, self.window)
+            bias = None if self.memory is not None else self.context.bias or self.context.relative()
+            if bias is not None and self.context.cache is not None:
+                bias = self.context.seen(bias, self.window)
             with x.tape.part("core"):
-                mixed = (self._composed if self.tables.composed else self._fused)(query, key, value, bias)
+                mixed = (self._composed if self.context.composed else self._fused)(query, key, value, bias)
             if matrix:
                 expand = ExpandValue(model.head_features - model.rotated, model.value_features)
                 mixed = expand(mixed, name="value_up", tied={"weight": matrix[0]})
@@ -174,8 +174,8 @@ class Mixer:
         """
         if not self.model.causal or x.tape.training:
             return x
-        if self.tables.cache is not None:
-            return self.tables.cache.extended(x, f"cache_{name}", self.window)
+        if self.context.cache is not None:
+            return self.context.cache.extended(x, f"cache_{name}", self.window)
         *rest, length, features = x.shape
         seen = length if self.window is None else minimum(self.window, length)
         storage = x.tape.storage(product((*rest, seen, features)), x.storage.role, "cache", "cache", x.dtype)
@@ -183,7 +183,7 @@ class Mixer:
         return x
 
     def _projected(self, x: Tensor, angles: list[Tensor]) -> list[Tensor]:
-        if self.tables.absorbed:
+        if self.context.absorbed:
             return absorbed(self.model, x, angles, self._kept)
         if self.model.latent is not None:
             return projected(self.model, x, angles, self._kept)
@@ -191,7 +191,7 @@ class Mixer:
         if angles:
             query = Rotary(self.model.rotated)(query, *angles, name="rotate_query")
         if self.variant.borrows:
-            return [query, *self.tables.lent[self.variant.keys], *own]
+            return [query, *self.context.lent[self.variant.keys], *own]
         key, value, *gate = own
         if angles:
             key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
@@ -202,7 +202,7 @@ class Mixer:
                     f"checkpoint: blocks of {self.model.title} hand keys and values to blocks after them "
                     "(shared_kv_layers), which what is run again cannot: recompute parts that make none, such as 'mlp'"
                 )
-            self.tables.lent[self.variant.keys] = kept
+            self.context.lent[self.variant.keys] = kept
         return [query, *kept, *gate]
 
     def _project(self, x: Tensor) -> list[Tensor]:
@@ -257,35 +257,35 @@ class Mixer:
         return split(x, name=f"split_{name}")
 
     def _composed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        model, tables = self.model, self.tables
+        model, context = self.model, self.context
         heads, length = query.shape[1:3]
-        if tables.absorbed:  # all heads have the same keys: their queries are rows of one product
+        if context.absorbed:  # all heads have the same keys: their queries are rows of one product
             query = Reshape((1, heads * length, query.shape[3]))(query, name="join_queries")
         elif model.kv_heads is not None and model.kv_heads != model.heads:
             times = exact_div(model.heads, model.kv_heads)
             key = RepeatHeads(times)(key, name="repeat_key")
             value = RepeatHeads(times)(value, name="repeat_value")
-        visible = (self.pairs, self.every) if tables.setting.pairs == "visible" else None
+        visible = (self.pairs, self.every) if context.setting.pairs == "visible" else None
         content = key
         key = TransposeLast()(key)
-        if tables.fallback:
+        if context.fallback:
             root = Scale(math.sqrt(model.score_factor))
             query, key = root(query, name="scale_query"), root(key, name="scale_key")
         scores = Matmul(visible)(query, key, name="scores")
-        if tables.absorbed:
+        if context.absorbed:
             scores = Reshape((heads, length, scores.shape[3]))(scores, name="split_scores")
-        if model.score_scale != 1 and not tables.fallback:
+        if model.score_scale != 1 and not context.fallback:
             scores = Scale(model.score_factor)(scores)
         scores = capped(scores, model.score_cap, "cap")
-        if tables.slopes is not None:
-            slopes = tables.slopes if tables.cache is None else tables.seen(tables.slopes, self.window)
+        if context.slopes is not None:
+            slopes = context.slopes if context.cache is None else context.seen(context.slopes, self.window)
             scores = Add()(scores, slopes, name="add_alibi")
         if bias is not None:
             scores = Add()(scores, bias, name="add_relative")
-        if tables.distances is not None and self.memory is None:
+        if context.distances is not None and self.memory is None:
             from costmodel.architectures.disentangled import biases
 
-            distances = biases(model, tables.distances, query, content, self.stored)
+            distances = biases(model, context.distances, query, content, self.stored)
             scores = Add()(scores, distances, name="add_disentangled")
         if self.mask is not None:
             scores = Mask()(scores, self.mask)
@@ -294,17 +294,17 @@ class Mixer:
             weights = Slice(scores.shape[-1])(weights, name="drop_sink")
         if model.attention_dropout:
             weights = Dropout(model.attention_dropout)(weights)
-        if not tables.absorbed:
+        if not context.absorbed:
             return Matmul(visible)(weights, value, name="mix")
         weights = Reshape((1, heads * length, weights.shape[3]))(weights, name="join_weights")
         mixed = Matmul(visible)(weights, value, name="mix")
         return Reshape((heads, length, value.shape[3]))(mixed, name="split_mixed")
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        kernel = "cpu" if query.tape.device == "cpu" else self.tables.setting.kernel
+        kernel = "cpu" if query.tape.device == "cpu" else self.context.setting.kernel
         assert kernel != "eager"
-        pairs = self.pairs if self.tables.setting.pairs == "visible" else None
-        scale = self.model.score_factor if self.tables.absorbed else self.model.score_scale
+        pairs = self.pairs if self.context.setting.pairs == "visible" else None
+        scale = self.model.score_factor if self.context.absorbed else self.model.score_scale
         return FusedAttention(kernel, self.model.attention_dropout, pairs, scale, self.pairs)(
             query, key, value, *(() if bias is None else (bias,)), name="fused"
         )

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
+from costmodel.architectures.attention import Attention, AttentionContext, AttentionSetting
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.moe import routed
@@ -55,9 +55,9 @@ def _blocks(
     memory: Tensor | None,
     tokens: Tensor | None,
 ) -> Tensor:
-    tables = Tables(model, tape, x.shape[1], setting)
-    mixers = {variant: _mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
-    crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
+    context = AttentionContext(model, tape, x.shape[1], setting)
+    mixers = {variant: _mixer(model, context, variant) for variant in dict.fromkeys(model.pattern)}
+    crossing = {} if memory is None else {"cross_attention": Attention(model, context, memory=memory)}
 
     shared = Shared(tape) if model.shared_blocks else None
 
@@ -90,12 +90,12 @@ def _streams(model: TransformerSpec, tokens: Tensor, x: Tensor, layers: int) -> 
     return Streams(model, tokens, x, layers)
 
 
-def _mixer(model: TransformerSpec, tables: Tables, variant: Variant) -> Sublayers:
+def _mixer(model: TransformerSpec, context: AttentionContext, variant: Variant) -> Sublayers:
     """The sublayer of a block that mixes tokens, if it has one: attention, something in its place, or both at once."""
-    attention = Mixer(model, tables, variant) if variant.attends else None
+    attention = Attention(model, context, variant) if variant.attends else None
     if not variant.mixes:
         return {} if attention is None else {"attention": attention}
-    other = _other_mixer(model, States(tables.cache))
+    other = _other_mixer(model, States(context.cache))
     if attention is None:
         return {model.mixer_name: other}
     return {"mixers": lambda x: Add()(other(x), attention(x), name="add_mixers")}

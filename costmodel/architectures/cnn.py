@@ -137,25 +137,25 @@ class _ItemReader:
     def item(self, item: Any, where: str, templates: Mapping[str, Template], depth: int) -> BlockSpec:
         self.tick(where, depth)
         if isinstance(item, Layer | Composite):
-            name, given = item.kind, {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}  # type: ignore[arg-type]
+            name, values = item.kind, {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}  # type: ignore[arg-type]
         elif isinstance(item, str):
-            name, given = item, {}
+            name, values = item, {}
         elif isinstance(item, Mapping) and len(item) == 1:
-            [(name, given)] = item.items()
+            [(name, values)] = item.items()
         else:
             raise SpecError(f"{where}: {show(item)} is not an item: a name, or a mapping from one name to its fields")
         where = f"{where}.{name}" if isinstance(name, str) else where
-        if name == "sequence" and isinstance(given, list):
-            return Sequence(self.items(given, where, templates, depth + 1))
-        if not isinstance(given, Mapping):
-            raise SpecError(f"{where}: {show(given)} is not a mapping of fields")
+        if name == "sequence" and isinstance(values, list):
+            return Sequence(self.items(values, where, templates, depth + 1))
+        if not isinstance(values, Mapping):
+            raise SpecError(f"{where}: {show(values)} is not a mapping of fields")
         if isinstance(name, str) and name in templates:
-            return self.fill(name, given, where, templates, depth)
+            return self.fill(name, values, where, templates, depth)
         if isinstance(name, str) and name in COMPOSITES:
-            return self.composite(COMPOSITES[name], given, where, templates, depth)
-        return self.layer(name, given, where, templates)
+            return self.composite(COMPOSITES[name], values, where, templates, depth)
+        return self.layer(name, values, where, templates)
 
-    def layer(self, name: Any, given: Mapping[Any, Any], where: str, templates: Mapping[str, Template]) -> Layer:
+    def layer(self, name: Any, values: Mapping[Any, Any], where: str, templates: Mapping[str, Template]) -> Layer:
         if not isinstance(name, str) or name not in self.kinds:
             raise unknown(f"layer at {where}:", name, item_names(templates))
         kind = self.kinds[name]
@@ -164,15 +164,15 @@ class _ItemReader:
                 f"{where}: {name} takes several inputs or indices, or is put in by a setting or an import; "
                 "join paths with branches or residual"
             )
-        check_names(kind, given, where)
-        return kind(**{field: checked(kind, field, value, where) for field, value in given.items()})
+        check_names(kind, values, where)
+        return kind(**{field: checked(kind, field, value, where) for field, value in values.items()})
 
     def composite(
-        self, cls: type[Composite], given: Mapping[Any, Any], where: str, templates: Mapping[str, Template], depth: int
+        self, cls: type[Composite], values: Mapping[Any, Any], where: str, templates: Mapping[str, Template], depth: int
     ) -> Composite:
-        check_names(cls, given, where)
+        check_names(cls, values, where)
         fields: dict[str, Any] = {}
-        for field, value in given.items():
+        for field, value in values.items():
             if field in ("blocks", "body") or (field == "projection" and value is not None):
                 fields[field] = self.items(value, f"{where}.{field}", templates, depth + 1)
             elif field == "paths":
@@ -192,15 +192,15 @@ class _ItemReader:
         return tuple(paths)
 
     def fill(
-        self, name: str, given: Mapping[Any, Any], where: str, templates: Mapping[str, Template], depth: int
+        self, name: str, values: Mapping[Any, Any], where: str, templates: Mapping[str, Template], depth: int
     ) -> Sequence:
         template = templates[name]
-        for field in given:
+        for field in values:
             if field not in template.takes:
                 raise unknown(f"field of {where}", field, template.takes)
-        if missing := [field for field in template.takes if field not in given]:
+        if missing := [field for field in template.takes if field not in values]:
             raise SpecError(f"{where}: field {missing[0]} is missing")
-        body = self.replaced(template.blocks, given, f"{where}.blocks", 0)
+        body = self.replaced(template.blocks, values, f"{where}.blocks", 0)
         return Sequence(self.items(body, f"{where}.blocks", template.earlier, depth + 1), name)
 
     def replaced(self, data: Any, values: Mapping[str, Any], where: str, depth: int) -> Any:
@@ -281,29 +281,29 @@ def _check_items(items: Any, where: str, templates: Mapping[str, Template], dept
     if depth > DEEPEST:
         raise SpecError(f"{where[:200]}...: the description is nested more than {DEEPEST} deep")
     for n, item in enumerate(items if isinstance(items, list | tuple) else ()):
-        name, given = next(iter(item.items())) if isinstance(item, Mapping) and len(item) == 1 else (item, {})
+        name, values = next(iter(item.items())) if isinstance(item, Mapping) and len(item) == 1 else (item, {})
         if not isinstance(name, str) or name.startswith("$"):
             continue
         place = f"{where}[{n}].{name}"
         if name not in (known := item_names(templates)):
             raise unknown(f"layer at {place}:", name, known)
         if name not in COMPOSITES:
-            if name not in templates and isinstance(given, Mapping):
-                check_names(load_all()[name], given, place)
+            if name not in templates and isinstance(values, Mapping):
+                check_names(load_all()[name], values, place)
             continue
-        for field, inner in _lists_in(given):
+        for field, inner in _lists_in(values):
             _check_items(inner, f"{place}{field}", templates, depth + 1)
 
 
-def _lists_in(given: Any) -> Iterator[tuple[str, Any]]:
+def _lists_in(values: Any) -> Iterator[tuple[str, Any]]:
     """Lists of items within a composite, each with its place there."""
-    if not isinstance(given, Mapping):
-        yield "", given
+    if not isinstance(values, Mapping):
+        yield "", values
         return
     for field in ("blocks", "body", "projection"):
-        if field in given:
-            yield f".{field}", given[field]
-    paths = given.get("paths")
+        if field in values:
+            yield f".{field}", values[field]
+    paths = values.get("paths")
     for n, path in enumerate(paths if isinstance(paths, list | tuple) else ()):
         yield f".paths[{n}]", path
 

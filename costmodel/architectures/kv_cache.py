@@ -52,8 +52,8 @@ class Cache(NamedTuple):
             else:
                 held = self.past if window is None else minimum(self.past, window)
                 earlier = x.tape.cache((*rest, held, features), dtype, f"{name}.past", scales)
-                shown = (*rest, self.seen(0, window), features)
-                y = kept(earlier.view(shown, earlier.strides), x, name=name)
+                shape = (*rest, self.seen(0, window), features)
+                y = kept(earlier.view(shape, earlier.strides), x, name=name)
             x.tape.keep(y.storage, token)
             return y
         room = self.past + length if window is None else minimum(self.past + length, window)

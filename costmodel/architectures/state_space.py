@@ -129,9 +129,9 @@ class Selected(NamedTuple):
     reads: Tensor
 
 
-def _scan_selected(spec: StateSpace, states: States, asked: Selected) -> Tensor:
+def _scan_selected(spec: StateSpace, states: States, selected: Selected) -> Tensor:
     """(b, T, width)."""
-    y, gate, rates, steps, writes, reads = asked
+    y, gate, rates, steps, writes, reads = selected
     (b, inner, t), n, tape = y.shape, spec.state, y.tape
     shape = (b, inner, n)
     first = states.earlier(tape, shape, "state", STATE)
@@ -154,9 +154,9 @@ def _scan_selected(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     return TransposeLast()(Multiply()(y, Silu()(gate), name="gated"), name="gated_tokens")
 
 
-def _select(spec: StateSpace, states: States, asked: Selected) -> Tensor:
+def _select(spec: StateSpace, states: States, selected: Selected) -> Tensor:
     """As `_scan_selected`, of one token after others."""
-    y, gate, rates, steps, writes, reads = asked
+    y, gate, rates, steps, writes, reads = selected
     (b, inner, _), n, tape = y.shape, spec.state, y.tape
     y, gate, steps = (x.squeeze(2) for x in (y, gate, steps))
     writes, reads = (x.squeeze(1) for x in (writes, reads))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
+from costmodel.architectures.attention import Attention, AttentionContext, AttentionSetting
 from costmodel.architectures.base import (
     ActivationName,
     Allowed,
@@ -191,7 +191,7 @@ class VisionTransformer(Architecture):
         with x.tape.scope("pool"):
             token = x.tape.record(Parameter((1, 1, self.width)), (), "token", None)
             token = Copy((x.shape[0], 1, self.width))(token, name="repeat")
-            y = Mixer(plain, Tables(plain, x.tape, 1, attention), memory=x)(token)
+            y = Attention(plain, AttentionContext(plain, x.tape, 1, attention), memory=x)(token)
             return Add()(y, feed_forward(plain, normed(plain, y, "norm")), name="add_mlp")
 
     def _embedded(self, images: Tensor) -> Tensor:

@@ -76,13 +76,13 @@ class Description(BaseModel):
         What says nothing is None, or the field's default. Raises SpecError.
         """
         parts = cls.parts()
-        given = {name: value for name, value in fields.items() if value is not None or "." not in name}
-        for name, inner in _by_part(_spelt(parts, given)).items():
+        stated = {name: value for name, value in fields.items() if value is not None or "." not in name}
+        for name, inner in _by_part(_spelt(parts, stated)).items():
             if name in parts and fields.get(name) in (None, False):
                 defaults = {field: info.default for field, info in parts[name].model_fields.items()}
                 if all(field in defaults and value == defaults[field] for field, value in inner.items()):
-                    given = {other: value for other, value in given.items() if not other.startswith(f"{name}.")}
-        return cls(**_nested(cls, {}, given))
+                    stated = {other: value for other, value in stated.items() if not other.startswith(f"{name}.")}
+        return cls(**_nested(cls, {}, stated))
 
     @classmethod
     @cache
@@ -139,8 +139,8 @@ class Description(BaseModel):
 
         Raises SpecError.
         """
-        given = {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
-        return type(self)(**_nested(type(self), given, fields))
+        own = {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+        return type(self)(**_nested(type(self), own, fields))
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The same with other values, unchecked, such as letters for sizes."""
@@ -203,12 +203,12 @@ def _described(field: FieldInfo) -> type[Description] | None:
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Description)), None)
 
 
-def _nested(cls: type[Description], given: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` fields with others put in, those of parts into the parts' own fields."""
+def _nested(cls: type[Description], base: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` fields with others put in, those of parts into the parts' own fields."""
     parts = cls.parts()
     spelt = _spelt(parts, fields)
     inner = {name: value for name, value in spelt.items() if "." in name and name.partition(".")[0] in parts}
-    merged = {**given, **{name: value for name, value in spelt.items() if name not in inner}}
+    merged = {**base, **{name: value for name, value in spelt.items() if name not in inner}}
     for name, others in _by_part(inner).items():
         merged[name] = _within(cls, name, merged.get(name, cls.model_fields[name].default), others)
     return merged
@@ -292,7 +292,7 @@ _MISSHAPEN = frozenset({"tuple_type", "too_short", "too_long"})
 def _misshapen(owner: type[BaseModel], name: Any, where: str, error: Any) -> str:
     """A field that is no list, or one of a wrong length."""
     field = where[: where.index(name) + len(name)]
-    value = list(given) if isinstance(given := error["input"], tuple) else given
+    value = list(item) if isinstance(item := error["input"], tuple) else item
     meant = owner.model_fields[name].description
     if error["type"] == "tuple_type":
         return f"{field}: {shown(value)} is not a list: give {meant}"

@@ -283,7 +283,7 @@ def _described(name: str, controls: Controls, bundle: Bundle, refused: Mapping[s
         "title": model.title,
         "name": name,
         "kind": type(model).__name__,
-        "notes": [f"{topic}: {said}" for topic, said in model.caveats],
+        "notes": [f"{topic}: {sentence}" for topic, sentence in model.caveats],
         "fixed": {setting: label_of(value) for setting, value in controls.settings.items()},
         "entries": list(getattr(model, "sizes", ())) if not model.LETTERS else [],
         "sizes": [

@@ -112,8 +112,8 @@ def _row(machine: Machine) -> tuple[str, ...]:
     peaks = machine.peak.rates
     fp32 = max((name for name in ("fp32_tensor", "fp32") if name in peaks), key=peaks.__getitem__, default=None)
     half = max((name for name in _HALF if name in peaks), key=peaks.__getitem__, default=None)
-    shown = ["memory", "bandwidth", *(f"peak.{name}" for name in (fp32, half) if name)]
-    seen = [machine.confirmed(figure) for figure in shown]
+    figures = ["memory", "bandwidth", *(f"peak.{name}" for name in (fp32, half) if name)]
+    seen = [machine.confirmed(figure) for figure in figures]
     return (
         machine.name,
         show_tick(show_bytes(machine.memory)),
@@ -197,7 +197,7 @@ def _unknown(name: str, key: str, known: dict[str, str]) -> UnknownNameError:
     """Error with the nearest names, whichever of a machine's names is near."""
     from difflib import get_close_matches  # only errors need it
 
-    near = dict.fromkeys(known[found] for found in get_close_matches(key, known, n=6, cutoff=0.6))
+    near = dict.fromkeys(known[name] for name in get_close_matches(key, known, n=6, cutoff=0.6))
     if near:
         meant = " or ".join(map(repr, list(near)[:3]))
         return UnknownNameError(f"unknown machine {shown(name)}: did you mean {meant}? (costmodel machines lists all)")

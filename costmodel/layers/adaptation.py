@@ -33,14 +33,14 @@ STANDS_FOR = {
 class Adaptation:
     """What of a model is trained.
 
-    frozen: parts by name, as `is_named` says. seen: paths of the parts that could be named. found: the names that some
-    have. layers: paths of all layers.
+    frozen: parts by name, as `is_named` says. seen: paths of the parts that could be named. present: the names that
+    some have. layers: paths of all layers.
     """
 
     frozen: frozenset[str] = frozenset()
     lora: Lora | None = None
     seen: set[str] = field(default_factory=set)
-    found: set[str] = field(default_factory=set)
+    present: set[str] = field(default_factory=set)
     layers: set[str] = field(default_factory=set)
 
     @classmethod
@@ -71,7 +71,7 @@ class Adaptation:
     def _picked(self, paths: Sequence[str], names: Iterable[str]) -> set[str]:
         """Those of the names that one of the paths has."""
         picked = {name for name in names if any(is_named(path, name) for path in paths)}
-        self.found |= picked
+        self.present |= picked
         return picked
 
     def adapt(self, call: Call, x: Tensor, path: list[str]) -> Tensor:
@@ -94,7 +94,7 @@ class Adaptation:
         """Raise an error if a part that was named is nowhere in the model, or has nothing to freeze or to adapt."""
         what, lacks = ("adapt", "is no linear layer") if self.lora else ("freeze", "has no weights")
         for name in sorted(self.lora.targets if self.lora else self.frozen):
-            if not self.found.isdisjoint((name, *(STANDS_FOR.get(name, ()) if self.lora else ()))):
+            if not self.present.isdisjoint((name, *(STANDS_FOR.get(name, ()) if self.lora else ()))):
                 continue
             error = unknown_part(f"part to {what}", name, self.seen)
             if any(is_named(path, name) for layer in self.layers for path in paths_to(layer)):

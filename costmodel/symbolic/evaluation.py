@@ -39,7 +39,7 @@ class Lines(NamedTuple):
     factors: list[Any]
 
 
-class Contest:
+class Dominance:
     """The candidates of an extreme, of which a polynomial that is none has one: itself.
 
     dtype: of their coefficients, and of all that comes of them.
@@ -185,7 +185,7 @@ class Evaluator:
         self.grid = grid
         self._box = grid.box
         self._dtypes: dict[Polynomial, Any] = {}
-        self._contests: dict[tuple[Polynomial, Any], Contest] = {}
+        self._dominances: dict[tuple[Polynomial, Any], Dominance] = {}
         self._axes: dict[Atom | Polynomial, tuple[int, ...]] = {}
 
     def integral(self, of: Polynomial) -> bool:
@@ -212,11 +212,11 @@ class Evaluator:
             self._dtypes[of] = np.int64 if of.magnitude(self._box) < INT64 else np.float64
         return self._dtypes[of]
 
-    def contest(self, of: Polynomial, dtype: Any) -> Contest:
+    def dominance(self, of: Polynomial, dtype: Any) -> Dominance:
         """The candidates of a polynomial."""
-        if (of, dtype) not in self._contests:
-            self._contests[of, dtype] = Contest(of, dtype)
-        return self._contests[of, dtype]
+        if (of, dtype) not in self._dominances:
+            self._dominances[of, dtype] = Dominance(of, dtype)
+        return self._dominances[of, dtype]
 
     def axes(self, of: Atom | Polynomial) -> tuple[int, ...]:
         """Axes along which an atom or a polynomial may vary."""
@@ -253,20 +253,20 @@ class _Work:
         if self._shape(of) != out.shape:
             out[...] = self.values(of)
             return
-        contest = self.evaluator.contest(of, self.dtype)
-        axes = {atom: [axis for axis in self.evaluator.axes(atom) if self.spans[axis] > 1] for atom in contest.atoms}
+        dominance = self.evaluator.dominance(of, self.dtype)
+        axes = {atom: [axis for axis in self.evaluator.axes(atom) if self.spans[axis] > 1] for atom in dominance.atoms}
         varying = tuple(map(bool, axes.values()))
-        terms = contest.terms(varying)
+        terms = dominance.terms(varying)
         still = [self._power(atom, 1).item() for atom, along in axes.items() if not along]
-        coefficients = contest.coefficients(terms, varying, still)
+        coefficients = dominance.coefficients(terms, varying, still)
         # A quotient of two sizes is no product of lines. Python's ints are few.
         if len(coefficients) > 1 and self.dtype is not object and max(map(len, axes.values()), default=0) == 1:
             low, high = zip(*(atom.range(self.box) for atom, along in axes.items() if along), strict=True)
-            coefficients = coefficients[contest.winners(coefficients, terms, low, high)]
+            coefficients = coefficients[dominance.winners(coefficients, terms, low, high)]
             if len(coefficients) > MANY and out.size > SPLIT:
                 self._fill_halves(of, out)
                 return
-        self._race(contest, self._lines(coefficients, terms.monomials, axes), out)
+        self._race(dominance, self._lines(coefficients, terms.monomials, axes), out)
 
     def _lines(self, coefficients: Array, monomials: Sequence[Monomial], axes: Mapping[Atom, Sequence[int]]) -> Lines:
         """Coefficients times the atoms that vary along one axis alone, or along others alone: few factors are left."""
@@ -290,11 +290,11 @@ class _Work:
         lines = table @ np.array([array.reshape(-1) for array in arrays])
         return Lines(lines, arrays[0].shape, [self._monomial(outer) if outer else None for outer in across])
 
-    def _race(self, contest: Contest, lines: Lines, out: Array) -> None:
+    def _race(self, dominance: Dominance, lines: Lines, out: Array) -> None:
         """The extreme of rows of lines, each times its factor and added up."""
         rows, factors = lines.rows, lines.factors
         if len(rows) > FEW:
-            rows = rows[ahead(rows, factors, contest.sign)]
+            rows = rows[ahead(rows, factors, dominance.sign)]
         spare: Array | None = None
         best = np.empty_like(out) if len(rows) > 1 else out
         for number, row in enumerate(rows):
@@ -315,7 +315,7 @@ class _Work:
             if not begun:
                 target[...] = 0
             if number:
-                contest.pick(out, best, out=out)
+                dominance.pick(out, best, out=out)
 
     def _fill_halves(self, of: Polynomial, out: Array) -> None:
         """Fill each half of the window, cut along the axis over which sizes range farthest, by itself."""

@@ -41,14 +41,14 @@ def field_types(cls: type) -> dict[str, tuple[Any, int]]:
     return {f.name: (hints[f.name], 0 if f.default == 0 else 1) for f in dataclasses.fields(cls)}
 
 
-def check_names(cls: type, given: Mapping[Any, Any], where: str) -> None:
-    """Raise UnknownNameError or SpecError if `given` has a field that `cls` has not, or lacks one that it needs."""
+def check_names(cls: type, values: Mapping[Any, Any], where: str) -> None:
+    """Raise UnknownNameError or SpecError if `values` has a field that `cls` has not, or lacks one that it needs."""
     known = field_types(cls)
-    for name in given:
+    for name in values:
         if name not in known:
             raise unknown(f"field of {where}", name, known) if known else SpecError(f"{where} takes no fields")
     for field in dataclasses.fields(cls):
-        if field.name not in given and field.default is dataclasses.MISSING:
+        if field.name not in values and field.default is dataclasses.MISSING:
             raise SpecError(f"{where}: field {field.name} is missing")
 
 

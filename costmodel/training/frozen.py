@@ -55,8 +55,8 @@ class Frozen:
         return hash((type(self), *self._values()))
 
     def __repr__(self) -> str:
-        shown = (f"{name}={self.__dict__[name]!r}" for name in self.__dataclass_fields__ if name in self.__dict__)
-        return f"{type(self).__name__}({', '.join(shown)})"
+        fields = (f"{name}={self.__dict__[name]!r}" for name in self.__dataclass_fields__ if name in self.__dict__)
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
 class _Pending:

@@ -300,9 +300,9 @@ class Settings(Frozen):
         if self.past is None:
             raise SettingError("mode='decode' needs the tokens in the cache: give past, such as past=4096")
         if self.seq is not None and self.seq != self.step_tokens:
-            given = "" if self.speculative is None else f" and its {self.speculative} drafts"
+            drafts = "" if self.speculative is None else f" and its {self.speculative} drafts"
             raise SettingError(
-                f"seq={self.seq} does not apply to mode 'decode', a step of one token{given}: leave it out, or give "
+                f"seq={self.seq} does not apply to mode 'decode', a step of one token{drafts}: leave it out, or give "
                 f"speculative={max(1, self.seq - 1)} for as many drafts that it verifies"
             )
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.analysis.predict import Prediction, predict
-from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
+from costmodel.architectures.attention import Attention, AttentionContext, AttentionSetting
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
@@ -424,7 +424,7 @@ def test_visible_pairs_are_those_a_mask_leaves(t: int, window: int, causal: bool
     tape = Tape(training=True, device="gpu")
     model = Transformer(vocab=5, context=8, layers=1, width=4, heads=2, window=window, causal=causal)
     seen = sum((j <= i if causal else True) and abs(i - j) < window for i in range(t) for j in range(t))
-    assert Mixer(model, Tables(model, tape, t, AttentionSetting())).pairs == seen
+    assert Attention(model, AttentionContext(model, tape, t, AttentionSetting())).pairs == seen
 
 
 def test_layers_of_an_mlp_in_a_run_share_a_letter() -> None:
