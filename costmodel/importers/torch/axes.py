@@ -55,14 +55,22 @@ class Axes:
 
 @dataclass(frozen=True)
 class Example:
-    """The example inputs. `sizes`: of the batch, by name; `letters`: the name of each by its symbol in the export."""
+    """The example inputs, and what an export made of their sizes.
+
+    sizes: of the batch, by name. open: those to leave open. traced_sizes: what they are while the module is exported.
+    letters: the name of each that stayed open by its symbol in the export; dependent: names of axes that are of another
+    size there, with that size. shape_env: what torch.export knows of them all.
+    """
 
     axes: tuple[Axes, ...]
     sizes: dict[str, int]
+    open: frozenset[str] = frozenset()
+    traced_sizes: dict[str, int] = field(default_factory=dict)
     letters: dict[str, str] = field(default_factory=dict)
+    dependent: tuple[tuple[str, Any], ...] = ()
     limits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    traced_sizes: dict[str, int] = field(default_factory=dict)
+    shape_env: Any = None
 
     def attempts(self) -> list[frozenset[str]]:
         """Sizes to leave open, from all to none."""
@@ -73,12 +81,9 @@ class Example:
     def opened(self, names: frozenset[str]) -> Example:
         """The same with only these sizes open, none of them 1, which torch.export would fix."""
         traced_sizes = {name: max(size, 2) if name in names else size for name, size in self.sizes.items()}
-        axes = tuple(
-            replace(one, sizes={axis: name for axis, name in one.sizes.items() if name in names}) for one in self.axes
-        )
         fixed = [name for name in self.sizes if name not in names]
         notes = tuple(f"{name} is fixed at {self.sizes[name]}: {NO_GRAPH}" for name in fixed)
-        return replace(self, axes=axes, traced_sizes=traced_sizes, notes=(*self.notes, *notes))
+        return replace(self, open=names, traced_sizes=traced_sizes, notes=(*self.notes, *notes))
 
     def inputs(self, torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Arguments without data, and which of their axes are open."""
@@ -94,12 +99,12 @@ class Example:
                 self.traced_sizes[sizes[axis]] if axis in sizes else int(size) for axis, size in enumerate(value.shape)
             )
             tensor = tensor_on_meta(torch, value, shape)
-            if sizes:
-                shapes[tensor] = dict.fromkeys(sizes, torch.export.Dim.AUTO)
+            if free := [axis for axis, name in sizes.items() if name in self.open]:
+                shapes[tensor] = dict.fromkeys(free, torch.export.Dim.AUTO)
             return tensor
 
         args, kwargs = pytree.tree_map(bare, (args, kwargs))
-        opened = any(one.sizes for one in self.axes)
+        opened = any(name in self.open for one in self.axes for name in one.sizes.values())
         return args, kwargs, shapes if opened else None
 
     def settled(self, exported: Any) -> Example:
@@ -108,29 +113,45 @@ class Example:
         nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
         placeholders = [nodes[spec.arg.name] for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
         tensors = [node for node in placeholders if hasattr(node.meta.get("val"), "shape")]
+        sizes = [
+            (name, node.meta["val"].shape[axis])
+            for one, node in zip(self.axes, tensors, strict=True)
+            for axis, name in one.sizes.items()
+        ]
+        expressions: list[tuple[str, Any]] = [
+            (name, size if isinstance(size, int) else size.node.expr) for name, size in sizes
+        ]
         letters: dict[str, str] = {}
-        fixed: set[str] = set()
-        for one, node in zip(self.axes, tensors, strict=True):
-            for axis, name in one.sizes.items():
-                size = node.meta["val"].shape[axis]
-                if isinstance(size, int) or size.node.expr.is_Integer:
-                    fixed.add(name)
-                elif size.node.expr.is_Symbol:
-                    letters.setdefault(size.node.expr.name, name)
-        limits = {letters[s.name]: _limits(r) for s, r in exported.range_constraints.items() if s.name in letters}
+        for name, size in expressions:
+            if not _constant(size) and size.is_Symbol:
+                letters.setdefault(size.name, name)
         open_names = set(letters.values())
-        sizes = {name: size if name in open_names else self.traced_sizes[name] for name, size in self.sizes.items()}
-        notes = tuple(
-            f"{name} is fixed at {sizes[name]}: the module takes no other" for name in sorted(fixed - open_names)
+        fixed = {name for name, size in expressions if _constant(size)} & self.open - open_names
+        own = {name: size if name in open_names else self.traced_sizes[name] for name, size in self.sizes.items()}
+        notes = tuple(f"{name} is fixed at {own[name]}: another takes an export of its own" for name in sorted(fixed))
+        return replace(
+            self,
+            letters=letters,
+            dependent=tuple(
+                (name, size)
+                for name, size in expressions
+                if letters.get(str(size)) != name and (name in open_names or not _constant(size))
+            ),
+            limits={letters[s.name]: _limits(r) for s, r in exported.range_constraints.items() if s.name in letters},
+            sizes=own,
+            notes=(*self.notes, *notes),
+            shape_env=next((size.node.shape_env for _, size in sizes if not isinstance(size, int)), None),
         )
-        return replace(self, letters=letters, limits=limits, sizes=sizes, notes=(*self.notes, *notes))
+
+
+def _constant(size: Any) -> bool:
+    return isinstance(size, int) or size.is_Integer
 
 
 def _limits(bounds: Any) -> tuple[int, int | None]:
-    """Least and largest size; torch.export says 2 where it means any."""
-    lower, upper = int(bounds.lower), bounds.upper
-    most = int(upper) if getattr(upper, "is_Integer", False) and int(upper) < 2**40 else None
-    return (1 if lower <= 2 else lower), most
+    """Least and largest size."""
+    upper = bounds.upper
+    return int(bounds.lower), int(upper) if getattr(upper, "is_Integer", False) and int(upper) < 2**40 else None
 
 
 def examples_of(torch: Any, named: Mapping[str, Any], dynamic: Dynamic | None) -> Example:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from itertools import takewhile
+from operator import getitem
+from types import SimpleNamespace
 from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.importers.torch.autograd import NAMESPACE
+from costmodel.importers.torch.axes import Example
 from costmodel.importers.torch.program import SIZE, TENSOR, CapturedProgram, Placeholder, Step, StepOutput, Tree, Weight
 from costmodel.importers.torch.rules import load_rules
 
@@ -22,15 +26,14 @@ SIZES = frozenset({"sym_size", "sym_numel", "sym_stride", "sym_storage_offset", 
 class Capture:
     """Reads one exported program of `module`.
 
-    `letters`: the name of a size of the batch, by the symbol that it has there. `composed`: operators to take as what
-    PyTorch composes them of, beside those without a rule.
+    `example`: the sizes that it was traced at, and the name of each by the symbol that it has there. `composed`:
+    operators to take as what PyTorch composes them of, beside those without a rule.
     """
 
-    def __init__(
-        self, exported: Any, module: Any, letters: Mapping[str, str], composed: Collection[str] = frozenset()
-    ) -> None:
+    def __init__(self, exported: Any, module: Any, example: Example, composed: Collection[str] = frozenset()) -> None:
         self.exported = exported
-        self.letters = letters
+        self.example = example
+        self.letters = example.letters
         self.composed = composed
         self.rules = load_rules()
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -58,8 +61,27 @@ class Capture:
         steps = tuple(_named(self.steps))
         within = {path[:depth] for path in self._called for depth in range(1, len(path))}
         return CapturedProgram(
-            self.weights, self.buffers, self.inputs, steps, tuple(results), frozenset(within - self._called)
+            self.weights,
+            self.buffers,
+            self.inputs,
+            steps,
+            tuple(results),
+            frozenset(within - self._called),
+            self._conditions(),
         )
+
+    def _conditions(self) -> tuple[Tree, ...]:
+        """Each once: how a size follows from others, and what was decided, when operators were composed too."""
+        trees = [
+            ["==", name, size if isinstance(size, int) else tree_of(size, self.letters)]
+            for name, size in self.example.dependent
+        ]
+        if (shape_env := self.example.shape_env) is not None:
+            symbols = [symbol for symbol in shape_env.backed_var_to_val if symbol.name in self.letters]
+            held = [(symbol, shape_env.replace(symbol)) for symbol in symbols]
+            trees += [["==", self.letters[s.name], tree_of(size, self.letters)] for s, size in held if s != size]
+            trees += conditions_of(shape_env, self.letters, self.example.traced_sizes)
+        return tuple({repr(tree): tree for tree in trees}.values())
 
     def _start(self, graph: Any) -> None:
         """Note weights, buffers, constants and inputs, which are the graph's placeholders."""
@@ -201,47 +223,44 @@ class Capture:
         self._names[node] = [{TENSOR: output} for _, output in self._walk(inner, grad=grad)]
 
     def _compose(self, node: Any, grad: bool) -> bool:
-        """Steps of the operators that PyTorch composes one of (its CompositeImplicitAutograd); False if of itself."""
+        """Steps of the operators that PyTorch composes one of (its CompositeImplicitAutograd); False if of itself.
+
+        Raises SpecError if these make something else.
+        """
         import torch
-        from torch.fx import Node, map_arg
-        from torch.fx.experimental.proxy_tensor import make_fx
-        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch._dispatch.python import enable_python_dispatcher  # whose kernels take letters for sizes
+        from torch.fx import map_arg
 
         tensors = [operand for operand in node.all_input_nodes if hasattr(operand.meta.get("val"), "shape")]
-
-        trace: list[tuple[Any, bool]] = []
-
-        class Followed(TorchDispatchMode):  # parts of it may be without gradients
-            def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                trace.append((function, torch.is_grad_enabled()))
-                return function(*args, **(kwargs or {}))
-
-        def call(*operand: Any) -> Any:
-            values = dict(zip(tensors, operand, strict=True))
-            plain: Any = map_arg((node.args, node.kwargs), lambda n: values[n] if n in values else n.meta["val"])
-            with Followed():
-                return node.target(*plain[0], **plain[1])
-
-        with torch.enable_grad():
-            inner = make_fx(call, tracing_mode="fake")(*(operand.meta["val"] for operand in tensors))
-        calls = [inner_node for inner_node in inner.graph.nodes if hasattr(inner_node.target, "_schema")]
-        if any(inner_node.target is node.target for inner_node in calls):
+        plain: Any = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
+        value = node.meta["val"]
+        several = isinstance(value, list | tuple)
+        wanted = list(value) if several else [value]
+        for kernels in (enable_python_dispatcher, nullcontext):
+            graph = torch.fx.Graph()
+            trace = _trace_into(torch, graph, [(each.name, each.meta["val"]) for each in tensors])
+            with torch.enable_grad(), kernels(), wanted[0].fake_mode, trace as node_of:
+                results = node.target(*plain[0], **plain[1])
+            if all(inner.target is not node.target for inner in graph.nodes):
+                break
+        else:
             return False
-        for inner_node in calls:  # some are called that leave no trace
-            place = next((n for n, (function, _) in enumerate(trace) if function == inner_node.target), None)
-            if place is not None:
-                inner_node.meta["grad"] = trace[place][1]
-                del trace[: place + 1]
-        for inner_node in inner.graph.nodes:
-            inner_node.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
-            if inner_node.op == "get_attr":
-                inner_node.meta["val"] = getattr(inner, inner_node.target)
-        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        results = list(results) if several else [results]
+        for inner in graph.nodes:
+            inner.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
+        placeholders = [inner for inner in graph.nodes if inner.op == "placeholder"]
         for placeholder, operand in zip(placeholders, tensors, strict=True):
-            assert isinstance(operand, Node)
             self._names[placeholder] = self._names[operand]
-        outputs = [{TENSOR: name} for _, name in self._walk(inner, grad=grad)]
-        self._names[node] = outputs if isinstance(node.meta["val"], list | tuple) else outputs[0]
+        for made, shape in zip(results, [each.shape for each in wanted], strict=True):
+            if len(made.shape) != len(shape) or any(a != b for a, b in zip(made.shape, shape, strict=True)):
+                op = node.target._schema.name.partition("::")[2]
+                raise SpecError(
+                    f"{'.'.join((*_path(node), op))}: makes {tuple(shape)}, and what PyTorch composes it of "
+                    f"{tuple(made.shape)}"
+                )
+        graph.output([node_of(result) for result in results])
+        outputs = [{TENSOR: name} for _, name in self._walk(SimpleNamespace(graph=graph), grad=grad)]
+        self._names[node] = outputs if several else outputs[0]
         return True
 
     def _arguments(self, node: Any) -> dict[str, Any]:
@@ -289,30 +308,37 @@ class Capture:
 
 
 def tree_of(expression: Any, letters: Mapping[str, str]) -> Tree:
-    """A size of torch.export in names of the batch's sizes. Raises SpecError for one that depends on data."""
-    if expression.is_Integer:
-        return int(expression)
+    """A size of torch.export, or a condition on sizes, in names of the batch's sizes.
+
+    Raises SpecError for one that depends on data, or is not understood.
+    """
+    if expression.is_Integer or expression.is_Float:
+        return int(expression) if expression.is_Integer else float(expression)
     if expression.is_Symbol:
         if expression.name not in letters:
             raise SpecError(f"a size depends on the data ({expression.name}): from_torch needs sizes known beforehand")
         return letters[expression.name]
     name = type(expression).__name__
-    if name not in _OPERATIONS:
-        raise SpecError(f"a size is {expression}, whose {name} is not understood")
-    if name == "Pow":
+    if name in _ROUNDINGS and type(expression.args[0]).__name__ == "IntTrueDiv" and name != "RoundToInt":
+        ratio = [tree_of(branch, letters) for branch in expression.args[0].args]
+        return ["ceil" if name == "CeilToInt" else "//", *ratio]
+    if name == "Pow" and expression.args[1].is_Integer and expression.args[1] > 0:
         base, exponent = expression.args
         return ["*", *[tree_of(base, letters)] * int(exponent)]
-    if name == "Mul":
-        divisor = int(expression.as_coeff_Mul()[0].q)
-        whole = ["*", *(tree_of(factor, letters) for factor in (expression * divisor).args)]
-        return whole if divisor == 1 else ["/", tree_of(expression * divisor, letters), divisor]
+    if name == "Mul" and (divisor := expression.as_coeff_Mul()[0]).is_Rational and divisor.q > 1:
+        return ["/", tree_of(expression * divisor.q, letters), int(divisor.q)]
+    if name in _TURNED:
+        left, right = expression.args
+        return [_TURNED[name], tree_of(right, letters), tree_of(left, letters)]
+    if name not in _OPERATIONS:
+        raise SpecError(f"a size is {expression}, whose {name} is not understood")
     return [_OPERATIONS[name], *(tree_of(branch, letters) for branch in expression.args)]
 
 
-_OPERATIONS = {
+_ROUNDINGS = {"RoundToInt": "round", "TruncToInt": "trunc", "FloorToInt": "floor", "CeilToInt": "ceiling"}
+_OPERATIONS = _ROUNDINGS | {
     "Add": "+",
     "Mul": "*",
-    "Pow": "*",
     "FloorDiv": "//",
     "CleanDiv": "/",
     "CeilDiv": "ceil",
@@ -320,7 +346,82 @@ _OPERATIONS = {
     "PythonMod": "%",
     "Max": "max",
     "Min": "min",
+    "ToFloat": "float",
+    "IntTrueDiv": "ratio",
+    "FloatTrueDiv": "ratio",
+    "FloatPow": "power",
+    "Equality": "==",
+    "Unequality": "!=",
+    "StrictLessThan": "<",
+    "LessThan": "<=",
+    "BitwiseFn_bitwise_and": "&",
+    "BitwiseFn_bitwise_or": "|",
+    "And": "and",
+    "Or": "or",
+    "Not": "not",
 }
+_TURNED = {"StrictGreaterThan": "<", "GreaterThan": "<="}
+
+
+def conditions_of(shape_env: Any, letters: Mapping[str, str], traced: Mapping[str, int]) -> Iterator[Tree]:
+    """The conditions on sizes under which torch.export did what it did, but limits of single sizes.
+
+    One that is not understood holds at the sizes that were traced.
+    """
+    for guard in shape_env.guards:
+        condition = shape_env.replace(guard.expr)
+        if str(condition) == "True":  # it follows from how sizes depend on each other
+            continue
+        try:
+            tree = tree_of(condition, letters)
+        except SpecError:
+            names = sorted({letters[each.name] for each in condition.free_symbols if each.name in letters})
+            yield from (["==", name, traced[name]] for name in names)
+        else:
+            if not (tree[0] in ("<", "<=") and {type(tree[1]), type(tree[2])} == {str, int}):
+                yield tree
+
+
+@contextmanager
+def _trace_into(torch: Any, graph: Any, inputs: list[tuple[str, Any]]) -> Iterator[Callable[[Any], Any]]:
+    """Note in a graph what operators are called within, with what they make; gives the node of each tensor."""
+    nodes: dict[int, Any] = {}
+    tensors: list[Any] = []  # alive as long as their id is a key
+
+    def noted(tensor: Any, node: Any) -> Any:
+        tensors.append(tensor)
+        node.meta.setdefault("val", tensor)
+        return nodes.setdefault(id(tensor), node)
+
+    def node_of(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return nodes.get(id(value)) or noted(value, graph.create_node("get_attr", "constant"))
+
+    class Traced(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.ops.prim.device.default:  # which asks, and cannot be called
+                return args[0].fake_device
+            read = torch.utils._pytree.tree_map(node_of, (tuple(args), dict(kwargs or {})))
+            results = function(*args, **(kwargs or {}))
+            node = graph.create_node("call_function", function, *read)
+            node.meta.update(val=results, grad=torch.is_grad_enabled())
+            if isinstance(results, torch.Tensor):
+                nodes[id(results)] = node
+                tensors.append(results)
+            elif isinstance(results, list | tuple):
+                for number, result in enumerate(results):
+                    if isinstance(result, torch.Tensor):
+                        item = graph.create_node("call_function", getitem, (node, number))
+                        nodes.pop(id(result), None)
+                        noted(result, item)
+            return results
+
+    for name, tensor in inputs:
+        noted(tensor, graph.placeholder(name))
+    with Traced():
+        yield node_of
+
 
 _COSTLESS = frozenset({"dtype", "layout", "device", "pin_memory", "generator"})
 """Arguments that no rule reads: what is made says its type."""

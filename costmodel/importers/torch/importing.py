@@ -2,82 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import inspect
-import linecache
-import logging
-import os
-import re
-import sys
-import threading
-import traceback
-import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 from typing import Any, Literal
 
 from costmodel.architectures.trace import trace
-from costmodel.display.table import is_terminal
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
-from costmodel.importers.torch.assumptions import assumed
-from costmodel.importers.torch.axes import NO_GRAPH, Dynamic, Example, examples_of, module_on_meta
-from costmodel.importers.torch.capture import Capture, dtype_name
-from costmodel.importers.torch.model import Imported
+from costmodel.graph.tape import Tape
+from costmodel.graph.tensor import Storage, Tensor
+from costmodel.importers.torch.axes import Dynamic, Example, examples_of, module_on_meta
+from costmodel.importers.torch.capture import dtype_name
+from costmodel.importers.torch.exporting import Exporter
+from costmodel.importers.torch.model import Elsewhere, Imported
 from costmodel.importers.torch.op_call import FLOATS, NUMBERS, NoRuleError
 from costmodel.importers.torch.program import CapturedProgram
 from costmodel.importers.torch.rules import load_rules
 from costmodel.training.settings import Settings
-
-_OPERATOR = re.compile(r"aten\.(\w+)(\.\w+)?")
-"""All that PyTorch says of an operator whose results it cannot make without data."""
-_DATA = ("DataDependent", "data-dependent", "u0", "Tensor.item()", "Cannot call")
-
-
-def explained(error: Exception, module: str) -> SpecError:
-    """The error to raise for one of torch.export's."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    where = _place(error)
-    if operator := _OPERATOR.fullmatch(text):
-        return SpecError(
-            f"{module}: {operator[1]} cannot be captured{where}: what sizes its results have depends on the data, or "
-            "PyTorch does not say: return what it reads, and take it outside of the module"
-        )
-    if "PackedSequence" in text:
-        return SpecError(
-            f"{module}: packed sequences cannot be captured{where}: how many of them go on at each step are data; give "
-            "the recurrent layer the padded batch"
-        )
-    if any(word in f"{type(error).__name__} {text}" for word in _DATA):
-        return SpecError(
-            f"{module}: what is run depends on the data{where}: from_torch needs a forward pass that is the same for "
-            "all inputs of a shape"
-        )
-    return SpecError(f"{module}: torch.export cannot run it on the example inputs{where}: {text[:300]}")
-
-
-def _place(error: BaseException) -> str:
-    """The innermost line of code that is not a library's: file, line, and what it says."""
-    outside = os.sep + "torch" + os.sep  # PyTorch's own code, and this package's
-    place = ""
-    cause: BaseException | None = error
-    seen: set[int] = set()
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        for frame, line in traceback.walk_tb(cause.__traceback__):
-            path = frame.f_code.co_filename
-            if outside not in path and not path.startswith("<"):
-                code = linecache.getline(path, line).strip()
-                place = f" at {os.path.basename(path)}:{line} in {frame.f_code.co_name}" + (
-                    f" ({code[:80]})" if code else ""
-                )
-        cause = cause.__cause__ or cause.__context__
-        if place and cause is not None and not cause.__traceback__:
-            break
-    return place
 
 
 def from_torch(
@@ -102,7 +45,8 @@ def from_torch(
         dynamic: for each input, by its name in the module's signature, which of its axes is a size of the batch:
             {"input_ids": {0: "batch", 1: "seq"}}; the sizes are batch, seq, height and width. By default axis 0 of
             every tensor is the batch; axis 1 of whole numbers, of truth values and of tensors of three axes the
-            sequence; and axes 2 and 3 of tensors of four axes height and width. A size that the module fixes is fixed.
+            sequence; and axes 2 and 3 of tensors of four axes height and width. At sizes at which the module does
+            something else than here, or that it fixes, it is exported anew when it is asked about.
         unknown: what becomes of operators that have no rule: an error that lists them, or a lower bound.
         name: shown in reports (default: the module's class).
         time_limit: seconds for the attempt to leave height and width open; after that they are fixed, with a note.
@@ -127,29 +71,102 @@ def from_torch(
         raise SettingError(f"dynamic={shown(dynamic)} is not a mapping of inputs such as {{'x': {{0: 'batch'}}}}")
     args = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
     kwargs = dict(example_kwargs or {})
-    named = _bound(module, args, kwargs)
-    bare = module_on_meta(torch, module)
-    captured, example = _exported(torch, bare, args, kwargs, examples_of(torch, named, dynamic), time_limit)
-    title = name or type(module).__name__
-    program = captured()
-    model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
-    _refuse_numbers(title, program, module)
-    missing = _without_rule(model)
-    if any(missing.values()):  # of what a rule does not know, perhaps what it is composed of is known
-        other = captured(frozenset(missing))
-        tried = Imported(name=title, program=other, example=example.sizes, limits=example.limits)
-        if other != program and not (still := _without_rule(tried)):
-            program, model, missing = other, tried, still
-    missing |= _without_numbers(program)
-    if missing and unknown == "error":
-        raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
-    left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
-    types = sorted({dtype_name(weight.dtype) for weight in module.parameters()} - {"float32"})
-    stored = (
-        [f"weights are {' and '.join(types)}: the setting precision says what they are counted as"] if types else []
-    )
-    notes = ". ".join([*example.notes, *stored, *([left_out] if missing else [])])
-    return model.model_copy(update={"notes": notes[:4000], "unknown": tuple(missing)})
+    example = examples_of(torch, _bound(module, args, kwargs), dynamic)
+    exporter = Exporter(module_on_meta(torch, module), args, kwargs, example, time_limit)
+    reading = Reading(exporter, name or type(module).__name__, unknown)
+    model = reading.model(*exporter.first())
+    vars(model)["elsewhere"] = Elsewhere(partial(reading.at, frozenset(model.open)))
+    return _tried_at_one(model)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How programs of one module become models. title, unknown: see `from_torch`."""
+
+    exporter: Exporter
+    title: str
+    unknown: Literal["error", "lower_bound"]
+
+    def at(self, open_sizes: frozenset[str], sizes: Mapping[str, int]) -> Imported:
+        """The module exported at other sizes. Raises SpecError."""
+        return self.model(*self.exporter.at(sizes, open_sizes))
+
+    def model(self, captured: Callable[..., CapturedProgram], example: Example) -> Imported:
+        """The model of a program. Raises SpecError for what has no rule."""
+        title, module = self.title, self.exporter.module
+        program = captured()
+        model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
+        _refuse_numbers(title, program, module)
+        missing = _without_rule(model)
+        if any(missing.values()):  # of what a rule does not know, perhaps what it is composed of is known
+            other = captured(frozenset(missing))
+            tried = Imported(name=title, program=other, example=example.sizes, limits=example.limits)
+            if other != program and not (still := _without_rule(tried)):
+                program, model, missing = other, tried, still
+        missing |= _without_numbers(program)
+        if missing and self.unknown == "error":
+            raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
+        left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
+        types = sorted({dtype_name(weight.dtype) for weight in module.parameters()} - {"float32"})
+        stored = (
+            [f"weights are {' and '.join(types)}: the setting precision says what they are counted as"] if types else []
+        )
+        notes = ". ".join([*example.notes, *stored, *([left_out] if missing else [])])
+        return model.model_copy(update={"notes": notes[:4000], "unknown": tuple(missing)})
+
+
+def _tried_at_one(model: Imported) -> Imported:
+    """The model with 1 as the least batch and sequence, where the module does there what it does at others.
+
+    torch.export takes all open sizes for at least 2.
+    """
+    for name in ("batch", "seq"):
+        least, most = model.limits.get(name, (1, None))
+        wider = model.model_copy(update={"limits": {**model.limits, name: (1, most)}})
+        sizes = _least(model) | {name: 1}
+        if least != 2 or wider.objection(sizes) is not None:
+            continue
+        try:
+            if _work(wider, sizes) == _work(model.at(sizes), sizes):
+                model = wider
+        except CostModelError:
+            continue
+    return model
+
+
+def _least(model: Imported) -> dict[str, int]:
+    """The sizes of the example, or if its program is not for such small ones the least that it is for."""
+    return {name: max(size, model.limits.get(name, (1, None))[0]) for name, size in model.example.items()}
+
+
+def _traced(model: Imported, sizes: Mapping[str, int]) -> Tape:
+    """What a model does on paper. Raises CostModelError."""
+    image = (sizes.get("height", 1), sizes.get("width", 1)) if "height" in sizes or "width" in sizes else None
+    return trace(model, Settings(batch=sizes.get("batch", 1), seq=sizes.get("seq"), image=image))
+
+
+def _work(model: Imported, sizes: Mapping[str, int]) -> list[tuple[Any, ...]]:
+    """All layers that a model calls, with what they read, make, hold and keep, each tensor's memory by a number.
+
+    Steps that do nothing, such as a slice of everything, leave no trace in it.
+    """
+    numbers: dict[Storage, int] = {}
+
+    def number(storage: Storage) -> tuple[int, int]:
+        return numbers.setdefault(storage, len(numbers)), storage.elements
+
+    def memory(x: Tensor) -> tuple[Any, ...]:
+        return (*number(x.storage), x.shape, x.requires_grad)
+
+    return [
+        (
+            call.layer,
+            call.block.times,
+            *map(memory, (*call.inputs, *call.stored.values(), call.y)),
+            *map(number, call.saved),
+        )
+        for call in _traced(model, sizes).root.calls()
+    ]
 
 
 def _torch() -> Any:
@@ -169,135 +186,13 @@ def _bound(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
         raise SettingError(f"example inputs do not fit {type(module).__name__}.forward{signature}: {error}") from None
 
 
-Captured = tuple[Callable[..., CapturedProgram], Example]
-
-
-def _exported(
-    torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Example, time_limit: float
-) -> Captured:
-    """What captures the program at as many open sizes as the module leaves open; the last error if it leaves none.
-
-    Each attempt is an export of its own. With an image's sizes the batch alone comes first, which is soon done: what
-    else there is to try may take minutes, so it has `time_limit` seconds.
-    """
-    attempt = partial(_attempt, torch, module, args, kwargs, example)
-    attempts = example.attempts()
-    failure: Exception | None = None
-    if "height" in example.sizes and "batch" in example.sizes:
-        try:
-            fallback = attempt(frozenset({"batch"}))
-        except Exception as error:
-            failure, attempts = error, [frozenset()]
-        else:
-            return _more_open(partial(attempt, attempts[0]), fallback, time_limit)
-    for open_sizes in attempts:
-        try:
-            return attempt(open_sizes)
-        except Exception as error:  # whatever the module's own code raises
-            failure = error
-    assert failure is not None
-    raise failure if isinstance(failure, SpecError) else explained(failure, type(module).__name__) from None
-
-
-def _more_open(attempt: Callable[[], Captured], fallback: Captured, time_limit: float) -> Captured:
-    """What an attempt with more sizes open finds, if it works in time, else the fallback."""
-    try:
-        with stopped_after(time_limit):
-            return attempt()
-    except OutOfTimeError:
-        capture, example = fallback
-        late = f"leaving it open takes more than {time_limit:g} s (time_limit)"
-        return capture, replace(example, notes=tuple(note.replace(NO_GRAPH, late) for note in example.notes))
-    except Exception:  # the module's own code, or what torch.export cannot know
-        return fallback
-
-
-def _attempt(
-    torch: Any,
-    module: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    example: Example,
-    open_sizes: frozenset[str],
-) -> Captured:
-    """An export with these sizes open."""
-    opened = example.opened(open_sizes)
-    given_args, given_kwargs, shapes = opened.inputs(torch, args, kwargs)
-    taken: list[str] = []
-    examples = [one.tensor for one in example.axes]
-    with _said(type(module).__name__, open_sizes), _quiet(), torch.device("meta"), assumed(torch, examples, taken):
-        exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
-    settled = opened.settled(exported)
-    settled = replace(settled, notes=(*settled.notes, *taken))
-    capture = partial(_captured, exported, module, settled)
-    capture()
-    return capture, settled
-
-
-@contextmanager
-def _said(name: str, open_sizes: frozenset[str]) -> Iterator[None]:
-    """A line on a terminal that says what is tried, for as long as it is."""
-    shown_to = sys.stderr if is_terminal(sys.stderr) else None
-    if shown_to:
-        sizes = " and ".join(sorted(open_sizes)) or "no size"
-        print(f"\rexporting {name} with {sizes} open ...", end="", file=shown_to, flush=True)
-    try:
-        yield
-    finally:
-        if shown_to:
-            print("\r\033[K", end="", file=shown_to, flush=True)
-
-
-class OutOfTimeError(BaseException):
-    """An attempt was stopped; no `Exception`, so that nobody takes it for the module's."""
-
-
-@contextmanager
-def stopped_after(seconds: float) -> Iterator[None]:
-    """Raise OutOfTimeError within after so many seconds, and again if somebody catches it."""
-    thread, done = threading.get_ident(), threading.Event()
-
-    def stop() -> None:
-        wait = seconds
-        while not done.wait(wait):
-            wait = 1.0
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(OutOfTimeError))
-
-    watch = threading.Thread(target=stop, daemon=True)
-    watch.start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _captured(exported: Any, module: Any, example: Example, composed: Collection[str] = frozenset()) -> CapturedProgram:
-    """The program; `composed`: see `Capture`."""
-    with _quiet():
-        return Capture(exported, module, example.letters, composed)()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Nothing is printed or logged: what PyTorch has to say is in its errors."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
 def _without_rule(model: Imported) -> dict[str, str]:
     """Operators that have no rule, or are called as no rule knows: what is wrong with each but the lack of a rule."""
     rules = load_rules()
     missing = {step.op: "" for step in model.program.steps if step.op not in rules}
-    settings = Settings(batch=model.example.get("batch", 1))
     while True:
         try:
-            trace(model.model_copy(update={"unknown": tuple(missing)}), settings)
+            _traced(model.model_copy(update={"unknown": tuple(missing)}), _least(model))
         except NoRuleError as error:
             if error.op in missing:
                 raise

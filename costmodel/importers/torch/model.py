@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from textwrap import shorten
+from threading import RLock
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Allowed, Architecture, BatchShape, Size, as_tuple
-from costmodel.errors import CostModelError, SettingError, SpecError
+from costmodel.errors import CostModelError, SettingError, SpecError, shown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.interpreter import Interpreter
-from costmodel.importers.torch.program import CapturedProgram, extents_in, program_of
-from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.importers.torch.program import CapturedProgram, Tree, evaluate, extents_in, program_of, text_of
+from costmodel.symbolic.sizes import LARGEST_SIZE, peek
 from costmodel.training.settings import LossKind
+
+_COARSEST = 128
+"""Steps of a size up to this are tried for one that the module takes."""
+_MOST_EXPORTS = 32
+"""Sizes that a module is exported at anew, beside the example's."""
+
+
+class Elsewhere:
+    """What a module does at sizes at which its first program is not what it does, each by an export of its own.
+
+    export: makes one, while the module is at hand; it is not pickled. Programs and refusals are kept in the order in
+    which they were asked for, so that letters meet the same decisions whenever they come.
+    """
+
+    def __init__(self, export: Callable[[Mapping[str, int]], Imported] | None = None) -> None:
+        self.export = export
+        self._known: list[Imported | tuple[dict[str, int], str]] = []
+        self._lock = RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_known": self._known}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()
+        self._known = state["_known"]
+
+    def __deepcopy__(self, memo: Any) -> Elsewhere:
+        return self
+
+    def at(self, sizes: Mapping[str, int], objection: str) -> Imported:
+        """The module at these sizes; `objection`: why the first program is another. Raises SettingError."""
+        with self._lock:
+            for known in self._known:
+                if isinstance(known, Imported):
+                    if known.objection(sizes) is None:
+                        return known
+                elif all(sizes[name] == size for name, size in known[0].items()):
+                    raise SettingError(known[1])
+            if self.export is None:
+                raise SettingError(objection)
+            if len(self._known) >= _MOST_EXPORTS:
+                raise SettingError(f"{objection} (exported {_MOST_EXPORTS} times for others: import it at such sizes)")
+            point = {name: peek(size) for name, size in sizes.items()}
+            try:
+                model = self.export(point)
+                if (unlike := model.objection(point)) is not None:
+                    raise SettingError(unlike)
+            except CostModelError as error:
+                refusal = objection if str(error) in objection else f"{objection}; exported there: {str(error)[:200]}"
+                self._known.append((point, refusal))
+            else:
+                self._known.append(model)
+            return self.at(sizes, objection)
 
 
 class Imported(Architecture):
@@ -74,58 +130,123 @@ class Imported(Architecture):
     def __repr__(self) -> str:
         return f"<Imported {self.title}: {len(self.program.steps):,} operators>"
 
-    @property
+    @cached_property
     def open(self) -> set[str]:
         """Sizes that a question may give; all others are those of the example inputs."""
         return set().union(*(extents_in(tree) for each in self.program.inputs.values() for tree in each.shape))
+
+    @cached_property
+    def elsewhere(self) -> Elsewhere:
+        """The module at sizes at which this program is not what it does."""
+        return Elsewhere()
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """Sizes of a batch; those of the example inputs where the question gives none."""
         height, width = image if image is not None else (None, None)
         asked = {"batch": batch, "seq": seq, "height": height, "width": width}
-        sizes = {name: self._size(name, size) for name, size in asked.items()}
-        if sizes["height"] is None and sizes["width"] is None:
-            return BatchShape(sizes["batch"] or 1, sizes["seq"])
-        return BatchShape(sizes["batch"] or 1, sizes["seq"], (sizes["height"] or 1, sizes["width"] or 1))
+        given = {name: size for name, size in asked.items() if self._has(name, size)}
+        sizes = {name: self._value(name, given) for name in self.example}
+        self.at(sizes)
+        batch = sizes.get("batch", 1)
+        if "height" not in sizes and "width" not in sizes:
+            return BatchShape(batch, sizes.get("seq"))
+        return BatchShape(batch, sizes.get("seq"), (sizes.get("height", 1), sizes.get("width", 1)))
 
     def allowed(self, name: str, shape: BatchShape) -> Allowed:
         """See `Architecture.allowed`."""
-        least, most = self.limits.get({"image": "height"}.get(name, name), (1, None))
-        limit = "" if most is None else f"the module takes at most {most:,}"
-        return Allowed(range(least, (most or LARGEST_SIZE) + 1), limit)
+        sides = ("height", "width") if name == "image" else (name,)
+        own = {"batch": shape.batch, "seq": shape.seq} | dict(zip(("height", "width"), shape.image or (), strict=False))
+        base = int(own[sides[0]] or 1)
+        bounds = [self.limits.get(side, (1, None)) for side in sides]
+        least, largest = max(bound[0] for bound in bounds), min((b[1] for b in bounds if b[1]), default=None)
 
-    def _size(self, name: str, size: int | None) -> int | None:
-        example = self.example.get(name)
-        setting = "image" if name in ("height", "width") else name
-        if size is None:
-            return example
-        if name not in self.open:
-            if example is None and name == "batch" and size == 1:
-                return None
-            if example is None:
-                raise SettingError(f"{setting}={int(size)} does not apply to {self.title!r}: no input has such a size")
-            if size != example:
-                raise SettingError(
-                    f"{setting}={int(size)} is not what {self.title!r} was exported for, where it is fixed: "
-                    f"use {setting}={example}"
+        def takes(size: int) -> bool:
+            given = {other: value for other, value in own.items() if value is not None} | dict.fromkeys(sides, size)
+            try:
+                self.at({each: self._value(each, given) for each in self.example})
+            except CostModelError:
+                return False
+            return True
+
+        step = 1
+        while step < _COARSEST and not takes(base + step if largest is None or base + step <= largest else base - step):
+            step *= 2
+        if largest is not None and takes(base + ((largest - base) // step + 1) * step):
+            largest = None
+        while least > 1 and takes(least - 1):
+            least -= 1
+        limit = "" if largest is None else f"the module takes at most {largest:,}"
+        note = "" if step == 1 else f"{name} in steps of {step}, which this module takes"
+        return Allowed(range(base - (base - least) // step * step, (largest or LARGEST_SIZE) + 1, step), limit, note)
+
+    def at(self, sizes: Mapping[str, int]) -> Imported:
+        """What the module does at these sizes. Raises SettingError if it takes no such batch, or that is not known."""
+        objection = self.objection(sizes)
+        return self if objection is None else self.elsewhere.at(sizes, objection)
+
+    def objection(self, sizes: Mapping[str, int]) -> str | None:
+        """What is not so at these sizes of that under which the program is what the module does; None if all is."""
+        of, open_sizes, dependent = shown(self.title), self.open, self._dependent
+        for name, size in sorted(sizes.items(), key=lambda item: item[0] in open_sizes):
+            setting = "image" if name in ("height", "width") else name
+            if name in open_sizes:
+                least, most = self.limits.get(name, (1, None))
+                if size < least or (most is not None and size > most):
+                    bounds = f"at least {least}" if size < least else f"at most {most}"
+                    return f"{setting}={int(size)} is beyond what {of} takes: use {bounds}"
+            elif name in self.example and name not in dependent and size != self.example[name]:
+                return (
+                    f"{setting}={int(size)} is not what {of} was exported for, where it is fixed: "
+                    f"use {setting}={self.example[name]}"
                 )
-            return size
-        least, most = self.limits.get(name, (1, None))
-        if size < least or (most is not None and size > most):
-            bounds = f"at least {least}" if size < least else f"at most {most}"
-            raise SettingError(f"{setting}={int(size)} is beyond what {self.title!r} takes: use {bounds}")
-        return size
+        for condition in self.program.conditions:
+            try:
+                holds = evaluate(condition, sizes)
+            except ArithmeticError:
+                holds = False
+            if not holds:
+                names = sorted(extents_in(condition), key=list(sizes).index)
+                where = ", ".join(f"{name}={peek(sizes[name])}" for name in names)
+                return f"{where} is not as {of} was exported for, with {shorten(text_of(condition), 100)}"
+        return None
+
+    @cached_property
+    def _dependent(self) -> dict[str, Tree]:
+        """Sizes that follow from others, with what they are."""
+        ties = [condition[1:] for condition in self.program.conditions if condition[0] == "=="]
+        return {name: size for name, size in ties if isinstance(name, str) and name not in self.open}
+
+    def _has(self, name: str, size: int | None) -> bool:
+        """Whether a size is given. Raises SettingError for one that no input has."""
+        if size is None or name in self.example:
+            return size is not None
+        if name == "batch" and size == 1:
+            return False
+        setting = "image" if name in ("height", "width") else name
+        raise SettingError(f"{setting}={int(size)} does not apply to {self.title!r}: no input has such a size")
+
+    def _value(self, name: str, sizes: Mapping[str, int]) -> int:
+        """A size, by default the one that follows from others, or that of the example inputs."""
+        if name in sizes:
+            return sizes[name]
+        if name not in self._dependent:
+            return self.example[name]
+        try:
+            return evaluate(self._dependent[name], {other: sizes.get(other, n) for other, n in self.example.items()})
+        except ArithmeticError as error:
+            raise SettingError(f"{name} of {shown(self.title)}: {error}") from None
 
     def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
         """What the module returns first."""
         height, width = shape.image or (None, None)
         known = {"batch": shape.batch, "seq": shape.seq, "height": height, "width": width}
         sizes = {name: size for name, size in known.items() if size is not None}
+        here = self.at({name: sizes[name] for name in self.example})
         assert isinstance(attention, AttentionSetting)
         if attention.pairs != "full":
             raise SettingError(f"attention_pairs={attention.pairs!r} is not known of {self.title!r}: use 'full'")
         try:
-            outputs = Interpreter(self.program, self.items, self.unknown, tape, sizes, attention)()
+            outputs = Interpreter(here.program, here.items, here.unknown, tape, sizes, attention)()
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:

@@ -1,17 +1,18 @@
 """What one forward pass of a module calls, as plain data: operators in order, with the tensors they read and make.
 
-A size is a number, the name of a size of the batch, or an operation on such trees.
+A size is a number, the name of a size of the batch, or an operation on such trees; a condition compares sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from operator import add, mul
+from operator import add, and_, eq, le, lt, mul, ne, not_, or_, truediv
 from typing import Any, NamedTuple
 
 from costmodel.errors import shown
-from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
+from costmodel.symbolic.sizes import SymInt, ceil_div, exact_div, maximum, minimum
 
 EXTENTS = ("batch", "seq", "height", "width")
 """Sizes that a question gives: two of them are the image's."""
@@ -19,32 +20,92 @@ EXTENTS = ("batch", "seq", "height", "width")
 Tree = Any
 """An int, a name in `EXTENTS`, or [operation, tree, ...]."""
 
-_OPERATIONS = {
+
+def _divided(divide: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A division whose divisor, if it has letters, is decided on: elsewhere on a grid it may be 0."""
+    return lambda n, d: divide(n, d.pin() if isinstance(d, SymInt) and d.guarded else d)
+
+
+_SIZES: dict[str, Callable[..., Any]] = {
     "+": lambda *terms: reduce(add, terms),
     "*": lambda *factors: reduce(mul, factors),
-    "//": lambda n, d: ceil_div(n - d + 1, d),
-    "ceil": ceil_div,
-    "/": exact_div,
-    "%": lambda n, d: n - d * ceil_div(n - d + 1, d),
+    "//": _divided(lambda n, d: ceil_div(n - d + 1, d)),
+    "ceil": _divided(ceil_div),
+    "/": _divided(exact_div),
+    "%": _divided(lambda n, d: n - d * ceil_div(n - d + 1, d)),
     "min": lambda *sizes: reduce(minimum, sizes),
     "max": lambda *sizes: reduce(maximum, sizes),
+    "&": and_,
+    "|": or_,
 }
+_ROUNDED: dict[str, Callable[..., Any]] = {
+    "round": round,
+    "trunc": math.trunc,
+    "floor": math.floor,
+    "ceiling": math.ceil,
+}
+_NUMBERS: dict[str, Callable[..., Any]] = {"float": float, "ratio": truediv, "power": lambda x, n: float(x) ** float(n)}
+_COMPARISONS: dict[str, Callable[..., Any]] = {"==": eq, "!=": ne, "<": lt, "<=": le}
+_CONNECTIVES: dict[str, Callable[..., Any]] = {
+    "and": lambda *all_of: all(all_of),
+    "or": lambda *any_of: any(any_of),
+    "not": not_,
+}
+_OPERATIONS = _SIZES | _ROUNDED | _NUMBERS | _COMPARISONS | _CONNECTIVES
 
 
-def evaluate(tree: Tree, sizes: Mapping[str, int]) -> int:
-    """The size that a tree stands for; with letters for `sizes`, a letter."""
+def evaluate(tree: Tree, sizes: Mapping[str, int]) -> Any:
+    """The size that a tree stands for, or whether a condition holds; with letters for `sizes`, a letter."""
     if isinstance(tree, int | float):
-        return tree  # type: ignore[return-value]
+        return tree
     if isinstance(tree, str):
         return sizes[tree]
     return _OPERATIONS[tree[0]](*(evaluate(branch, sizes) for branch in tree[1:]))
 
 
-def is_size(tree: Any) -> bool:
-    """Whether plain data is a size: a whole number, the name of one, or an operation on such."""
-    if isinstance(tree, list | tuple):
-        return len(tree) > 1 and isinstance(tree[0], str) and tree[0] in _OPERATIONS and all(map(is_size, tree[1:]))
-    return tree in EXTENTS if isinstance(tree, str) else isinstance(tree, int) and not isinstance(tree, bool)
+def kind_of(tree: Any) -> type:
+    """What plain data stands for: int for a size, float for another number, bool for a condition.
+
+    Raises TypeError if it is none of these.
+    """
+    if isinstance(tree, str) and tree in EXTENTS:
+        return int
+    if type(tree) in (int, float):
+        return type(tree)
+    if not isinstance(tree, list | tuple) or len(tree) < 2 or not isinstance(tree[0], str):
+        raise TypeError(f"{shown(tree)} is no size")
+    op, kinds = tree[0], set(map(kind_of, tree[1:]))
+    if op in _CONNECTIVES and kinds == {bool}:
+        return bool
+    if bool in kinds or op not in _OPERATIONS or op in _CONNECTIVES:
+        raise TypeError(f"{shown(tree)} is no size")
+    if op in _COMPARISONS:
+        return bool
+    if op in _NUMBERS or (op in ("+", "*", "min", "max") and float in kinds):
+        return float
+    if op in _SIZES and float in kinds:
+        raise TypeError(f"{shown(tree)} is no size")
+    return int
+
+
+def text_of(tree: Tree) -> str:
+    """A tree as people write it, such as "seq % 8 == 0"."""
+    if not isinstance(tree, list | tuple):
+        return str(tree)
+    op, *branches = tree
+    apart = op not in _COMPARISONS
+    texts = [
+        f"({text_of(b)})" if apart and isinstance(b, list | tuple) and b[0] in _INFIX else text_of(b) for b in branches
+    ]
+    if op in _INFIX and len(texts) > 1:
+        return f" {_INFIX[op]} ".join(texts)
+    return f"{op}({', '.join(texts)})"
+
+
+_INFIX = {name: name for name in ("+", "*", "//", "/", "%", "&", "|", *_COMPARISONS, "and", "or")} | {
+    "ratio": "/",
+    "power": "**",
+}
 
 
 def shape_of(trees: Sequence[Tree], sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -106,7 +167,8 @@ class Step(NamedTuple):
 class CapturedProgram(NamedTuple):
     """A forward pass. Tensors go by name, those of weights, buffers and inputs too; outputs are those of `outputs`.
 
-    lists: paths of modules that hold others and are never called, such as a ModuleList.
+    lists: paths of modules that hold others and are never called, such as a ModuleList. conditions: on sizes, beside
+    limits of each, at which all of this is so.
     """
 
     weights: dict[str, Weight]
@@ -115,13 +177,39 @@ class CapturedProgram(NamedTuple):
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
     lists: frozenset[tuple[str, ...]] = frozenset()
+    conditions: tuple[Tree, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, which `program_of` reads."""
         steps = [{**step._asdict(), "makes": [output._asdict() for output in step.makes]} for step in self.steps]
         named = {part: {name: item._asdict() for name, item in getattr(self, part).items()} for part in _NAMED}
         lists = [list(path) for path in sorted(self.lists)]
-        return {**named, "steps": steps, "outputs": list(self.outputs), "lists": lists}
+        plain = {**named, "steps": steps, "outputs": list(self.outputs), "lists": lists}
+        return plain | ({"conditions": list(self.conditions)} if self.conditions else {})
+
+    def at(self, sizes: Mapping[str, int]) -> CapturedProgram:
+        """The same at these sizes alone: numbers for trees, and no conditions."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, dict):
+                return evaluate(value[SIZE], sizes) if SIZE in value else value
+            return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+        def shaped(item: Any) -> Any:
+            return item._replace(shape=shape_of(item.shape, sizes))
+
+        return self._replace(
+            buffers={name: shaped(buffer) for name, buffer in self.buffers.items()},
+            inputs={name: shaped(each) for name, each in self.inputs.items()},
+            steps=tuple(
+                step._replace(
+                    args={name: plain(value) for name, value in step.args.items()},
+                    makes=tuple(map(shaped, step.makes)),
+                )
+                for step in self.steps
+            ),
+            conditions=(),
+        )
 
 
 _NAMED: dict[str, type[Weight] | type[Placeholder]] = {"weights": Weight, "buffers": Placeholder, "inputs": Placeholder}
@@ -140,7 +228,12 @@ def program_of(data: Any) -> CapturedProgram:
         lists = frozenset(map(tuple, data.get("lists", ())))
         for item in (*(item for items in named.values() for item in items.values()), *_made(steps)):
             _check_shape(item.shape)
-        return CapturedProgram(**named, steps=tuple(steps), outputs=tuple(data["outputs"]), lists=lists)
+        conditions = tuple(data.get("conditions", ()))
+        if any(kind_of(condition) is not bool for condition in conditions):
+            raise TypeError(f"conditions {shown(conditions)} are not all comparisons of sizes")
+        return CapturedProgram(
+            **named, steps=tuple(steps), outputs=tuple(data["outputs"]), lists=lists, conditions=conditions
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is no program as from_torch makes them: {error}") from None
 
@@ -151,7 +244,7 @@ def _made(steps: list[Any]) -> Iterator[StepOutput]:
 
 def _check_shape(shape: Any) -> None:
     """Raise TypeError unless a shape is a list of sizes, each a whole number or a tree of them."""
-    if not isinstance(shape, tuple) or not all(map(is_size, shape)):
+    if not isinstance(shape, tuple) or any(kind_of(size) is not int for size in shape):
         raise TypeError(f"shape {shown(shape)} is not a list of sizes")
 
 
