@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace, dense_strides
+from costmodel.layers.arithmetic import Elementwise
 from costmodel.layers.base import Function, KeepsInputs, PerElement, Unary, layer
 from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
@@ -199,3 +200,28 @@ class Xielu(Unary):
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x
         yield from call.weights.values()
+
+
+@layer
+class RandomizedRelu(Elementwise):
+    """y = x·r, with r random where x is not positive, else 1; in evaluation as a leaky ReLU. The second input is r.
+
+    in_place: y has taken the memory of x, and is kept instead.
+    """
+
+    source = "torch.nn.RReLU (Xu et al. 2015, §2.4); dx = g·r; keeps x and r"
+    in_lists = False
+
+    training: bool = True
+    in_place: bool = False
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.y if self.in_place else call.x
+        yield call.inputs[1]
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A comparison, a product and a choice per element."""
+        return LayerFlops(0, 3 * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, LayerFlops(0, (1 if self.training else 3) * call.x.size))

@@ -139,6 +139,28 @@ class Multiply(Elementwise):
 
 
 @layer
+class CrossProduct(Elementwise):
+    """y = a × b of vectors of three."""
+
+    source = "torch.linalg.cross; da = b × g, db = g × a, summed over broadcast axes"
+    work = 3, 3
+
+    def forward(self, call: Call) -> LayerFlops:
+        """Two products and their difference per element."""
+        return LayerFlops(0, 3 * call.y.size)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        a, b = call.inputs
+        if b.requires_grad:
+            yield a
+        if a.requires_grad:
+            yield b
+
+    def workspace(self, call: Call) -> Workspace:
+        return product_gradients(call.inputs, call.y)
+
+
+@layer
 class Scale(PerElement):
     """y = c·x with a constant factor c, such as 1/√d_h."""
 

@@ -24,8 +24,11 @@ FUNCTIONS = {
     "celu": Function(6, 5, "input"),
     "cos": Function(1, 3, "input", 2),
     "cosh": Function(1, 2, "input", 1),
+    "deg2rad": Function(1, 1, "nothing"),
+    "digamma": Function(1, 2, "input", 1),
     "erf": Function(1, 5, "input", 4),
     "erfc": Function(2, 5, "input", 4),
+    "erfinv": Function(1, 5, "input", 4),
     "exp2": Function(1, 2, "output", 1),
     "exp": Function(1, 1, "output"),
     "expm1": Function(2, 2, "output", 1),
@@ -33,6 +36,8 @@ FUNCTIONS = {
     "frac": Function(2, 0, "nothing", shared=True),
     "hardshrink": Function(3, 3, "input"),
     "hardtanh": Function(2, 3, "input"),
+    "i0": Function(1, 2, "input", 1),
+    "lgamma": Function(1, 2, "input", 1),
     "log": Function(1, 1, "input"),
     "log1p": Function(2, 2, "input", 1),
     "log10": Function(1, 2, "input", 1),
@@ -42,17 +47,26 @@ FUNCTIONS = {
     "mish": Function(5, 11, "input"),
     "nan_to_num": Function(4, 2, "input"),
     "neg": Function(1, 1, "nothing"),
+    "polygamma": Function(1, 2, "input", 1),
     "pow": Function(1, 3, "input", 2),
+    "rad2deg": Function(1, 1, "nothing"),
     "reciprocal": Function(1, 3, "output", 2),
     "exponential": Function(1, 2, "both", 1),
     "round": Function(1, 0, "nothing"),
     "rsqrt": Function(2, 4, "output", 2),
     "selu": Function(6, 5, "input"),
+    "sgn": Function(1, 0, "both"),
     "sign": Function(1, 0, "nothing"),
     "sin": Function(1, 2, "input", 1),
+    "sinc": Function(5, 10, "input", 8),
     "sinh": Function(1, 2, "input", 1),
     "softshrink": Function(3, 3, "input"),
     "softplus": Function(5, 5, "input"),
+    "special_entr": Function(7, 4, "input", 3),
+    "special_erfcx": Function(1, 4, "both", 3),
+    "special_i0e": Function(1, 5, "both", 4),
+    "special_log_ndtr": Function(1, 5, "both", 4),
+    "special_ndtri": Function(1, 5, "output", 4),
     "sqrt": Function(1, 2, "output", 1),
     "square": Function(1, 2, "input", 2),
     "tan": Function(1, 3, "output", 2),
@@ -64,7 +78,8 @@ FUNCTIONS = {
 }
 """Functions of one tensor by name, a subexpression counted once.
 
-`exponential` is cˣ, `pow` xᶜ, `zero` stands for numbers that have nothing to do with x.
+`exponential` is cˣ, `pow` xᶜ, `zero` stands for numbers that have nothing to do with x. The special functions (gamma's
+logarithm and its derivatives, inverses of the error function, Bessel's) are elementary, as erf is.
 """
 
 
@@ -135,9 +150,10 @@ PAIRED = {
     "fmin": PairedFunction(1, 2, 1, 1, 0),
     "hypot": PairedFunction(4, 0, 2, 2, 1, own=True),
     "logaddexp": PairedFunction(4, 0, 4, 4, 3),
+    "logaddexp2": PairedFunction(4, 0, 4, 4, 3),
     "xlogy": PairedFunction(4, 0, 4, 2, 1),
 }
-"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), and a·log b, which is 0 where a is.
+"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), by e and by 2, a·log b, which is 0 where a is.
 
 And the larger and the smaller of two, or the one that is a number.
 """

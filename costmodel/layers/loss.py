@@ -234,11 +234,12 @@ LOSSES = {
     "kl_div": LossOperations(3, 2, 4, 2, "own"),
     "mse_loss": LossOperations(2, 3, 3, 0, "whole"),
     "smooth_l1_loss": LossOperations(7, 5, 5, 0, "whole"),
+    "soft_margin_loss": LossOperations(5, 8, 8, 0, "elements"),
 }
 """Losses between two tensors, by name (``aten/src/ATen/native/Loss.cpp``, ``cuda/Loss.cu``).
 
 Their definitions: (t − 1)·log(1 − x) − t·log x; (1 − t)·x + log(1 + e⁻ˣ); |d| ≤ δ ? d²/2 : δ·(|d| − δ/2);
-t·(log t − x); d²; |d| < β ? d²/(2β) : |d| − β/2; with d = x − t.
+t·(log t − x); d²; |d| < β ? d²/(2β) : |d| − β/2, with d = x − t; log(1 + e⁻ᵗˣ).
 """
 
 
@@ -343,3 +344,27 @@ class NllLoss(Shaped, InnerLoss):
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield from call.inputs
         yield call.fresh("activation", 1)
+
+
+@layer
+class ClassMargin(KeepsInputs, Shaped, InnerLoss):
+    """Σ max(0, 1 − x[target] + x_i)/classes over the other classes i, of each row, or the mean of rows, or their sum.
+
+    shape: of the result.
+    """
+
+    source = "torch.nn.functional.multi_margin_loss; keeps x and the target"
+    sorts = "reduction", "pointwise"
+    arity = 2
+
+    shape: tuple[int, ...]
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A difference, a sum with the margin, the larger of it and 0, their sum and a quotient; a mean over rows."""
+        rows = call.inputs[1].size
+        return LayerFlops(0, 4 * (call.x.size - rows) + (0 if self.shape else rows))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The same, compared; a choice of g over classes, and for the target's own the sum of these."""
+        rows = call.inputs[1].size
+        yield Gradient(call.x, LayerFlops(0, 5 * (call.x.size - rows) + rows + (0 if self.shape else 1)))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Layer, OneKernel, Unary, Unbuffered, layer
+from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Layer, OneKernel, Unary, Unbuffered, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, new_gradients, saved_bytes, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import exact_div
@@ -332,3 +332,24 @@ class WeightNorm(Moving):
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield from call.inputs
         yield call.fresh("activation", *call.inputs[1].shape)
+
+
+@layer
+class Renorm(KeepsInputs, Unary):
+    """y = x·m/‖x‖ for each slice across an axis whose norm is above m, else x."""
+
+    source = "torch.renorm; dx = m/‖x‖·(g − x·Σ g·x/‖x‖²) of a slice that is shortened"
+    in_lists = False
+
+    axis: int = 0
+
+    def forward(self, call: Call) -> LayerFlops:
+        """Norms, a comparison and a quotient of them, a choice, and a product per element."""
+        return LayerFlops(0, 3 * call.x.size + 3 * call.x.shape[self.axis])
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Norms, g·x and their sum, x times that over the square, a difference, a product and a choice per element.
+
+        Of each slice a square, two quotients and a comparison, less the addition that a sum spares.
+        """
+        yield Gradient(call.x, LayerFlops(0, 8 * call.x.size + 3 * call.x.shape[self.axis]))

@@ -239,3 +239,18 @@ def _totient(n: int) -> int:
             while rest % prime == 0:
                 rest //= prime
     return result - result // rest if rest > 1 else result
+
+
+@layer
+class Unpool(Shaped, Moving):
+    """Numbers at the places that pooling took them from, zeros elsewhere; the second input is those places."""
+
+    source = "torch.nn.MaxUnpool2d, MaxUnpool3d (Zeiler & Fergus 2014, §2.1); dx is g at the places"
+    in_lists = False
+    arity = 2
+    sorts, launches = ("gather", "gather"), (2, 1)
+
+    shape: tuple[int, ...]
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.inputs[1]

@@ -266,6 +266,25 @@ class Overwrite(Movement):
 
 
 @layer
+class PartSet(Movement):
+    """A copy of x in which a part is the second input's: a place or a stretch of an axis, a diagonal, a view."""
+
+    source = (
+        "torch.select_scatter, slice_scatter, diagonal_scatter; dx = g with zeros there, the other's that part of g"
+    )
+    in_lists = False
+    arity = 2
+    launches = 2, 2
+
+    def output(self, call: Call) -> Shape | Tensor:
+        return call.like(call.x)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, LayerFlops(0, 0))
+        yield Gradient(call.inputs[1], LayerFlops(0, 0), shared=True)
+
+
+@layer
 class Cat(Joining, Moving):
     """Tensors one after another along an axis."""
 

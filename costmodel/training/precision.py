@@ -25,7 +25,21 @@ LOWERED = frozenset(
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
 
 _RAISED_FUNCTIONS = (
-    *("acos", "asin", "cosh", "exp", "expm1", "exponential", "log", "log10", "log1p", "log2", "pow", "reciprocal"),
+    *(
+        "acos",
+        "asin",
+        "cosh",
+        "erfinv",
+        "exp",
+        "expm1",
+        "exponential",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "pow",
+        "reciprocal",
+    ),
     *("rsqrt", "sinh", "softplus", "square", "tan"),
 )
 _RAISED_LOSSES = (

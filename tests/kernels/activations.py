@@ -127,3 +127,25 @@ class Gated(Activation):
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         a, b = np.split(x, 2, axis=-1)
         return a / 2 * (1 + np.tanh(b / 2))
+
+
+class RandomizedRelu(Kernel):
+    """As in training, with 1 among the numbers wherever x is positive; else with one slope for all."""
+
+    def case(self, draw: Draw) -> Case:
+        shape = (draw(sizes), draw(sizes))
+        layer = self.layer(training=draw(st.booleans()))
+        return Case(layer, [Operand(shape), Operand(shape, constant=True, within=(0.1, 0.4))])
+
+    def forward(self, p: Pass) -> Array:
+        slopes = p.inputs[1].values if p.kind.training else 0.25
+        return np.where(p.x > 0, p.x, p.x * slopes)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.kind.training:
+            yield p.x, g * np.where(p.x.values > 0, 1.0, p.inputs[1].values)
+        else:
+            yield p.x, np.where(p.x > 0, g, g * 0.25)
+
+    def reference(self, p: Pass, x: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+        return x.clip(0) + (slopes if p.kind.training else 0.25) * x.clip(max=0)

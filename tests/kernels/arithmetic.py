@@ -250,3 +250,28 @@ class Choose(Elementwise):
 
     def reference(self, p: Pass, condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a * condition + b * ~condition
+
+
+class CrossProduct(Kernel):
+    def case(self, draw: Draw) -> Case:
+        rows = draw(sizes)
+        shapes = draw(st.sampled_from([((rows, 3), (rows, 3)), ((rows, 3), (1, 3)), ((3,), (rows, 3))]))
+        return Case(self.layer(), [Operand(shape) for shape in shapes])
+
+    def forward(self, p: Pass) -> Array:
+        return _crossed(*p.inputs)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b = p.inputs
+        for x, factors in ((a, (b, g)), (b, (g, a))):
+            gradient = _crossed(*factors)
+            yield x, gradient if x.shape == g.shape else accumulated(gradient, x.shape)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.cross(a, b)
+
+
+def _crossed(a: Array, b: Array) -> Array:
+    a, b = (np.broadcast_to(x, np.broadcast_shapes(a.shape, b.shape)) for x in (a, b))
+    parts = [a[..., n - 2] * b[..., n - 1] - a[..., n - 1] * b[..., n - 2] for n in range(3)]
+    return np.stack(parts, -1)

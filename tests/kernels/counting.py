@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 POINTWISE = {
     *(np.add, np.subtract, np.multiply, np.divide, np.negative, np.reciprocal),
@@ -18,6 +19,8 @@ POINTWISE = {
     *(np.equal, np.not_equal, np.isfinite, np.absolute, np.sign, np.floor, np.ceil, np.rint, np.square, np.copysign),
     *(np.exp, np.exp2, np.log, np.log2, np.log10, np.power, np.tanh, np.sqrt),
     *(np.sin, np.cos, np.tan, np.arcsin, np.arctan, np.arctan2, np.sinh, np.cosh),
+    *(special.digamma, special.erfcx, special.erfinv, special.gammaln, special.log_ndtr, special.ndtri),
+    *(special.i0, special.i0e, special.i1, special.i1e),
     *(np.arccos, np.arccosh, np.arcsinh, np.arctanh, np.trunc, np.fmax, np.fmin),
 }
 COMPLEX: dict[Any, dict[tuple[bool, ...], int]] = {

@@ -72,6 +72,13 @@ class Paired(Kernel):
             lambda g, s, a, b, y: g / (1 + np.exp(a - b)),
             np.logaddexp,
         ),
+        "logaddexp2": Function(
+            lambda a, b: np.log2(np.exp2(a) + np.exp2(b)),
+            nothing,
+            lambda g, s, a, b, y: g / (1 + np.exp2(b - a)),
+            lambda g, s, a, b, y: g / (1 + np.exp2(a - b)),
+            np.logaddexp2,
+        ),
         "xlogy": Function(
             lambda a, b: np.where(a == 0, 0, a * np.log(b)),
             nothing,

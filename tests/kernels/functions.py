@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy import special
 
 from costmodel.layers.function import FUNCTIONS
 from tests.kernels.counting import Array, erf, zeros
@@ -59,6 +61,24 @@ def _softplus_slope(g: Array, x: Array, y: Array) -> Array:
 
 def _shrunk(x: float) -> float:
     return math.copysign(max(abs(x) - HIGH, 0), x)
+
+
+def _polygamma(n: int, x: Array) -> Array:
+    """The n-th derivative of digamma, an elementary function."""
+    x.tally.pointwise += x.size
+    return Array(special.polygamma(n, x.values), x.tally)
+
+
+def _sinc(x: Array) -> Array:
+    turned = x * math.pi
+    return np.where(x == 0, 1, np.sin(turned) / turned)
+
+
+def _sinc_slope(g: Array, x: Array, y: Array) -> Array:
+    turned = x * math.pi
+    square = turned * x
+    slope = g * ((turned * np.cos(turned) - np.sin(turned)) / square)
+    return np.where(square == 0, 0, slope)
 
 
 POSITIVE, SMALL = (0.1, 8), (-3, 3)
@@ -178,6 +198,54 @@ DEFINITIONS = {
     ),
     "triu": Definition(
         lambda x: np.where(~_lower(x), x, 0), lambda g, x, y: np.where(~_lower(g), g, 0), lambda x: x
+    ),
+    "deg2rad": Definition(lambda x: x * (math.pi / 180), lambda g, x, y: g * (math.pi / 180), math.radians),
+    "digamma": Definition(
+        special.digamma, lambda g, x, y: g * _polygamma(1, x), lambda x: special.polygamma(0, x), POSITIVE
+    ),
+    "erfinv": Definition(
+        special.erfinv,
+        lambda g, x, y: g * (np.exp(special.erfinv(x) ** 2) * (math.sqrt(math.pi) / 2)),
+        lambda x: NormalDist().inv_cdf((x + 1) / 2) / math.sqrt(2),
+        (-0.9, 0.9),
+    ),
+    "i0": Definition(special.i0, lambda g, x, y: g * special.i1(x), lambda x: special.iv(0, x), SMALL),
+    "lgamma": Definition(special.gammaln, lambda g, x, y: g * special.digamma(x), math.lgamma, POSITIVE),
+    "polygamma": Definition(
+        lambda x: _polygamma(1, x), lambda g, x, y: g * _polygamma(2, x), lambda x: special.zeta(2, x), POSITIVE
+    ),
+    "rad2deg": Definition(lambda x: x * (180 / math.pi), lambda g, x, y: g * (180 / math.pi), math.degrees),
+    "sgn": Definition(np.sign, _nothing, lambda x: (x > 0) - (x < 0)),
+    "sinc": Definition(_sinc, _sinc_slope, np.sinc),
+    "special_entr": Definition(
+        lambda x: np.where(x > 0, -(x * np.log(x)), np.where(x == 0, 0, -math.inf)),
+        lambda g, x, y: g * -(np.log(x) + 1),
+        lambda x: special.entr(x),
+        POSITIVE,
+    ),
+    "special_erfcx": Definition(
+        special.erfcx,
+        lambda g, x, y: g * (x * 2 * y - 2 / math.sqrt(math.pi)),
+        lambda x: math.exp(x * x) * math.erfc(x),
+        SMALL,
+    ),
+    "special_i0e": Definition(
+        special.i0e,
+        lambda g, x, y: g * (special.i1e(x) - np.sign(x) * y),
+        lambda x: special.iv(0, x) * math.exp(-abs(x)),
+        SMALL,
+    ),
+    "special_log_ndtr": Definition(
+        special.log_ndtr,
+        lambda g, x, y: g / special.erfcx(-x / math.sqrt(2)) * math.sqrt(2 / math.pi),
+        lambda x: math.log(math.erfc(-x / math.sqrt(2)) / 2),
+        SMALL,
+    ),
+    "special_ndtri": Definition(
+        special.ndtri,
+        lambda g, x, y: g * (np.exp(np.square(y) / 2) * math.sqrt(2 * math.pi)),
+        NormalDist().inv_cdf,
+        (0.1, 0.9),
     ),
     "trunc": Definition(np.trunc, _nothing, math.trunc),
 }  # fmt: skip

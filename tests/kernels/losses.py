@@ -116,6 +116,11 @@ class Definition(NamedTuple):
     within: tuple[float, float] = (-3, 3)
 
 
+def _soft_slope(g: Array, x: Array, t: Array, other: Array) -> Array:
+    z = np.exp(-x * t)
+    return g * (-other * z / (1 + z))
+
+
 def _huber(x: Array, t: Array) -> Array:
     d = x - t
     far = np.absolute(d)
@@ -157,6 +162,12 @@ DEFINITIONS = {
         lambda g, x, t: g * _bounded(x - t, EDGE),
         lambda g, x, t: g * _bounded(t - x, EDGE),
         _huber_by_parts,
+    ),
+    "soft_margin_loss": Definition(
+        lambda x, t: np.log(1 + np.exp(-x * t)),
+        lambda g, x, t: _soft_slope(g, x, t, t),
+        lambda g, x, t: _soft_slope(g, x, t, x),
+        lambda x, t: np.logaddexp(0, -x * t),
     ),
     "kl_div": Definition(
         lambda x, t: t * (np.log(t) - x),
@@ -231,4 +242,39 @@ class NllLoss(Kernel):
 
     def reference(self, p: Pass, x: np.ndarray, target: np.ndarray) -> np.ndarray:
         rows = -np.einsum("rc,rc->r", x, np.eye(x.shape[1])[target])
+        return rows if p.kind.shape else rows.mean()
+
+
+class ClassMargin(Kernel):
+    """The mean, or each row's."""
+
+    def case(self, draw: Draw) -> Case:
+        rows, classes = draw(sizes), draw(sizes) + 1
+        layer = self.layer(shape=(rows,) if draw(st.booleans()) else ())
+        return Case(layer, [Operand((rows, classes)), Operand((rows,), "index", below=classes)])
+
+    def _beyond(self, p: Pass) -> tuple[np.ndarray, Array]:
+        """Which classes are others, and by how much each is beyond the target's less the margin."""
+        rows, classes = p.x.shape
+        others = np.arange(classes) != p.inputs[1].values[:, None]
+        own = np.take_along_axis(p.x, p.inputs[1].values[:, None], 1)
+        return others, p.x[others].reshape(rows, classes - 1) - own + 1.0
+
+    def forward(self, p: Pass) -> Array:
+        rows = np.maximum(self._beyond(p)[1], 0.0).sum(1, keepdims=False) / p.x.shape[1]
+        return rows if p.kind.shape else rows.mean(None, keepdims=False)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        others, beyond = self._beyond(p)
+        rows, classes = p.x.shape
+        share = np.broadcast_to(g if p.kind.shape else g / rows, (rows,)) / classes
+        slopes = np.where(beyond > 0.0, np.expand_dims(share, 1), 0.0)
+        dx = zeros(p.x.shape, p.tally)
+        dx[others] = slopes.reshape(-1)
+        dx[~others] = -slopes.sum(1, keepdims=False)
+        yield p.x, dx
+
+    def reference(self, p: Pass, x: np.ndarray, target: np.ndarray) -> np.ndarray:
+        own = np.einsum("rc,rc->r", x, np.eye(x.shape[1])[target])
+        rows = (np.clip(x - own[:, None] + 1, 0, None).sum(1) - 1) / x.shape[1]
         return rows if p.kind.shape else rows.mean()

@@ -277,3 +277,25 @@ class FurtherResult(Kernel):
 
     def reference(self, p: Pass, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x
+
+
+class PartSet(Kernel):
+    """The first place of the last axis."""
+
+    def case(self, draw: Draw) -> Case:
+        rows, columns = draw(sizes), draw(sizes)
+        return Case(self.layer(), [Operand((rows, columns)), Operand((rows,))])
+
+    def forward(self, p: Pass) -> Array:
+        y = Array(p.x.values.copy(), p.tally)
+        y[:, 0] = p.inputs[1]
+        return y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        dx = Array(g.values.copy(), p.tally)
+        dx[:, 0] = 0
+        yield p.x, dx
+        yield p.inputs[1], g[:, 0]
+
+    def reference(self, p: Pass, x: np.ndarray, part: np.ndarray) -> np.ndarray:
+        return np.concatenate([part[:, None], x[:, 1:]], 1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.kernels.kernel import Case, Draw, Kernel, Operand, Pass, sizes
+from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
 EPSILON = 1e-5
 
@@ -99,3 +99,25 @@ class BatchnormFixed(Batchnorm):
     def reference(self, p: Pass, x: np.ndarray, **weights: np.ndarray) -> np.ndarray:
         mean, variance = (self.spread(p, p.buffers[name].values) for name in ("running_mean", "running_var"))
         return self.affine(p, (x - mean) / np.sqrt(variance + EPSILON), **weights)
+
+
+class Renorm(Kernel):
+    """To a norm of 4, which some slices are below."""
+
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand((draw(sizes), draw(sizes)), within=(-4, 4))])
+
+    def _norms(self, x: Any) -> Any:
+        return np.sqrt((x * x).sum(1))
+
+    def forward(self, p: Pass) -> Any:
+        norms = self._norms(p.x)
+        return p.x * np.where(norms > 4, 4 / norms, 1)
+
+    def backward(self, p: Pass, g: Any) -> Gradients:
+        x, norms = p.x, self._norms(p.x)
+        along = (g * x).sum(1) / (norms * norms)
+        yield x, np.where(norms > 4, (g - x * along) * (4 / norms), g)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return x * np.minimum(1, 4 / np.linalg.norm(x, axis=1, keepdims=True))

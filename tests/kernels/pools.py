@@ -151,3 +151,33 @@ class GlobalAvgPool(Kernel):
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return np.einsum("bchw->bc", x).reshape(p.y.shape) / x[0, 0].size
+
+
+class Unpool(Kernel):
+    def case(self, draw: Draw) -> Case:
+        b, c, h, w = (draw(sizes) for _ in range(4))
+        return Case(self.layer(shape=(b, c, h + 1, 2 * w)), [Operand((b, c, h, w)), Operand((b, c, h, w), "index")])
+
+    def _places(self, p: Pass) -> tuple[np.ndarray, ...]:
+        """Of every number one of its own, as after pooling."""
+        b, c, _, _ = p.kind.shape
+        places = np.argsort(p.inputs[1].values.reshape(b, c, -1), axis=-1, kind="stable")
+        return (*np.ogrid[:b, :c, :1][:2], places)
+
+    def forward(self, p: Pass) -> Array:
+        b, c, h, w = p.kind.shape
+        y = zeros((b, c, h * w), p.tally)
+        y[self._places(p)] = p.x.reshape(b, c, -1)
+        return y.reshape(b, c, h, w)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        b, c, _, _ = p.kind.shape
+        yield p.x, g.reshape(b, c, -1)[self._places(p)].reshape(*p.x.shape)
+
+    def reference(self, p: Pass, x: np.ndarray, places: np.ndarray) -> np.ndarray:
+        b, c, h, w = p.kind.shape
+        y = np.zeros((b, c, h * w))
+        for at in np.ndindex(b, c):
+            for place, number in zip(np.argsort(places[at].ravel(), kind="stable"), x[at].ravel(), strict=True):
+                y[(*at, place)] = number
+        return y.reshape(b, c, h, w)

@@ -190,7 +190,7 @@ def dense(*shape: int, role: Role = "activation", requires_grad: bool = False) -
     *(
         name
         for name in {**ACTIVATIONS, **FUNCTIONS, **IN_PLACE}
-        if name not in ("tril", "triu", "add", "pow", "exponential", "threshold", "zero")
+        if name not in ("tril", "triu", "add", "pow", "exponential", "polygamma", "threshold", "zero")
     )
 )
 def function(draw: Draw, op: Operator) -> Case:
@@ -321,6 +321,10 @@ ALONE: dict[str, Callable[[Operator], Any]] = {
     "arange": lambda op: op(5, device="meta"),
     "full": lambda op: op([3, 2], 1.0, device="meta"),
     "eye": lambda op: op(3, device="meta"),
+    "tril_indices": lambda op: op(3, 4, device="meta"),
+    "triu_indices": lambda op: op(3, 4, device="meta"),
+    "randperm": lambda op: op(5, device="meta"),
+    "logspace": lambda op: op(0, 1, 5, device="meta"),
     "linspace": lambda op: op(0, 1, 5, device="meta"),
     "scalar_tensor": lambda op: op(2.0, device="meta"),
     "randint": lambda op: op(5, [3, 2], device="meta"),
@@ -330,6 +334,9 @@ LIKE: dict[str, Callable[..., Any]] = {
     "new_full": lambda op, x: op(x, [3, 2], 2.0),
     "uniform": lambda op, x: op(x),
     "normal": lambda op, x: aten.normal_(x * 1),
+    "cauchy": lambda op, x: aten.cauchy_(x * 1),
+    "geometric": lambda op, x: aten.geometric_(x * 1, 0.5),
+    "log_normal": lambda op, x: aten.log_normal_(x * 1),
     "fill": lambda op, x: op(x, 2.0),
 }
 
@@ -349,9 +356,9 @@ def range_(draw: Draw, op: Operator) -> Case:
 CONSTANT = meta(3)
 
 
-@case("hann_window", "hamming_window")
+@case("hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window")
 def window(draw: Draw, op: Operator) -> Case:
-    periodic = draw(st.booleans())
+    periodic = op.__name__ != "kaiser_window" and draw(st.booleans())  # on the meta device in memory of its own
     return Case(lambda x: [x, op(5, periodic, device="meta")], (one(draw),))
 
 
@@ -744,10 +751,12 @@ def topk(draw: Draw, op: Operator) -> Case:
     return Case(lambda x: op(x, 1), (one(draw),))
 
 
-@case("sort", "median", "mode", "cummax", "cummin")
+@case("sort", "median", "nanmedian", "mode", "cummax", "cummin")
 def ranked(draw: Draw, op: Operator) -> Case:
     x = one(draw)
     axis = axis_of(draw, x.shape)
+    if "median" in op.__name__ and draw(st.booleans()):
+        return Case(op, (x,))
     return Case(lambda x: op(x, axis), (x,))
 
 
@@ -1011,7 +1020,10 @@ def rim(draw: Draw, op: Operator) -> Case:
     return Case(lambda x: op(x, [1, 2] * axes), (x,))
 
 
-@case("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d")
+@case(
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+    *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
+)
 def nearest(draw: Draw, op: Operator) -> Case:
     axes = int(op.__name__[-2])
     size = [pick(draw, 3, 7) for _ in range(axes)]
@@ -1204,10 +1216,10 @@ def recurrent_cell(draw: Draw, op: Operator) -> Case:
 # Functions of two tensors, forms, windows, places
 
 
-@case("atan2", "fmax", "fmin", "hypot", "logaddexp", "xlogy")
+@case("atan2", "fmax", "fmin", "hypot", "logaddexp", "logaddexp2", "xlogy")
 def paired(draw: Draw, op: Operator) -> Case:
     operands = broadcasting(draw, 2)
-    if op.__name__ == "logaddexp":  # the meta device looks at the first one's order of memory alone
+    if op.__name__.startswith("logaddexp"):  # the meta device looks at the first one's order of memory alone
         operands = tuple(x._replace(order=tuple(range(len(x.shape)))) for x in operands)
     return Case(op, operands)
 
@@ -1367,6 +1379,137 @@ def stretch(draw: Draw, op: Operator) -> Case:
         lambda x: checkpoint(lambda x: x.sin().exp(), x, use_reentrant=reentrant),
         (one(draw)._replace(requires_grad=True),),
     )
+
+
+# Scattered parts, places, margins
+
+
+@case("polygamma")
+def polygamma(draw: Draw, op: Operator) -> Case:
+    return Case(lambda x: op(1, x), (one(draw),))
+
+
+@case("select_scatter")
+def select_scatter(draw: Draw, op: Operator) -> Case:
+    x = one(draw, 2)
+    return Case(lambda x, part: op(x, part, -1, 0), (x, *some(draw, x.shape[:-1])))
+
+
+@case("slice_scatter")
+def slice_scatter(draw: Draw, op: Operator) -> Case:
+    x = one(draw)
+    part = (-(-x.shape[0] // 2), *x.shape[1:])
+    return Case(lambda x, part: op(x, part, 0, 0, x.shape[0], 2), (x, *some(draw, part)))
+
+
+@case("diagonal_scatter")
+def diagonal_scatter(draw: Draw, op: Operator) -> Case:
+    x = one(draw, 2, 3)
+    return Case(lambda x, part: op(x, part, 0, 0, 1), (x, *some(draw, (*x.shape[2:], min(x.shape[:2])))))
+
+
+@case("as_strided")
+def as_strided(draw: Draw, op: Operator) -> Case:
+    size, steps = pick(draw, ((3, 4), (4, 1)), ((2, 2), (4, 2)), ((3, 3), (4, 0)), ((2, 4), (2, 1)))
+    return Case(lambda x: op(x, size, steps), (draw(given((3, 4), contiguous=True)),))
+
+
+@case("as_strided_scatter")
+def as_strided_scatter(draw: Draw, op: Operator) -> Case:
+    return Case(
+        lambda x, part: op(x, part, (2, 2), (4, 2)), (draw(given((3, 4), contiguous=True)), *some(draw, (2, 2)))
+    )
+
+
+@case("linalg_cross")
+def linalg_cross(draw: Draw, op: Operator) -> Case:
+    (rows,) = draw(sizes(1))
+    return Case(op, some(draw, (rows, 3), pick(draw, (rows, 3), (1, 3))))
+
+
+@case("take")
+def take(draw: Draw, op: Operator) -> Case:
+    return Case(op, (one(draw), *some(draw, draw(any_shape(1, 2)), roles=("index",))))
+
+
+@case("renorm")
+def renorm(draw: Draw, op: Operator) -> Case:
+    x = one(draw, 2)
+    return Case(lambda x: op(x, 2, 1, 1.0), (x,))
+
+
+@case("aminmax")
+def aminmax(draw: Draw, op: Operator) -> Case:
+    x = one(draw)
+    axis = pick(draw, None, axis_of(draw, x.shape))
+    return Case(lambda x: op(x, dim=axis), (x,))
+
+
+@case("addr")
+def addr(draw: Draw, op: Operator) -> Case:
+    m, n = draw(sizes(2))
+    return Case(op, some(draw, pick(draw, (m, n), (n,)), (m,), (n,)))
+
+
+@case("addmv")
+def addmv(draw: Draw, op: Operator) -> Case:
+    m, n = draw(sizes(2))
+    return Case(op, some(draw, (m,), (m, n), (n,)))
+
+
+@case("block_diag")
+def block_diag(draw: Draw, op: Operator) -> Case:
+    return Case(lambda *x: op(x), some(draw, draw(sizes(2)), draw(sizes(2))))
+
+
+@case("max_unpool2d", "max_unpool3d")
+def unpool(draw: Draw, op: Operator) -> Case:
+    axes = int(op.__name__[-2])
+    shape = (2, 1, *draw(sizes(axes)))
+    to = [2 * n for n in shape[2:]]
+    rest = () if axes == 2 else ([2] * 3, [0] * 3)
+    x = draw(given(shape, contiguous=True))
+    return Case(lambda x, places: op(x, places, to, *rest), (x, *some(draw, shape, roles=("index",))))
+
+
+@case("fractional_max_pool2d", "fractional_max_pool3d")
+def fractional(draw: Draw, op: Operator) -> Case:
+    axes = int(op.__name__[-2])
+    x = volume(draw, axes)
+    x = x if axes == 2 else x._replace(requires_grad=False)  # the meta device has no backward
+
+    def call(x: Tensor) -> Tensor:
+        return op(x, [2] * axes, [2] * axes, torch.empty(*x.shape[:2], axes, device=x.device))[0]
+
+    return Case(call, (x,))
+
+
+@case("multi_margin_loss")
+def multi_margin(draw: Draw, op: Operator) -> Case:
+    """Without gradients, as the meta device has no backward."""
+    shape, reduction = draw(sizes(2)), pick(draw, 0, 1, 2)
+    operands = (dense(*shape), dense(shape[0], role="index"))
+    return Case(lambda x, y: op(x, y, reduction=reduction), operands)
+
+
+@case("soft_margin_loss")
+def soft_margin(draw: Draw, op: Operator) -> Case:
+    """Of each element: the meta device makes a mean of its own, where others have it in what the elements were in."""
+    shape = draw(any_shape())
+    return Case(lambda x, y: op(x, y, 0), (draw(given(shape)), dense(*shape)))
+
+
+@case("rrelu_with_noise")
+def rrelu(draw: Draw, op: Operator) -> Case:
+    x = one(draw)
+    training = draw(st.booleans())
+    return Case(lambda x: nn.functional.rrelu(x, training=training), (x,))
+
+
+@case("embedding_renorm")
+def embedding_renorm(draw: Draw, op: Operator) -> Case:
+    table = weight(draw, *draw(sizes(2)))
+    return Case(lambda i, w: nn.functional.embedding(i, w, max_norm=1.0), (one(draw, role="index"), table))
 
 
 # Complex numbers

@@ -28,10 +28,10 @@ from .tracker import Tracker
 pytestmark = pytest.mark.oracle
 
 COMPOSED = """
-addcdiv addcmul baddbmm binary_cross_entropy binary_cross_entropy_with_logits broadcast_to constant copy
+addcdiv addcmul addr baddbmm binary_cross_entropy binary_cross_entropy_with_logits broadcast_to constant copy
 cross_entropy_loss cumprod cumsum einsum expand gather gru gru_cell index index_put index_select kl_div l1_loss
-lstm masked_fill max min prelu prod repeat rnn_relu rnn_tanh
-sum take_along_dim tile to type_as unfold where
+lstm masked_fill max min prelu prod renorm repeat rnn_relu rnn_tanh
+select_scatter sum take take_along_dim tile to type_as unfold where
 """
 """Operators whose gradient PyTorch composes of several operators, or adds up by them, where on paper it is one: what
 these hold for a moment is not on paper, so that the peak of backward is not to the byte, but within `MOST_BEYOND`.
@@ -67,6 +67,35 @@ def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: st
         composed = of_complex or name in ALONE_COMPLEX or name in COMPOSED.split()
         most = MOST_BEYOND * largest if composed else 0
         assert abs(beyond.get("backward", 0)) <= most
+
+
+WITH_DATA: dict[str, tuple[Any, tuple[Given, ...]]] = {
+    "fractional maximum": (
+        lambda x: nn.functional.fractional_max_pool3d(x, 2, output_size=3, return_indices=True)[0],
+        (Given((1, 2, 6, 6, 6), (0, 1, 2, 3, 4), requires_grad=True),),
+    ),
+    "margin of classes": (
+        lambda x, y: nn.functional.multi_margin_loss(x, y % 4),
+        (Given((3, 4), (0, 1), requires_grad=True), Given((3,), (0,), "index")),
+    ),
+    "margin of each row": (
+        lambda x, y: nn.functional.multi_margin_loss(x, y % 4, reduction="none"),
+        (Given((3, 4), (0, 1), requires_grad=True), Given((3,), (0,), "index")),
+    ),
+    "soft margin": (
+        lambda x, y: nn.functional.soft_margin_loss(x, y, reduction="mean"),
+        (Given((3, 4), (0, 1), requires_grad=True), Given((3, 4), (0, 1))),
+    ),
+}
+"""Operators of which the meta device has no backward, or a forward of its own."""
+
+
+@pytest.mark.parametrize("name", WITH_DATA)
+def test_an_operator_costs_what_it_does_with_data(name: str) -> None:
+    module = Called(Case(*WITH_DATA[name]), "nothing")
+    model = cm.from_torch(module, module.inputs, dynamic={})
+    inputs = [torch.zeros_like(x, device="cpu") for x in module.inputs]
+    assert found(model) == measured(module.to_empty(device="cpu"), *inputs, device="cpu")
 
 
 ONE_KERNEL_WITH_DATA = ("mish",)

@@ -628,6 +628,8 @@ IMPORTED = {
         "embedding_bag",
     ),
     *("grouped_matmul", "bilinear", "distances", "affine_grid", "log_cumsum_exp", "trace"),
+    *("assembled", "complex_arithmetic", "complex_function", "fourier_transform"),
+    *("class_margin", "cross_product", "part_set", "randomized_relu", "renorm"),
 }
 """Kinds that stand for operators whose constants, axes or places they do not hold: see test_from_torch_operators.py."""
 

@@ -224,10 +224,10 @@ def computed(op: OpCall, *inputs: Tensor) -> Tensor:
 
 RANGES = (
     *("arange", "full", "ones", "zeros", "empty", "eye", "linspace", "scalar_tensor", "constant", "rand", "randn"),
-    *("fft_fftfreq", "fft_rfftfreq"),
+    *("fft_fftfreq", "fft_rfftfreq", "tril_indices", "triu_indices", "randperm", "logspace"),
     *("full_like", "ones_like", "zeros_like", "empty_like", "rand_like", "randn_like", "randint"),
     *("new_ones", "new_zeros", "new_full", "new_empty", "one_hot", "bernoulli", "uniform", "normal", "fill", "zero"),
-    "exponential",
+    *("exponential", "cauchy", "geometric", "log_normal", "poisson"),
 )
 """What makes numbers of nothing but sizes, or at random."""
 
@@ -236,11 +236,16 @@ LOGIC = (
     *("logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "__and__", "__or__"),
     *("__xor__", "all", "any", "argmax", "argmin", "argsort", "floor_divide", "remainder", "fmod"),
     *("diff", "searchsorted", "bucketize", "__lshift__", "__rshift__", "bitwise_left_shift"),
-    *("isin", "count_nonzero", "histc", "multinomial"),
+    *("isin", "count_nonzero", "histc", "multinomial", "signbit"),
 )
 """Comparisons, logic and arithmetic on whole numbers."""
 
-TAKEN_OVER = frozenset({"bernoulli", "exponential", "fill", "normal", "uniform", "zero"})
+TAKEN_OVER = frozenset(
+    {
+        *("bernoulli", "cauchy", "exponential", "fill", "geometric", "log_normal", "normal", "poisson", "uniform"),
+        "zero",
+    }
+)
 """What puts other numbers in the place of a tensor's: autograd hands on a gradient of zeros."""
 
 
@@ -265,7 +270,7 @@ def logic(op: OpCall) -> Tensor:
     by_number = op.step.op in ("fmod", "remainder") and op.is_tensor("self") and not op.is_tensor("other")
     if by_number and op.role == "activation":
         return op.layer(Shift(op.constant("other")), *inputs)  # it takes away what no gradient goes to
-    if any(x.requires_grad for x in inputs) and op.role == "activation":
+    if any(x.requires_grad for x in inputs) and op.role == "activation" and op.step.op != "histc":
         raise op.fail("of numbers that need gradients has no rule")
     y = computed(op, *inputs)
     if op.step.op == "diff" and not (op.has("prepend") or op.has("append")):  # of two slices, in their order

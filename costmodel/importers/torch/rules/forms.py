@@ -6,15 +6,19 @@ from typing import Literal
 
 from costmodel.graph.tensor import Tensor, strides_of
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
+from costmodel.importers.torch.program import TENSOR
+from costmodel.layers.activation import RandomizedRelu
+from costmodel.layers.arithmetic import CrossProduct
 from costmodel.layers.embedding import EmbeddingBag
 from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
 from costmodel.layers.function import PAIRED, Paired
 from costmodel.layers.indexing import Computed, Gather
-from costmodel.layers.norm import WeightNorm
-from costmodel.layers.pool import WindowMean
-from costmodel.layers.reduction import LogCumsumExp, Trace
+from costmodel.layers.loss import ClassMargin
+from costmodel.layers.norm import Renorm, WeightNorm
+from costmodel.layers.pool import AdaptiveMaxPool, Unpool, WindowMean
+from costmodel.layers.reduction import LogCumsumExp, Reduce, Trace
 from costmodel.layers.resize import GridSample, PadTo
-from costmodel.layers.shape import Copy
+from costmodel.layers.shape import Cat, Copy, PartSet
 from costmodel.symbolic.sizes import peek, product
 
 
@@ -31,11 +35,46 @@ layer_rules(
         "logcumsumexp": (lambda op: LogCumsumExp(), "self"),
         "diag_embed": (lambda op: PadTo(op.shape), "self"),
         "trace": (lambda op: Trace(), "self"),
+        "linalg_cross": (lambda op: CrossProduct(), "self other"),
+        "max_unpool2d": (lambda op: Unpool(op.shape), "self indices"),
+        "max_unpool3d": (lambda op: Unpool(op.shape), "self indices"),
+        "multi_margin_loss": (lambda op: ClassMargin(op.shape), "self target"),
+        "rrelu_with_noise": (
+            lambda op: RandomizedRelu(op.value("training", False), op.step.changes == op.step.args["self"][TENSOR]),
+            "self noise",
+        ),
+        "renorm": (lambda op: Renorm(op.axis(op.tensor("self"))), "self"),
+        "take": (lambda op: Gather(op.shape, whole=True), "self index"),
+    }
+    | {f"{view}_scatter": (lambda op: PartSet(), "self src") for view in ("select", "slice", "diagonal", "as_strided")}
+    | {
         "_weight_norm_interface": (lambda op: WeightNorm(), "v g"),
         "affine_grid_generator": (lambda op: AffineGrid(op.shape, op.value("align_corners")), "theta"),
         "_euclidean_dist": (lambda op: Distances(by_product=True), "x1 x2"),  # torch.cdist of more than 25 rows
     }
 )
+
+
+@rule("block_diag")
+def blocks(op: OpCall) -> Tensor:
+    """Matrices one after another along both axes, with zeros beside them."""
+    return op.layer(Cat(op.shape), *op.tensors("tensors"))
+
+
+@rule("aminmax")
+def extremes(op: OpCall) -> list[Tensor]:
+    """The smallest and the largest."""
+    x = op.tensor("self")
+    return [op.layer(Reduce(f"a{name}", op.shape), x, name=f"{op.step.name}.{name}") for name in ("min", "max")]
+
+
+@rule("embedding_renorm")
+def table_normed(op: OpCall) -> Tensor:
+    """Rows of a table that are read become no longer than a norm, out of autograd's sight."""
+    table, places = op.tensor("self"), op.tensor("indices")
+    work = 3 * peek(table.shape[1]) + 3  # squares, their sum, the product
+    op.layer(Computed(places.shape, "statistic", work), table, places, name=op.step.name)
+    return table
 
 
 def _diagonal(op: OpCall, x: Tensor) -> Tensor:
@@ -66,7 +105,19 @@ def rot90(op: OpCall) -> Tensor:
     return y.transpose(first, second) if op.value("k", 1) % 2 else y
 
 
-@rule("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool3d")
+@rule("adaptive_max_pool2d")
+def adaptive_max_pool(op: OpCall) -> Tensor | list[Tensor]:
+    """The largest of each window; where it was, if that is read."""
+    if op.step.makes[1].name in op.replay.read:
+        return max_pool(op)
+    height, width = op.value("output_size")
+    return op.layer(AdaptiveMaxPool((height, width)), op.tensor("self"))
+
+
+@rule(
+    *("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool3d"),
+    *("fractional_max_pool2d", "fractional_max_pool3d"),
+)
 def max_pool(op: OpCall) -> list[Tensor]:
     """The largest of each window, and where it was."""
     x = op.tensor("self")
@@ -155,7 +206,7 @@ def grouped(op: OpCall) -> Tensor:
     return op.layer(GroupedMatmul(), x, w, op.replay.narrow[ends.storage])
 
 
-@rule("hann_window", "hamming_window")
+@rule("hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window")
 def window(op: OpCall) -> Tensor:
     """Numbers; periodic ones are all but the last of one more."""
     if not op.value("periodic", True):

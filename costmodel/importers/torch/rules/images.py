@@ -8,7 +8,8 @@ from costmodel.graph.tensor import Shape, Tensor
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, tied
 from costmodel.layers.activation import Gated
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
-from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
+from costmodel.layers.indexing import Computed, Gather
+from costmodel.layers.pool import AdaptiveAvgPool, AvgPool, MaxPool
 from costmodel.layers.resize import NEIGHBOURS, Columns, PadTo, Resize
 
 
@@ -74,7 +75,8 @@ def pad(op: OpCall) -> Tensor:
 
 
 @rule(
-    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d"),
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+    *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
     *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
 )
@@ -91,7 +93,6 @@ layer_rules(
         "glu": (lambda op: Gated(op.shape), "self"),
         "avg_pool2d": (lambda op: AvgPool(*_window(op)), "self"),
         "adaptive_avg_pool2d": (lambda op: AdaptiveAvgPool(pair_of(op.value("output_size"))), "self"),
-        "adaptive_max_pool2d": (lambda op: AdaptiveMaxPool(pair_of(op.value("output_size"))), "self"),
     }
 )
 
@@ -122,6 +123,9 @@ def pair_of(value: int | list[int]) -> tuple[int, int]:
 def pool_sequence(op: OpCall) -> Tensor:
     """As over an image of height one."""
     x = op.tensor("self")
+    if op.value("dilation", [1]) != [1]:
+        places = op.layer(Computed(op.shape, "index", op.value("kernel_size")[0] - 1), x, name=f"{op.step.name}.places")
+        return op.layer(Gather(op.shape, whole=True), x, places)
     x = x.unsqueeze(-2)
 
     def across(value: int | list[int], least: int) -> tuple[int, int]:

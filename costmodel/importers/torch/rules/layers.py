@@ -43,6 +43,26 @@ def matmul(op: OpCall) -> Tensor:
     return multiplied(op, a, b)
 
 
+@rule("addr")
+def added_outer(op: OpCall) -> Tensor:
+    """A sum with each element of a vector times each of another."""
+    if op.constant("alpha", 1.0) != 1 or op.constant("beta", 1.0) != 1:
+        raise op.fail("with factors has no rule")
+    a, b = op.tensor("vec1"), op.tensor("vec2")
+    return op.layer(Add(), op.tensor("self"), op.layer(Multiply(), a.unsqueeze(1), b, name=f"{op.step.name}.product"))
+
+
+@rule("addmv")
+def added_rows(op: OpCall) -> Tensor:
+    """A sum with a matrix times a vector."""
+    if op.constant("alpha", 1.0) != 1 or op.constant("beta", 1.0) != 1:
+        raise op.fail("with factors has no rule")
+    product = op.layer(
+        Matmul(vector=True), op.tensor("mat"), op.tensor("vec").unsqueeze(1), name=f"{op.step.name}.product"
+    )
+    return op.layer(Add(), op.tensor("self"), product.view(op.shape))
+
+
 @rule("inner")
 def inner(op: OpCall) -> Tensor:
     """Products along the last axes, as one of two matrices; of vectors ``torch.dot``."""

@@ -6,7 +6,7 @@ from costmodel.graph.tensor import Shape, Tensor, dense_strides, is_contiguous, 
 from costmodel.importers.torch.op_call import EXACT, OpCall, layer_rules, rule
 from costmodel.layers.indexing import Computed, Gather, Scatter, ScatterAdd, ScatterReduce
 from costmodel.layers.reduction import Reduce
-from costmodel.layers.shape import Cat, Copy
+from costmodel.layers.shape import AsStrided, Cat, Copy
 from costmodel.layers.spatial import channels_last as is_channels_last
 from costmodel.symbolic.sizes import ceil_div, product
 
@@ -165,7 +165,7 @@ def copy(op: OpCall) -> Tensor:
 
 
 layer_rules(
-    dict.fromkeys(("repeat", "repeat_interleave", "tile"), (lambda op: Copy(op.shape), "self"))
+    dict.fromkeys(("repeat", "tile"), (lambda op: Copy(op.shape), "self"))
     | dict.fromkeys(
         ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),  # a view of more axes, permuted, and copied into place
         (lambda op: Copy(op.shape, moved=True), "self"),
@@ -179,6 +179,20 @@ layer_rules(
         ),
     }
 )
+
+
+@rule("repeat_interleave")
+def repeated(op: OpCall) -> Tensor:
+    """Each element so many times; by counts that are a tensor it is read by index."""
+    if not op.is_tensor("repeats"):
+        return op.layer(Copy(op.shape), op.tensor("self"))
+    counts = op.tensor("repeats")
+    if not op.has("self"):
+        return op.layer(Computed(op.shape, "index"), counts)
+    x = op.tensor("self")
+    count = op.shape[op.axis(x)] if op.has("dim") else product(op.shape)
+    places = op.layer(Computed((count,), "index"), counts, name=f"{op.step.name}.places")
+    return op.layer(Gather(op.shape), x, places)
 
 
 @rule("to", "type_as", "_to_copy")
@@ -212,6 +226,12 @@ def index(op: OpCall) -> Tensor:
     return op.layer(Gather(op.shape, op.step.op in ("gather", "take_along_dim")), x, *places)
 
 
+@rule("as_strided")
+def strided(op: OpCall) -> Tensor:
+    """The same memory by other steps, which may meet."""
+    return op.layer(AsStrided(op.shape, tuple(op.value("stride"))), op.tensor("self"))
+
+
 @rule("unfold")
 def unfold(op: OpCall) -> Tensor:
     """Windows of an axis, as a last axis."""
@@ -228,12 +248,12 @@ def _seen(x: Tensor, shape: Shape, strides: Shape) -> Tensor:
     return x.view(shape, None if is_contiguous(shape, strides) else strides)
 
 
-@rule("topk", "sort", "kthvalue", "median", "mode", "cummax", "cummin")
+@rule("topk", "sort", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin")
 def ranked(op: OpCall) -> list[Tensor] | Tensor:
     """Numbers by rank, and where they were."""
     x = op.tensor("self")
     if len(op.step.makes) == 1:
-        raise op.fail("of a whole tensor has no rule")
+        return op.layer(Reduce("amax", op.shape), x)  # as many comparisons, and as much is kept
     places = op.layer(Computed(op.shapes[1], "index", 1), x, name=f"{op.step.name}.places")
     values = op.layer(Gather(op.shape, op.step.op in ("cummax", "cummin")), x, places)
     strides = dense_strides(x.shape, x.strides) if op.step.op == "sort" else None
