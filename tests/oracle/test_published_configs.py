@@ -183,7 +183,7 @@ def test_small_configurations_cost_the_same(family: str) -> None:
 WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
 WHOLE |= {"cwm", "falcon_h1", "granitemoehybrid", "lfm2"}
 """Families that turn whole heads, and refuse a share."""
-WHOLE |= {"deepseek_v32", "minicpm3", "nomic_bert", "jina_embeddings_v3"}
+WHOLE |= {"gte", "deepseek_v32", "minicpm3", "nomic_bert", "jina_embeddings_v3"}
 WHOLE |= {"youtu", "glm4_moe_lite", "solar_open", "lfm2_moe", "gemma3n_text"}
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
@@ -307,7 +307,7 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         optional.pop("head_dim", None)
     if family in ("clip_vision_model", "dinov2", "siglip_vision_model"):  # whose class takes squares alone
         needed |= {"image_size": st.sampled_from([8, 9]), "patch_size": st.sampled_from([2, 4])}
-    if family in ("cohere2", "helium", "olmoe", "bitnet"):
+    if family in ("cohere2", "helium", "olmoe", "bitnet", "esm"):
         optional.pop("head_dim", None)
     if family == "internlm3":
         needed |= dict.fromkeys(("attention_bias", "mlp_bias"), st.just(draw(st.booleans())))
@@ -342,7 +342,7 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed["hidden_sizes"] = st.lists(st.sampled_from([4, 8, 12]), min_size=layers, max_size=layers)
         needed |= {
             "num_stages": st.just(layers),
-            "image_size": st.just(64),
+            "image_size": st.just(96),
             "layer_scale_init_value": st.sampled_from([0.0, 1e-6]),
         }
         needed |= {"layer_type": st.sampled_from(["basic", "bottleneck"]), "embedding_size": st.sampled_from([4, 7])}

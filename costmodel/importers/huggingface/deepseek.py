@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from costmodel.importers.huggingface.blocks import exaone_windows
@@ -117,17 +118,17 @@ def indexed(config: Config, made: dict[str, Any]) -> None:
     """Keys are chosen; which layers have experts may be said layer by layer, as the first ones have none."""
     latent(config, made)
     types, layers = config["mlp_layer_types"], made["layers"]
-    if types is None:
-        deepseek_experts(config, made)
-        return
-    enough("mlp_layer_types", types, layers)
-    for number, kind in enumerate(types):
-        if kind not in ("dense", "sparse"):
-            raise wrong("mlp_layer_types", f"{kind!r} is not dense or sparse", number)
-    pattern(made, lambda n: types[n] == "sparse")
-    if "experts.count" in made:
-        made["experts.shared_width"] = made["experts.width"] * (config["n_shared_experts"] or 0) or None
-        made |= {"experts.groups": config["n_group"], "experts.chosen_groups": config["topk_group"]}
+    first = config["first_k_dense_replace"]
+    if types is not None:
+        enough("mlp_layer_types", types, layers)
+        for number, kind in enumerate(types):
+            if kind not in ("dense", "sparse"):
+                raise wrong("mlp_layer_types", f"{kind!r} is not dense or sparse", number)
+        first = types[:layers].count("dense")
+    deepseek_experts(replace(config, values=config.values | {"first_k_dense_replace": first}), made)
+    if types is not None and "sparse" in types[:first] and "experts.count" in made:
+        made["experts.dense_layers"] = None
+        pattern(made, lambda n: types[n] == "sparse")
 
 
 DEEPSEEK_V32 = Family(
@@ -139,8 +140,8 @@ DEEPSEEK_V32 = Family(
     | {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64},
     means={"q_lora_rank": Meaning("size", "latent.query_width")},
     rules={"rotary": None, "experts": indexed},
-    aliases=DEEPSEEK_V3.aliases,
-    idle="layer_types",
+    aliases=f"{DEEPSEEK_V3.aliases} num_experts",
+    idle="layer_types mlp_bias",
 )
 KIMI_K2 = Family(
     model_type="kimi_k2",

@@ -13,12 +13,11 @@ from costmodel.importers.huggingface.encoders import (
     encoder_ends,
     modern_ends,
     pooler_dropped,
-    text_ends,
 )
 from costmodel.importers.huggingface.family import Config, Family, labels, sizes
 from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.llama import BIASES, LLAMA
-from costmodel.importers.huggingface.rules import ROTARY, ROTARY_IDLE, rotary_whole, windows
+from costmodel.importers.huggingface.rules import ROTARY, ROTARY_IDLE, heads_fill_width, rotary_whole, windows
 
 
 def decoder_windows(config: Config, made: dict[str, Any]) -> None:
@@ -87,6 +86,17 @@ EUROBERT = Family(
     idle="bos_token eos_token mask_token pad_token",
 )
 
+
+def whole_heads(config: Config, made: dict[str, Any]) -> None:
+    """All features of a head are turned; its size is left out where it is width / heads."""
+    if made["head_size"] is not None and made["head_size"] * made["heads"] == made["width"]:
+        made["head_size"] = None
+    rotary_whole(config, made)
+
+
+TURNED = ROTARY | {"head_dim": None}
+"""Fields of rotary positions that turn whole heads."""
+
 NOMIC_BERT = Family(
     model_type="nomic_bert",
     source="Nomic Embed (Nussbaum et al. 2024): BERT with rotary positions, a gated MLP and no biases",
@@ -97,53 +107,77 @@ NOMIC_BERT = Family(
         "NomicBertForSequenceClassification": "pooler classes",
         "NomicBertForTokenClassification": "classes each",
     },
-    fields=ROTARY
+    fields=TURNED
     | {"vocab_size": 30528, "hidden_act": "silu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     | {"max_position_embeddings": 2048},
     sets={"positions": "rotary", "mlp": "gated"} | dict.fromkeys(BIASES, False),
-    rules={"rotary": rotary_whole},
+    rules={"rotary": whole_heads},
     aliases="n_embd n_head n_layer n_inner n_positions attn_pdrop embd_pdrop=hidden_dropout_prob "
     "resid_pdrop=hidden_dropout_prob",
     idle=f"{ROTARY_IDLE} dense_seq_output fused_bias_fc fused_dropout_add_ln max_trained_positions "
     "pad_vocab_size_multiple parallel_block_tied_norm reorder_and_upcast_attn rotary_emb_interleaved "
     "rotary_scaling_factor scale_attn_by_inverse_layer_idx scale_attn_weights summary_activation "
-    "summary_first_dropout summary_proj_to_labels summary_type summary_use_proj use_flash_attn use_xentropy head_dim",
+    "summary_first_dropout summary_proj_to_labels summary_type summary_use_proj use_flash_attn use_xentropy",
     fixed={"activation_function": ("swiglu",), "causal": (False,), "parallel_block": (False,), "prenorm": (False,)}
     | dict.fromkeys(("mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias", "use_rms_norm"), (False, None))
     | {"rotary_emb_fraction": (1,), "rotary_emb_scale_base": (None,), "num_experts": (0, None)},
 )
 
 
-def new_segments(config: Config, made: dict[str, Any]) -> None:
+def gated_blocks(config: Config, made: dict[str, Any]) -> None:
     """There may be no kinds of segments; what the MLP multiplies is dropped as its output is."""
     made |= {"segments": config["type_vocab_size"] or None, "mlp_dropout": made["residual_dropout"]}
 
 
-NEW = Family(
-    model_type="new",
+GTE = Family(
+    model_type="gte",
     source="GTE v1.5 and multilingual (Zhang et al. 2024, mGTE): BERT with rotary positions and a gated MLP",
     like=BERT,
-    ends=encoder_ends("New", ForMaskedLM="tokens", Model="", ForSequenceClassification="pooler classes"),
-    fields=ROTARY
-    | {"vocab_size": 30528, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.0, "type_vocab_size": 1}
-    | {"max_position_embeddings": 2048, "pack_qkv": True},
+    ends={
+        "GteForMaskedLM": "tokens",
+        "GteModel": "",
+        "GteForSequenceClassification": "pooler classes",
+        "GteForTokenClassification": "classes each",
+    },
+    fields=TURNED
+    | {"vocab_size": 250048, "attention_probs_dropout_prob": 0.0, "type_vocab_size": 1}
+    | {"max_position_embeddings": 8192},
     means={"type_vocab_size": Meaning("count", "segments")},
-    sets={"positions": "rotary", "mlp": "gated", "mlp_bias": False, "mlp_output_bias": True},
-    rules={"rotary": rotary_whole, "segments": new_segments},
-    idle=f"{ROTARY_IDLE} unpad_inputs use_memory_efficient_attention logn_attention_clip1",
-    fixed={"position_embedding_type": ("rope",), "layer_norm_type": ("layer_norm",), "logn_attention_scale": (False,)},
+    sets={"positions": "rotary", "mlp": "gated", "mlp_bias": False, "mlp_output_bias": True, "head.transform": "gelu"}
+    | {"head.spare_bias": False},
+    rules={"rotary": whole_heads, "segments": gated_blocks},
+    idle=f"{ROTARY_IDLE} position_embedding_type",
 )
-GTE = Family(model_type="gte", source="GTE under its later name", like=NEW, ends=NEW.ends)
+
+
+def own_activation(config: Config, made: dict[str, Any]) -> None:
+    """The head has the blocks' activation."""
+    gated_blocks(config, made)
+    if "tokens" in config.end:
+        made["head.transform"] = made["activation"]
+
+
+NEW = Family(
+    model_type="new",
+    source="GTE by the class that comes with its files",
+    like=GTE,
+    ends=encoder_ends("New", ForMaskedLM="tokens", Model="", ForSequenceClassification="pooler classes"),
+    fields={"vocab_size": 30528, "max_position_embeddings": 2048, "pack_qkv": True},
+    rules={"segments": own_activation},
+    idle="unpad_inputs use_memory_efficient_attention logn_attention_clip1",
+    fixed={"position_embedding_type": ("rope",), "layer_norm_type": ("layer_norm",), "logn_attention_scale": (False,)},
+    remote=True,
+)
 
 JINA_EMBEDDINGS_V3 = Family(
     model_type="jina_embeddings_v3",
     source="Jina Embeddings v3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions",
     like=XLM_ROBERTA,
     ends={name.replace("XLMRoberta", "JinaEmbeddingsV3"): end for name, end in XLM_ROBERTA.ends.items()},
-    fields=ROTARY | sizes(250002, 1024, 4096, 24, 16, max_position_embeddings=8194, type_vocab_size=1),
+    fields=TURNED | sizes(250002, 1024, 4096, 24, 16, max_position_embeddings=8194, type_vocab_size=1),
     sets={"positions": "rotary"},
-    rules={"rotary": rotary_whole, "positions": pooler_dropped},
-    idle=f"{ROTARY_IDLE} head_dim",
+    rules={"rotary": whole_heads, "positions": pooler_dropped},
+    idle=ROTARY_IDLE,
 )
 
 
@@ -173,10 +207,11 @@ ESM = Family(
         "EsmForTokenClassification": "classes each",
     },
     fields={"vocab_size": None, "max_position_embeddings": 1026, "position_embedding_type": "absolute"}
-    | {"emb_layer_norm_before": None, "token_dropout": False, "pad_token_id": None},
+    | {"emb_layer_norm_before": None, "token_dropout": False, "pad_token_id": None, "head_dim": None},
+    means={"head_dim": ""},
     without="type_vocab_size classifier_dropout hidden_act",
-    sets={"norm_placement": "pre", "contact_head": True, "activation": "gelu"},
-    rules={"ends": text_ends, "positions": protein_positions},
-    idle=f"{ROTARY_IDLE} mask_token_id vocab_list",
+    sets={"norm_placement": "pre", "contact_head": True, "activation": "gelu", "head.spare_bias": False},
+    rules={"whole": heads_fill_width, "positions": protein_positions},
+    idle=f"{ROTARY_IDLE} mask_token_id use_esm_attn_map vocab_list",
     fixed={"is_folding_model": (False,), "esmfold_config": (None,)},
 )
