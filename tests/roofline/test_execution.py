@@ -157,6 +157,10 @@ def transformers(draw: st.DrawFn) -> Transformer:
     """Those whose costs are compared, with what eager attention alone has."""
     spec = draw(drawn.latents() | drawn.transformers(summed_up=True))
     fields = draw(drawn.EAGER) if spec.latent is None else {}
+    if spec.pooler is not None:
+        fields["pooler.over"] = "first"  # means over tokens are refused by name
+    if spec.value("classes.told_by") == "mean":
+        fields["classes.told_by"] = "last"
     if "positions" in fields:
         fields |= {"position_rows": None, "position_table": "trained", "rotary": None}
     if fields.get("positions") == "relative":
