@@ -391,8 +391,6 @@ class AbstractLayer(ABC):
     """Whether it writes its second input into the memory of its first, which its output is a view of."""
     adaptable: ClassVar[bool] = False
     """Whether a low-rank adapter can stand beside it."""
-    over_batch: ClassVar[bool] = False
-    """Whether in training it reads all of its input, for statistics of the batch, before it writes any output."""
 
     @property
     def cast_as(self) -> str:
@@ -466,6 +464,10 @@ class AbstractLayer(ABC):
 
     def scattered(self, call: Call) -> bool:
         """Whether gradients are slices of the incoming one none of which lies in one piece."""
+        return False
+
+    def over_batch(self, call: Call) -> bool:
+        """Whether it reads all of its input, for statistics of the batch, before it writes any output."""
         return False
 
 

@@ -128,7 +128,9 @@ class BatchStatistics(PerChannel):
     """Abstract: by the mean and deviation of each channel over the batch, which is read twice."""
 
     passes = 2
-    over_batch = True
+
+    def over_batch(self, call: Call) -> bool:
+        return True
 
     def groups_of(self, call: Call) -> int:
         return call.x.shape[1]
@@ -158,6 +160,9 @@ class Batchnorm(Tracked, BatchStatistics):
         if call.tape.training:
             return LayerFlops(0, super().forward(call).pointwise + 7 * call.x.shape[1])
         return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
+
+    def over_batch(self, call: Call) -> bool:
+        return call.tape.training
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Training: one that reads the batch twice, and the count of batches; inference: pointwise."""

@@ -59,11 +59,11 @@ class FusionGroup:
 
     @cached_property
     def forward(self) -> list[Kernel]:
-        """One kernel; a batch norm in training needs the batch's statistics first, from a kernel of their own."""
+        """One kernel; statistics of the batch, which come first, are of a kernel of their own."""
         kernels = [kernel for call in self.calls for kernel in call.layer.forward_kernels(call)]
         if _launches(kernels) < 2:
             return kernels
-        whole = [call for call in self.calls if call.layer.over_batch and call.tape.training]
+        whole = [call for call in self.calls if call.layer.over_batch(call)]
         read = sum(distinct_bytes(x) for x in self._inputs) + sum(distinct_bytes(call.x) for call in whole)
         written = sum(y.bytes for y in self._outputs)
         return [self._kernel(kernels, "", read, written, 1 + len(whole))]
