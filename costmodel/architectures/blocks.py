@@ -202,7 +202,7 @@ class BlockStack:
         size = plan.group(self.layers) if plan.every is not None and not plan.open else 1
         variants = [self.pattern[n % len(self.pattern)] for n in range(int(self.layers))]
         groups = [tuple(variants[start : start + size]) for start in range(0, len(variants), size)]
-        period = next(n for n in range(1, len(groups) + 1) if all(g == groups[i % n] for i, g in enumerate(groups)))
+        period = period_of(groups)
         times, rest = divmod(len(groups), period)
         even = times > 1 and not rest and size * len(groups) == self.layers
         return groups, period, exact_div(self.layers, period * size) if even else times
@@ -232,6 +232,20 @@ class BlockStack:
         if "hidden" in differing:
             words.append(f"{variant.hidden}_wide")
         return "_".join(word for word in words if word) or "plain"
+
+
+def period_of(groups: Sequence[Group]) -> int:
+    """The fewest items of which a sequence is rounds, the last perhaps not whole.
+
+    What is left of its length without the longest start that is an end of it too (Knuth, Morris and Pratt 1977, §2).
+    """
+    borders = [0] * len(groups)
+    for number in range(1, len(groups)):
+        border = borders[number - 1]
+        while border and groups[number] != groups[border]:
+            border = borders[border - 1]
+        borders[number] = border + (groups[number] == groups[border])
+    return len(groups) - borders[-1]
 
 
 def _applied(tape: Tape, body: Callable[[Tensor], Tensor], x: Tensor, times: int, name: str) -> Tensor:

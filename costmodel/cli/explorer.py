@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import parent_process
+from threading import Thread
 from typing import Any
 
 import click
@@ -12,6 +14,18 @@ import click
 from costmodel.cli.commands import Reply, argument, option, verb, writable
 from costmodel.cli.options import AXES, OVER
 from costmodel.display.table import is_terminal
+
+
+def end_with_parent() -> None:
+    """Let a worker end when the process that started it does, however that is."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait_for_end() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait_for_end, daemon=True).start()
 
 
 @verb(
@@ -35,7 +49,7 @@ def explore(models: tuple[str, ...], out: str, settings: dict[str, Any]) -> Repl
 
     hidden = not is_terminal(sys.stderr)
     with (
-        ProcessPoolExecutor(os.cpu_count()) as executor,
+        ProcessPoolExecutor(os.cpu_count(), initializer=end_with_parent) as executor,
         click.progressbar(
             length=1, label="combinations of choices", show_pos=True, file=sys.stderr, hidden=hidden
         ) as bar,

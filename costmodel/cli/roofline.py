@@ -15,6 +15,8 @@ from costmodel.errors import SettingError, shown
 from costmodel.training.settings import SETTINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from costmodel.roofline.baseline import Changes
 
 EXECUTED = {n for n, setting in SETTINGS.items() if setting.executed == "any" and setting.needs != "cache"}
@@ -111,13 +113,15 @@ def check(
     settings: dict[str, Any],
 ) -> tuple[Reply, int]:
     """Predict each layer's time on this machine, measure it, and say how far apart they are and what bounds it."""
+    from costmodel.cost.report import headline
     from costmodel.roofline.checking import check as checked
     from costmodel.roofline.recorder import runnable
 
     most = None if fail_over is None else _share(fail_over)
-    history = History(save, against)
+    prediction = runnable(model, settings)
+    history = History(save, against, lambda: headline(prediction))
     check = checked(
-        runnable(model, settings),
+        prediction,
         level=level,
         rounds=rounds,
         classes=not no_classes,
@@ -189,9 +193,10 @@ def profile(
     model: str, rounds: int | None, save: str | None, against: str | None, settings: dict[str, Any]
 ) -> tuple[Reply, int]:
     """Run a model whole, forward and forward with backward: latency, throughput, memory, bottleneck and efficiency."""
+    from costmodel.roofline.profiling import predictions_of, question_of
     from costmodel.roofline.profiling import profile as profiled
 
-    history = History(save, against)
+    history = History(save, against, lambda: question_of(predictions_of(model, settings)))
     return history.answer(profiled(model, rounds=rounds, progress=is_terminal(sys.stderr), say=_note, **settings))
 
 
@@ -213,13 +218,18 @@ def compare(model: str, other: str, rounds: int | None, settings: dict[str, Any]
 
 
 class History:
-    """What timings are held against, read before minutes are spent on measuring, and where they are kept."""
+    """What timings are held against, read before minutes are spent on measuring, and where they are kept.
 
-    def __init__(self, save: str | None, against: str | None) -> None:
-        from costmodel.roofline.baseline import read
+    question: how that of both starts.
+    """
+
+    def __init__(self, save: str | None, against: str | None, question: Callable[[], str]) -> None:
+        from costmodel.roofline.baseline import check_question, read
 
         self.path = save
         self.then = None if against is None else read(against)
+        if self.then is not None:
+            check_question(self.then, question(), start=True)
 
     def answer(self, measured: Any) -> tuple[Reply, int]:
         """A measurement, kept, and what changed: exit code 1 if anything is slower."""

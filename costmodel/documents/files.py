@@ -152,17 +152,80 @@ def write(content: bytes | str, path: str | os.PathLike[str]) -> None:
 def replacing(target: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A new file beside `target` that takes its place at the end; whatever goes wrong, `target` is as it was.
 
-    Its name begins as that of the target, and has the process and the thread that write. Raises OSError.
+    Its name begins as that of the target, and has the process and the thread that write; what writers of the same
+    target left that were killed goes first. Raises OSError.
     """
     folder, name = os.path.split(os.fsdecode(target))
+    _remove_left(folder or os.curdir, name)
     part = os.path.join(folder, f"{name[:50]}.{os.getpid()}-{get_ident()}.part")
     try:
         with suppress(FileNotFoundError):
             os.unlink(part)
         with open(part, "xb") as file:  # "x": what another left there, such as a link, is not written through
+            _lock(file.fileno())
             yield file
         os.replace(part, target)
     except BaseException:
         with suppress(OSError):
             os.unlink(part)
         raise
+
+
+def _remove_left(folder: str, name: str) -> None:
+    """Remove the parts of a file whose writers are gone: nobody has them locked, and no process has their number."""
+    for each in os.listdir(folder):
+        number = re.fullmatch(rf"{re.escape(name[:50])}\.([0-9]{{1,9}})-[0-9]+\.part", each)
+        if number is None or _alive(int(number[1])):
+            continue
+        with suppress(OSError):
+            part = os.open(os.path.join(folder, each), os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                if _lock(part):
+                    os.unlink(os.path.join(folder, each))
+            finally:
+                os.close(part)
+
+
+def _alive(process: int) -> bool:
+    """Whether a process of this host has that number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another's
+        return True
+    return True
+
+
+def _lock(file: int) -> bool:
+    """Lock an open file until it is closed, or its process ends; False where another has it, or where none can be."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def alone(target: str | os.PathLike[str]) -> Iterator[None]:
+    """Within, nobody else who asks for it writes to `target`: a lock on a file beside it, which goes at the end.
+
+    Raises CostModelError where another has it, OSError.
+    """
+    beside = f"{os.fsdecode(target)}.lock"
+    file = os.open(beside, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+    try:
+        locked = _lock(file) and os.path.samestat(os.stat(beside), os.fstat(file))  # not one that its owner removed
+        if not locked and os.name == "posix":
+            raise CostModelError(f"{shown(os.fsdecode(target))} is being written by another process: wait for it")
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.unlink(beside)
+    finally:
+        os.close(file)

@@ -191,14 +191,19 @@ class Changes(Answer):
 
 def changes_between(then: Baseline, now: Baseline) -> Changes:
     """What has changed from one to the other. Raises CostModelError for two of other questions or machines."""
-    if then.question != now.question:
-        raise CostModelError(f"the baseline is of another question: {printable(then.question)!r}, now {now.question!r}")
+    check_question(then, now.question)
     if then.machine != now.machine:
         raise CostModelError(
             f"the baseline is of another machine: {printable('; '.join(now.machine.changes_from(then.machine)))}"
         )
     names = dict.fromkeys([*then.samples, *now.samples])
     return Changes(now.question, then.created, tuple(_change(name, then, now) for name in names))
+
+
+def check_question(then: Baseline, question: str, *, start: bool = False) -> None:
+    """Raise CostModelError for a baseline of another question; start: `question` is how it starts."""
+    if then.question != question and not (start and then.question.startswith(question)):
+        raise CostModelError(f"the baseline is of another question: {printable(then.question)!r}, now {question!r}")
 
 
 def _change(name: str, then: Baseline, now: Baseline) -> Change:

@@ -206,7 +206,7 @@ def profile(
     first = next(iter(predictions.values()))
     return Profile(
         printable(first.model.title),
-        _question(first, " and ".join(passes)),
+        question_of(predictions),
         first.params,
         calibration,
         passes,
@@ -226,11 +226,12 @@ def predictions_of(model: Architecture | Prediction | str, settings: Mapping[str
     }
 
 
-def _question(prediction: Prediction, passes: str) -> str:
+def question_of(predictions: Mapping[str, Prediction]) -> str:
     """The report's headline, with the names of the passes in place of its own."""
+    prediction = next(iter(predictions.values()))
     title, _, rest = headline(prediction).partition(": ")
     _, _, sizes = rest.partition(", ")
-    return f"{title}: {passes}, {sizes.removesuffix(f', {prediction.settings.states.name}')}"
+    return f"{title}: {' and '.join(predictions)}, {sizes.removesuffix(f', {prediction.settings.states.name}')}"
 
 
 def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, calibration: Calibration) -> WholePass:

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel import CNN
+from costmodel.architectures.blocks import period_of
 from costmodel.architectures.composites import Branches, Repeat, Residual, Sequence
 from costmodel.errors import CostModelError, ShapeError, SpecError
 from costmodel.importers.files import build, describe
@@ -241,3 +244,32 @@ def test_a_layer_of_wrong_values_cannot_be_made(make: Callable[[], object], says
 def test_a_layer_takes_letters_for_sizes() -> None:
     prediction = cm.predict(cm.MLP(sizes=[3, 4, 2], dropout=0.5))
     assert {str(symbol) for symbol in prediction.formula("params").free_symbols} == {"n_0", "n_1", "n_2"}
+
+
+class Counted:
+    """A block that counts how often it is compared."""
+
+    compared = 0
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return isinstance(other, Counted) and self.kind == other.kind
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=5), st.integers(1, 24))
+def test_the_period_of_blocks_is_the_shortest(pattern: list[int], length: int) -> None:
+    blocks: list[Any] = [pattern[n % len(pattern)] for n in range(length)]
+    shortest = next(n for n in range(1, length + 1) if all(b == blocks[i % n] for i, b in enumerate(blocks)))
+    assert period_of(blocks) == shortest
+
+
+def test_the_period_of_many_blocks_is_sought_in_as_many_comparisons() -> None:
+    blocks: list[Any] = [Counted(n == 9_998) for n in range(9_999)]
+    Counted.compared = 0
+    assert period_of(blocks) == 9_999
+    assert Counted.compared < 4 * len(blocks)

@@ -1,5 +1,8 @@
 """A page gives what `predict` says wherever it gives anything, and nothing of a model can break out of its data."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -236,3 +239,18 @@ def test_a_wrong_question_is_one_line(arguments: Any, said: str, tmp_path: Path,
     assert said in done.err
     assert len(done.err.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_workers_end_with_the_process_that_started_them() -> None:
+    abrupt = (
+        "import os\n"
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from costmodel.cli.explorer import end_with_parent\n"
+        "with ProcessPoolExecutor(2, initializer=end_with_parent) as executor:\n"
+        "    print(len({*executor.map(abs, range(2))}), flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    # What is printed is read to its end, which comes when the last process that could print has ended.
+    done = subprocess.run([sys.executable, "-c", abrupt], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (-9, "2\n"), done.stderr

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from costmodel.roofline.findings import Check
 from costmodel.roofline.host import Host
 from costmodel.roofline.profiling import Comparison, Profile, compare, profile
 from costmodel.roofline.timing import Timing, ratio_interval
-from tests.command import error_of
+from tests.command import error_of, here, refused
 from tests.roofline.synthetic import Clockwork, calibration
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clockwork")]
@@ -100,6 +102,21 @@ def test_more_samples_never_widen_what_is_certain() -> None:
     low, high = ratio_interval(SLOW, FAST)
     lower, higher = ratio_interval(*(replace(timing, samples=timing.samples * 10) for timing in (SLOW, FAST)))
     assert low <= lower <= higher <= high
+
+
+def test_a_baseline_of_another_question_is_refused_before_anything_is_measured(
+    checked: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline.save(checked, tmp_path / "then.json")
+
+    def measured(*_: Any, **__: Any) -> Any:
+        raise AssertionError("measured before the baseline was looked at")
+
+    for module in ("checking", "profiling"):
+        monkeypatch.setattr(f"costmodel.roofline.{module}.calibrated", measured)
+    for verb in ("check", "profile"):
+        words = ["roofline", verb, "mlp-mnist", "--batch", "3", "--against", str(tmp_path / "then.json")]
+        refused(here(capsys, *words), "the baseline is of another question")
 
 
 @pytest.mark.parametrize(

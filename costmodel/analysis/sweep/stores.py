@@ -30,7 +30,7 @@ from costmodel.analysis.sweep.extents import check_file, spans_of
 from costmodel.analysis.sweep.grid import Grid
 from costmodel.analysis.sweep.saved import Damaged, check_expansion, check_regular, metadata_of
 from costmodel.analysis.sweep.tables import table_of, write_tables
-from costmodel.documents.files import replacing
+from costmodel.documents.files import alone, replacing
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.importers.files import describe
 from costmodel.symbolic.evaluation import GridWindow
@@ -77,7 +77,7 @@ def store(grid: Grid, path: str, *, resume: bool, progress: Callable[[int], None
 def _write(grid: Grid, path: str, start: Callable[[], Chunks], progress: Callable[[int], None]) -> Written:
     """Add all chunks that are not there, until an interrupt."""
     try:
-        with interruptible() as stopped:
+        with interruptible() as stopped, alone(path):
             chunks = start()
             if before := sum(_cells(w) for number, w in enumerate(chunks.windows) if number in chunks.finished):
                 progress(before)
