@@ -85,6 +85,8 @@ class Architecture(Description):
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
+    DATA_ALONE: ClassVar[bool] = False
+    """Whether its fields are plain data, without layers, whose code may be one's own."""
     DETACHES: ClassVar[bool] = False
     """Whether some of what it computes may be out of reach of gradients, as a target network is."""
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ()

@@ -76,6 +76,7 @@ class EncoderDecoder(Architecture):
     """
 
     HAS_ATTENTION: ClassVar[bool] = True
+    DATA_ALONE: ClassVar[bool] = True
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq", "target_seq")
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",

@@ -45,6 +45,7 @@ class MLP(Architecture):
 
     """
 
+    DATA_ALONE: ClassVar[bool] = True
     DERIVED: ClassVar[tuple[str, ...]] = ("layers", "width")
 
     sizes: Annotated[Listed[Size], BeforeValidator(as_tuple)] = Field(

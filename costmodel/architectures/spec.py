@@ -83,6 +83,7 @@ class TransformerSpec(Architecture, defer_build=True):
     """Abstract: the description of a transformer, without its forward pass."""
 
     HAS_ATTENTION: ClassVar[bool] = True
+    DATA_ALONE: ClassVar[bool] = True
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq", "past")
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",

@@ -51,6 +51,7 @@ class VisionTransformer(Architecture):
     """
 
     HAS_ATTENTION: ClassVar[bool] = True
+    DATA_ALONE: ClassVar[bool] = True
     LETTERS: ClassVar[dict[str, str]] = {
         "patch": "P",
         "layers": "L",

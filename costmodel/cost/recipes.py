@@ -89,7 +89,7 @@ class _LruCache(OrderedDict[Any, Kept]):
     """The values of at most `MOST_RECIPES` keys; of more, those that have not been asked for longest are forgotten."""
 
     def of(self, key: Any, make: Callable[[], Kept]) -> Kept:
-        """The value of a key, made if there is none. Raises TypeError for a key that has no hash."""
+        """The value of a key, made if there is none."""
         if key in self:
             self.move_to_end(key)
         else:
@@ -125,11 +125,9 @@ def recipe_of(model: Architecture, settings: Settings) -> tuple[Recipe, SizeValu
 
 
 def _first_equal(model: Architecture) -> Architecture:
-    """The first model met that is equal to another; that itself where it has no hash, as one of a live module."""
-    try:
-        return _FIRST_EQUALS.of(model, lambda: model)
-    except TypeError:
-        return model
+    """The first model met that is equal to another; that itself where it may cost otherwise, by code of one's own."""
+    ours = model.DATA_ALONE and type(model).__module__.startswith("costmodel.")
+    return _FIRST_EQUALS.of(model, lambda: model) if ours else model
 
 
 def settings_at(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from costmodel.analysis.predict import Prediction
 from costmodel.architectures.trace import check_applies, trace
 from costmodel.cost import costs, recipes
 from costmodel.cost.quantities import QUANTITIES
+from costmodel.graph.tensor import LayerFlops
+from costmodel.layers.activation import Relu
+from costmodel.layers.arithmetic import Scale
 from costmodel.training.settings import Settings
 from tests.profiles import examples
 
@@ -137,6 +140,30 @@ def test_models_made_anew_have_the_forms_of_their_equals_alone(traces: list[str]
     assert sorted(traces) == ["letters"] * 2 + ["numbers"] * 6  # of each width three, then a form
     assert len(set(peaks.values())) == len(peaks)
     assert all(peak == prediction_of(mlp(width), batch=batch).memory.peak for (width, batch), peak in peaks.items())
+
+
+class Scaled(cm.MLP):
+    """A class of one's own, whose code may be changed between two questions."""
+
+    def forward(self, tape: Any, shape: Any, attention: Any) -> Any:
+        return Scale(2.0)(super().forward(tape, shape, attention))
+
+
+@pytest.mark.parametrize(
+    ("model", "owner"),
+    [
+        (lambda: Scaled(sizes=[20, 30, 5]), Scale),
+        (lambda: cm.CNN(input=(3, 8, 8), blocks=["relu", "flatten", {"linear": {"features": 5}}]), Relu),
+    ],
+)
+def test_code_of_ones_own_is_run_for_each_model(model: Any, owner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers() -> list[tuple[int, int]]:
+        predictions = [cm.predict(model(), batch=batch) for batch in range(2, 8)]
+        return [(p.memory.peak, p.pointwise_flops.forward) for p in predictions]
+
+    before = answers()
+    monkeypatch.setattr(owner, "forward", lambda self, call: LayerFlops(0, 9 * call.x.size))
+    assert all(flops > earlier for (_, flops), (_, earlier) in zip(answers(), before, strict=True))
 
 
 def test_no_form_is_made_for_the_same_sizes_nor_without_a_peak(traces: list[str]) -> None:
