@@ -15,6 +15,7 @@ from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Call
 from costmodel.layers import load_all
 from costmodel.layers.base import LayerFlops
+from costmodel.layers.factorisation import MATRICES
 from costmodel.layers.function import FUNCTIONS, IN_PLACE
 from costmodel.layers.loss import LOSSES, Loss
 from costmodel.layers.reduction import REDUCTIONS
@@ -97,7 +98,8 @@ def test_every_kind_has_a_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [("pointwise", FUNCTIONS | IN_PLACE), ("reduce", REDUCTIONS), ("compared", LOSSES)]
+    ("name", "table"),
+    [("pointwise", FUNCTIONS | IN_PLACE), ("reduce", REDUCTIONS), ("compared", LOSSES), ("of_matrix", MATRICES)],
 )
 def test_every_row_of_a_table_has_a_kernel(name: str, table: dict[str, Any]) -> None:
     assert {f"{name} {row}" for row in table} == {row for row in KERNELS if row.split()[0] == name}

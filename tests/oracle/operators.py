@@ -1512,6 +1512,37 @@ def embedding_renorm(draw: Draw, op: Operator) -> Case:
     return Case(lambda i, w: nn.functional.embedding(i, w, max_norm=1.0), (one(draw, role="index"), table))
 
 
+# Matrices
+
+
+@case("linalg_inv_ex", "linalg_cholesky_ex", "_linalg_det", "_linalg_slogdet", "linalg_matrix_exp")
+def of_matrix(draw: Draw, op: Operator) -> Case:
+    n, outer = draw(sizes(1))[0], draw(any_shape(0, 2))
+    which = {"_linalg_slogdet": 1}.get(op.__name__, 0)
+    return Case(lambda x: leaves(op(x))[which], (draw(given((*outer, n, n))),))
+
+
+@case("_linalg_eigh", "_linalg_svd", "linalg_qr")
+def vectors(draw: Draw, op: Operator) -> Case:
+    m, n = sorted(draw(sizes(2)), reverse=True)
+    shape = (2, n, n) if op.__name__ == "_linalg_eigh" else (2, m, n)
+    if op.__name__ == "_linalg_svd" and draw(st.booleans()):
+        shape = (2, n, m)
+    values_alone = op.__name__ != "linalg_qr" and draw(st.booleans())
+    place = 0 if op.__name__ == "_linalg_eigh" else 1
+    return Case(lambda x: leaves(op(x))[place] if values_alone else op(x), (draw(given(shape)),))
+
+
+@case("_linalg_solve_ex", "linalg_solve_triangular")
+def linear_solve(draw: Draw, op: Operator) -> Case:
+    n, columns = draw(sizes(2))
+    left = draw(st.booleans())
+    a, b = some(draw, (2, n, n), (2, n, columns) if left else (2, columns, n))
+    if op.__name__ == "linalg_solve_triangular":
+        return Case(lambda a, b: op(a, b, upper=False, left=left), (a, b))
+    return Case(lambda a, b: op(a, b, left=left)[0], (a, b))
+
+
 # Complex numbers
 
 

@@ -28,6 +28,8 @@ from .tracker import Tracker
 pytestmark = pytest.mark.oracle
 
 COMPOSED = """
+_linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex _linalg_svd linalg_cholesky_ex linalg_inv_ex linalg_matrix_exp
+linalg_qr linalg_solve_triangular
 addcdiv addcmul addr baddbmm binary_cross_entropy binary_cross_entropy_with_logits broadcast_to constant copy
 cross_entropy_loss cumprod cumsum einsum expand gather gru gru_cell index index_put index_select kl_div l1_loss
 lstm masked_fill max min prelu prod renorm repeat rnn_relu rnn_tanh

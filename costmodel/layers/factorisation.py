@@ -1,0 +1,245 @@
+"""Inverses, determinants, factors and solutions of matrices, of which there may be batches.
+
+FlopCounterMode counts none of their arithmetic, but the matrix products of their gradients; it is pointwise here. What
+an algorithm takes by its sizes (elimination, Cholesky, substitution) is counted one by one, iterations as Golub & Van
+Loan (2013) do. Working memory of the libraries that PyTorch calls is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from costmodel.graph.kernel import Kernel, Product
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace, contiguous_strides
+from costmodel.layers.base import NO_WORKSPACE, Shaped, layer
+from costmodel.layers.kernels import backward_pass, forward_pass, multiply, saved_bytes
+from costmodel.layers.shape import Moving
+from costmodel.symbolic.sizes import branch_value, ceil_div, exact_div, maximum, minimum, product
+
+
+def eliminated(n: int) -> int:
+    """Operations of an LU factorisation: for every k < n so many quotients and k² products and differences."""
+    return exact_div(n * (n - 1), 2) + exact_div(n * (n - 1) * (2 * n - 1), 3)
+
+
+def solved(n: int, columns: int) -> int:
+    """Those of two substitutions, the first by a factor with ones on its diagonal."""
+    return columns * (2 * n * n - n)
+
+
+def factored(n: int) -> int:
+    """Those of Cholesky's factorisation: of n − j numbers of column j so many products, differences, and one more."""
+    return n * n * n - exact_div(n * (n - 1) * (4 * n + 1), 6)
+
+
+def _vectors(m: int, n: int) -> int:
+    """Thin singular vectors and values (Golub & Van Loan 2013, Fig. 8.6.1)."""
+    more, less = maximum(m, n), minimum(m, n)
+    return 14 * more * less * less + 8 * less * less * less
+
+
+Keeps = Literal["matrix", "factors", "others", "result"]
+"""What backward needs: the matrix, L and U with exchanges of rows, further results, the result."""
+
+
+class MatrixFunction(NamedTuple):
+    """Operations of a function of m × n matrices, and of its gradient with the products: rows, columns, terms."""
+
+    forward: Callable[[int, int], int]
+    backward: Callable[[int, int], int]
+    products: Callable[[int, int], list[tuple[int, int, int]]]
+    keeps: tuple[Keeps, ...]
+
+
+def _square(count: int) -> Callable[[int, int], list[tuple[int, int, int]]]:
+    return lambda m, n: [(n, n, n)] * count
+
+
+def _around(m: int, n: int) -> int:
+    """Two skew parts, differences of squares, and by them the skew parts times values; what lies beside vectors."""
+    less, more = minimum(m, n), maximum(m, n)
+    return 7 * less * less + less + (0 if branch_value(m) == branch_value(n) else 3 * more * less)
+
+
+def _beside(m: int, n: int) -> list[tuple[int, int, int]]:
+    """Skew parts of Uᵀ dU and Vᵀ dV, and both sides; of what is longer also what lies beside its vectors."""
+    less, more = minimum(m, n), maximum(m, n)
+    beside = [] if branch_value(m) == branch_value(n) else [(more, less, less), (less, less, more)]
+    return [(less, less, m), (less, less, n), *beside, (more, less, less), (m, n, less)]
+
+
+MATRICES = {
+    "cholesky": MatrixFunction(
+        lambda m, n: factored(n), lambda m, n: 2 * n * n * n + 2 * n * n + n, _square(1), ("result",)
+    ),
+    "determinant": MatrixFunction(
+        lambda m, n: eliminated(n) + n - 1,
+        lambda m, n: solved(n, n) + 1,
+        _square(0),
+        ("matrix", "factors", "result"),
+    ),
+    "eigenvalues": MatrixFunction(lambda m, n: 9 * n * n * n, lambda m, n: n * n, _square(1), ("result", "others")),
+    "eigenvectors": MatrixFunction(
+        lambda m, n: 9 * n * n * n, lambda m, n: 2 * n * n, _square(3), ("result", "others")
+    ),
+    "exponential": MatrixFunction(lambda m, n: 10 * n * n * n, lambda m, n: 80 * n * n * n, _square(0), ("matrix",)),
+    "inverse": MatrixFunction(lambda m, n: eliminated(n) + solved(n, n), lambda m, n: n * n, _square(2), ("result",)),
+    "log_determinant": MatrixFunction(
+        lambda m, n: eliminated(n) + 3 * n - 1, lambda m, n: solved(n, n), _square(0), ("matrix", "factors", "others")
+    ),
+    "orthogonal": MatrixFunction(
+        lambda m, n: ceil_div(4 * n * n * (3 * m - n), 3),
+        lambda m, n: m * n * n + m * n + 2 * n * n + n,
+        lambda m, n: [(n, n, n), (n, n, m), (m, n, n)],
+        ("result", "others"),
+    ),
+    "singular_values": MatrixFunction(
+        _vectors,
+        lambda m, n: minimum(m, n) * minimum(m, n),
+        lambda m, n: [(m, n, minimum(m, n))],
+        ("result", "others"),
+    ),
+    "singular_vectors": MatrixFunction(_vectors, _around, _beside, ("result", "others")),
+}
+"""Functions of a matrix by name.
+
+A determinant is the product of the diagonal of an LU factorisation; its gradient is a solution of n columns. Vectors
+and values of a symmetric matrix take 9 n³ (§8.3), Q and R by Householder's reflections twice 2 n² (m − n/3) (§5.2). An
+exponential is a polynomial of degree 18 by five products (Bader et al. 2019), and its gradient that of a matrix of
+twice the size: how often it is squared depends on data.
+"""
+
+
+def by_columns(shape: Shape) -> Shape:
+    """Strides of matrices column by column, as LAPACK has them."""
+    if len(shape) < 2:
+        return contiguous_strides(shape)
+    *outer, m, n = shape
+    *steps, column, row = contiguous_strides((*outer, n, m))
+    return (*steps, row, column)
+
+
+class OfMatrices(Shaped, Moving):
+    """Abstract: one kernel for the function, and one for each product of a gradient."""
+
+    def products(self, call: Call) -> Iterable[Product]:
+        """Those of all gradients."""
+        raise NotImplementedError
+
+    def workspace(self, call: Call) -> Workspace:
+        return NO_WORKSPACE
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        if call.gradients():
+            yield from backward_pass(call, "reduction")
+            for sizes in self.products(call):
+                yield multiply(call, "backward product", sizes, call.y.bytes + saved_bytes(call), call.x.bytes)
+
+
+def lu_factors(call: Call, x: Tensor) -> Iterator[Storage]:
+    """L and U in one matrix, and which rows were exchanged."""
+    yield call.fresh("activation", *x.shape)
+    yield call.tape.storage(product(x.shape[:-1]), "index", "computed", call.name, "int32")
+
+
+@layer
+class OfMatrix(OfMatrices):
+    """A function of each matrix of a batch, x: (..., m, n). Further inputs are its further results."""
+
+    source = (
+        "torch.linalg; what backward needs is from torch's table of derivatives, products as its formulas have them"
+    )
+    in_lists = False
+
+    function: str
+    shape: tuple[int, ...]
+
+    def output(self, call: Call) -> Tensor:
+        matrices = len(self.shape) == len(call.x.shape) and self.function != "exponential"
+        return call.tape.tensor(self.shape, strides=by_columns(self.shape) if matrices else None)
+
+    def _sizes(self, call: Call) -> tuple[int, int, int]:
+        *outer, m, n = call.x.shape
+        return product(outer), m, n
+
+    def products(self, call: Call) -> Iterable[Product]:
+        batch, m, n = self._sizes(call)
+        return [Product(batch, *sizes) for sizes in MATRICES[self.function].products(m, n)]
+
+    def forward(self, call: Call) -> LayerFlops:
+        batch, m, n = self._sizes(call)
+        return LayerFlops(0, batch * MATRICES[self.function].forward(m, n))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        batch, m, n = self._sizes(call)
+        products = sum(sizes.flops for sizes in self.products(call))
+        yield Gradient(call.x, LayerFlops(products, batch * MATRICES[self.function].backward(m, n)))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        keeps = MATRICES[self.function].keeps
+        if "matrix" in keeps:
+            yield call.x
+        if "factors" in keeps:
+            yield from lu_factors(call, call.x)
+        if "others" in keeps:
+            yield from call.inputs[1:]
+        if "result" in keeps:
+            yield call.y
+
+
+@layer
+class LinearSolve(OfMatrices):
+    """X of A X = B, or of X A = B, A: (..., n, n), which may be triangular; B: (..., n, columns), or a vector each."""
+
+    source = "torch.linalg.solve, solve_triangular; dB solves with Aᵀ, dA = −dB Xᵀ"
+    in_lists = False
+    arity = 2
+
+    shape: tuple[int, ...]
+    triangular: bool = False
+    left: bool = True
+
+    def output(self, call: Call) -> Tensor:
+        strides = by_columns(self.shape) if self.left or self.triangular else None
+        return call.tape.tensor(self.shape, strides=strides)
+
+    def _sizes(self, call: Call) -> tuple[int, int, int]:
+        """Matrices, their size, and columns to solve for."""
+        *outer, _, n = call.x.shape
+        batch = product(self.shape) if len(self.shape) == len(outer) + 1 else product(self.shape[:-2]) * n
+        columns = exact_div(product(self.shape), batch)
+        return exact_div(batch, n), n, columns
+
+    def _substitutions(self, call: Call) -> int:
+        batch, n, columns = self._sizes(call)
+        return batch * (columns * n * n if self.triangular else solved(n, columns))
+
+    def products(self, call: Call) -> Iterable[Product]:
+        batch, n, columns = self._sizes(call)
+        return [Product(batch, n, n, columns)] if call.x.requires_grad else []
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A factorisation of each A, unless it is triangular, and substitutions."""
+        _, n, _ = self._sizes(call)
+        factorisations = 0 if self.triangular else product(call.x.shape[:-2]) * eliminated(n)
+        return LayerFlops(0, factorisations + self._substitutions(call))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Substitutions for B, which A's gradient needs too; then a product that is negated, and broadcast ones sum."""
+        substitutions = self._substitutions(call)
+        a, b = call.inputs
+        batch, n, _ = self._sizes(call)
+        size, products = batch * n * n, sum(sizes.flops for sizes in self.products(call))
+        first = 0 if b.requires_grad else substitutions
+        yield Gradient(a, LayerFlops(products, first + size + (size if a.size is not size and a.size != size else 0)))
+        yield Gradient(b, LayerFlops(0, substitutions + (0 if b.size == call.y.size else call.y.size)))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.x
+        if not self.triangular:
+            yield from lu_factors(call, call.x)
+        yield call.y
