@@ -39,7 +39,7 @@ def _vectors(m: int, n: int) -> int:
     return 14 * more * less * less + 8 * less * less * less
 
 
-Keeps = Literal["matrix", "factors", "others", "result"]
+MatrixParts = Literal["matrix", "factors", "others", "result"]
 """What backward needs: the matrix, L and U with exchanges of rows, further results, the result."""
 
 
@@ -49,7 +49,7 @@ class MatrixFunction(NamedTuple):
     forward: Callable[[int, int], int]
     backward: Callable[[int, int], int]
     products: Callable[[int, int], list[tuple[int, int, int]]]
-    keeps: tuple[Keeps, ...]
+    keeps: tuple[MatrixParts, ...]
 
 
 def _square(count: int) -> Callable[[int, int], list[tuple[int, int, int]]]:
