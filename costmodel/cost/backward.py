@@ -146,6 +146,8 @@ class BackwardLiveness:
         elif slot.parts:
             self._join(slot, call)
         incoming, slot.gradient = slot.gradient, None
+        for allocation in slot.lent:
+            allocation.died = len(self.lifetimes.moments)
         if incoming is None and further:
             incoming = further.pop()
         if incoming is None:
@@ -161,9 +163,10 @@ class BackwardLiveness:
             allocation.died = now
         if slot.several:  # results that nothing reads have gradients of zeros
             self.lifetimes.take(memory.results - sum(one.size for one in (incoming, *further)), now)
-        if memory.backward_scratch:
-            self.lifetimes.take(memory.backward_scratch, now)
         take = self.lifetimes.take
+        scratch = [take(memory.backward_scratch, now)] if memory.backward_scratch else []
+        if memory.lends:
+            call.targets[-1][0].lent = [incoming, *scratch]
         gradients = [(target, incoming if shared else take(target.size, now)) for target, shared in call.targets]
         for target, gradient in gradients:
             if target.gradient is None:

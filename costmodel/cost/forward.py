@@ -31,11 +31,12 @@ class GradientSlot:
 
     parts: gradients of slices of it, each with its own size, as its memory may be that of a larger one, and of how many
     rounds it is.
+    lent: what is there until the gradient has been used.
     several: whether the gradients of several results come together, which are not summed.
     settled: whether it is of a weight that has a gradient by now, to which what comes together is then added.
     """
 
-    __slots__ = ("gradient", "of_weight", "parts", "settled", "several", "size")
+    __slots__ = ("gradient", "lent", "of_weight", "parts", "settled", "several", "size")
 
     def __init__(self, size: int, *, of_weight: bool = False) -> None:
         self.size = size
@@ -43,6 +44,7 @@ class GradientSlot:
         self.settled = self.several = False
         self.gradient: Allocation | None = None
         self.parts: tuple[tuple[Allocation, int, int], ...] = ()
+        self.lent: list[Allocation] = []
 
 
 class CallMemory(NamedTuple):
@@ -57,8 +59,8 @@ class CallMemory(NamedTuple):
     whether the gradient only passes through, to an input that is as large (same) or larger (a slice). cached: whether
     autocast holds what it makes until forward and loss are done: copies of weights that ask for gradients
     (torch.autocast's ``cache_enabled``). replaces: bytes kept of earlier tokens that its output, kept too, takes the
-    place of. writes: whether it writes into memory that is there. scattered: whether gradients are slices of the
-    incoming one none of which lies in one piece.
+    place of. writes: whether it writes into memory that is there. lends: see `AbstractLayer.lends`. scattered: whether
+    gradients are slices of the incoming one none of which lies in one piece.
     """
 
     part: str
@@ -80,6 +82,7 @@ class CallMemory(NamedTuple):
     cached: bool
     replaces: int
     writes: bool
+    lends: bool
     scattered: bool
 
 
@@ -338,7 +341,7 @@ class ForwardLiveness:
         if call.differentiated and not memory.same:
             saved: list[Allocation] = []
             for storage, line in memory.saved if self._pass != "once" else ():
-                allocation = places[storage]
+                allocation = places[storage.parts[0] if storage.elsewhere and storage.parts else storage]
                 saved.append(allocation)
                 allocation.line = line
             for storage in memory.held:
@@ -432,7 +435,8 @@ def memory_of(call: Call) -> CallMemory:
     known = [x.storage for x in (*operands, *call.buffers.values())]
     gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
     trained = [x for x, _ in gradients if x.storage.origin == "weight"]
-    makes = [(s, s.bytes) for s in dict.fromkeys((y.storage, *call.saved, *call.detached)) if s not in known]
+    new = [s for s in dict.fromkeys((y.storage, *call.saved, *call.detached)) if s not in known]
+    makes = [(s, s.bytes) for s in new if not s.elsewhere]
     workspace = layer.workspace(call)
     passes = len(operands) == 1 == len(call.inputs) and [shared for _, shared in gradients] == [True]
     same = passes and branch_value(y.size) == branch_value(call.x.size)
@@ -458,5 +462,12 @@ def memory_of(call: Call) -> CallMemory:
         cached=y.storage.origin == "cast" and (y.requires_grad or not tape.training),
         replaces=sum([x.storage.bytes for x in call.inputs if x.storage.origin == "cache"]) if kept else 0,
         writes=layer.overwrites,
+        lends=layer.lends and _lends(gradients, call.inputs[-1]),
         scattered=layer.scattered(call),
     )
+
+
+def _lends(gradients: list[tuple[Tensor, bool]], last: Tensor) -> bool:
+    """Whether what made the last input has a backward of its own, so that there is something to lend to."""
+    maker = last.maker
+    return len(gradients) > 0 and gradients[-1][0] is last and maker is not None and not memory_of(maker).same

@@ -25,9 +25,10 @@ class Storage:
 
     There is one of it for every time that `block` happens. A storage that stands for others, such as the input of a
     repeated block, lists them in `parts` and holds nothing itself. It may come with fp32 `scales`, as 8-bit floats do.
+    elsewhere: whether what it is of was written into its part, which was there.
     """
 
-    __slots__ = ("block", "dtype", "elements", "name", "origin", "parts", "role", "scales")
+    __slots__ = ("block", "dtype", "elements", "elsewhere", "name", "origin", "parts", "role", "scales")
 
     def __init__(
         self, elements: int, role: Role, origin: Origin, block: Block, name: str = "", dtype: Dtype = "fp32"
@@ -39,6 +40,7 @@ class Storage:
         self.name = name
         self.dtype: Dtype = dtype
         self.scales = 0
+        self.elsewhere = False
         self.parts: tuple[Storage, ...] | None = None
 
     @property
@@ -387,6 +389,8 @@ class AbstractLayer(ABC):
     """Whether it has the numbers of its input in another data type."""
     raises_half: ClassVar[bool] = False
     """Whether a kernel of its own reads fp16 where autocast has raised it to fp32, as at::_softmax half_to_float."""
+    lends: ClassVar[bool] = False
+    """Whether the incoming gradient, and working memory, are there until what made the last input has had its own."""
     overwrites: ClassVar[bool] = False
     """Whether it writes its second input into the memory of its first, which its output is a view of."""
     adaptable: ClassVar[bool] = False

@@ -12,6 +12,7 @@ from costmodel.graph.tensor import (
     Role,
     Shape,
     Tensor,
+    Workspace,
     permuted,
     show_shape,
     strides_of,
@@ -254,15 +255,56 @@ def _overlaps(shape: Shape, strides: Shape | None) -> bool:
 
 @layer
 class Overwrite(Movement):
-    """A tensor x after a write to a part of it, in the memory of x; the second input is what was written."""
+    """A tensor x after a write to a part of it, in the memory of x; the second input is what was written.
+
+    Backward copies g, and the part of it that goes on to what made the second input: until that has its own gradients,
+    and has put x's into the copy, g and the copy are there.
+    """
 
     source = "CopySlices (torch.autograd); dx = g without the part, that of what was written is the part of g"
     in_lists = False
     arity = 2
     launches = 1, 2
+    lends = True
 
     def output(self, call: Call) -> Tensor:
         return call.x.as_strided(call.x.shape, call.x.strides)
+
+    def workspace(self, call: Call) -> Workspace:
+        """The copy, and the part, where they are no gradients."""
+        x, written = call.inputs
+        return Workspace(0, (0 if x.requires_grad else x.size) + (0 if written.requires_grad else written.size))
+
+
+@layer
+class WrittenPart(Movement):
+    """A part of x that is written to: its gradient is put into that of x, of which `Overwrite` has a copy."""
+
+    source = "CopySlices (torch.autograd): grad_slice.copy_(res)"
+    in_lists = False
+
+    def output(self, call: Call) -> Tensor:
+        return call.x.as_strided(call.x.shape, call.x.strides)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        return ()
+
+
+@layer
+class Replace(Movement):
+    """A tensor x after a write to all of it; the second input is what was written."""
+
+    source = "torch.Tensor.copy_; dx = 0, that of what was written is g"
+    in_lists = False
+    arity = 2
+
+    def output(self, call: Call) -> Tensor:
+        y = call.inputs[1]
+        return y.as_strided(y.shape, y.strides)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, LayerFlops(0, 0))
+        yield Gradient(call.inputs[1], LayerFlops(0, 0), shared=True)
 
 
 @layer

@@ -243,6 +243,40 @@ class Cat(Kernel):
         return np.stack([x[:, c] for x in inputs for c in range(x.shape[1])], axis=1)
 
 
+class WrittenPart(Kernel):
+    """A part that is written to; what is written has the gradients."""
+
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand((draw(sizes),))])
+
+    def forward(self, p: Pass) -> Array:
+        return p.x
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield from ()
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+class Replace(Kernel):
+    """Other numbers in the place of all."""
+
+    def case(self, draw: Draw) -> Case:
+        shape = (draw(sizes), draw(sizes))
+        return Case(self.layer(), [Operand(shape), Operand(shape)])
+
+    def forward(self, p: Pass) -> Array:
+        return p.inputs[1]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, zeros(g.shape, p.tally)
+        yield p.inputs[1], g
+
+    def reference(self, p: Pass, x: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return other
+
+
 class CustomFunction(Kernel):
     """y = x by a backward of its own, which multiplies by one; the forward pass was the layers before it."""
 

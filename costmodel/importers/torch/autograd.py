@@ -62,7 +62,15 @@ def written_into_graphs(torch: Any) -> Iterator[None]:
     from torch._dynamo import trace_rules
 
     trace_rules.get_torch_obj_rule_map()  # PyTorch's table of its own functions is to hold them as they are
+
+    class DataAsDetached(torch.overrides.TorchFunctionMode):  # of what is read by .data a graph knows nothing
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function == torch.Tensor.data.__get__:
+                return args[0].detach()
+            return function(*args, **(kwargs or {}))
+
     with (
+        DataAsDetached(),
         patch.object(torch.autograd, "grad", refused),
         patch.object(torch.autograd, "backward", refused),
         patch.object(checkpoint, "CheckpointFunction", SimpleNamespace(apply=stretches.whole)),

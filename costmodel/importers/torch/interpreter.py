@@ -24,9 +24,12 @@ from costmodel.importers.torch.op_call import (
 from costmodel.importers.torch.program import CapturedProgram, Step, StepOutput, Tree, shape_of, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.layers.indexing import Parameter, Unknown
-from costmodel.layers.shape import AsStrided, Overwrite
+from costmodel.layers.shape import AsStrided, Overwrite, WrittenPart
 from costmodel.symbolic.sizes import peek
 from costmodel.training.dtypes import COMPLEX, REAL, Dtype
+
+RETURN_THEIR_INPUT = frozenset({"to", "type_as", "contiguous", "dropout", "feature_dropout", "alpha_dropout"})
+"""Operators that may return the tensor that they are handed, and no view of it."""
 
 
 class Interpreter:
@@ -57,6 +60,7 @@ class Interpreter:
         self._dtypes = {one.name: one.dtype for step in program.steps for one in step.makes} | {
             name: other.dtype for name, other in others
         }
+        self._same: dict[str, str] = {}
         self._weights: dict[str, Tensor] = {}
         self._held: set[str] = set()
         self._taken: set[str] = set()
@@ -268,7 +272,7 @@ class Interpreter:
     def _step(self, step: Step) -> None:
         self._here = step
         self.tape.grad = step.grad
-        op = OpCall(self, step)
+        op, view = OpCall(self, step), self._open_write(step)
         if step.op not in self.rules and step.op not in self.left_out:
             raise unknown("operator", step.op, self.rules)
         if step.op not in self.left_out and (others := {output.dtype for output in step.makes} - NUMBERS):
@@ -290,7 +294,7 @@ class Interpreter:
             if step.changes is None and step.grad and step.op != "detach":
                 self._note_view(step, output, tensor)
         if step.changes is not None and step.grad:
-            self._change(step, step.changes, step.makes[0].name)
+            self._change(step, step.changes, step.makes[0].name, view)
         elif step.changes in self._tensors:  # a change without gradients hides from autograd
             self._tensors[step.makes[0].name] = self._tensors[step.changes]
 
@@ -310,6 +314,8 @@ class Interpreter:
         """Note of which tensor a result is a view, and of which version; one of another data type is a copy."""
         for name in self._in_memory(step, tensor):
             if self._dtypes.get(name) == output.dtype:
+                if step.op in RETURN_THEIR_INPUT and self._tensors[name] is tensor:
+                    self._same[output.name] = self._same.get(name, name)
                 base, _ = self._views.get(name, (name, tensor))
                 self._views[output.name] = (base, self._tensors[base])
 
@@ -318,24 +324,41 @@ class Interpreter:
         names = tensors_in(list(step.args.values()))
         return [name for name in names if name in self._tensors and self._tensors[name].storage is tensor.storage]
 
-    def _change(self, step: Step, changed: str, result: str) -> None:
-        """Put what a step wrote in the place of what it changed: through a view, into the base, for all its views.
+    def _open_write(self, step: Step) -> Tensor | None:
+        """The view that a step is about to change, which for the step is a part of what is written to; None for all.
 
         Source: ``CopySlices`` of ``torch.autograd``, and how the ``grad_fn`` of a view is made anew.
         """
-        y, view = self._tensors[result], self.tensor(changed)
-        base, version = self._views.get(changed, (changed, view))
-        x = self.tensor(base)
-        if view is x:
-            self._tensors[base] = y
-            for name in {changed, result} - {base}:
-                self._tensors[name], self._views[name] = y, (base, y)
+        changed = step.changes
+        if changed is None or not step.grad or self._same.get(changed, changed) not in self._views:
+            return None
+        view = self.tensor(changed)
+        if view.requires_grad:
+            self._tensors[changed] = WrittenPart()(view, name=f"{step.name}.part")
+        return view
+
+    def _change(self, step: Step, changed: str, result: str, view: Tensor | None) -> None:
+        """Put what a step wrote in the place of what it changed: through a `view`, into the base, for all its views."""
+        y = self._tensors[result]
+        self._same[result] = changed = self._same.get(changed, changed)
+        if view is None:
+            for name in (changed, result):
+                self._tensors[name] = y
+            self._views[result] = (changed, y)
             return
+        base, version = self._views[changed]
+        x = self.tensor(base)
+        if (call := y.maker) is not None and view.requires_grad:  # what it had been before is saved as a copy
+            old = [call.copy_of(view) if storage is view.storage else storage for storage in call.saved]
+            call.saved = tuple(old)
         if not self._in_memory(step, y):
-            y.storage.parts = (x.storage,)  # it was written there
+            y.storage.parts, y.storage.elsewhere = (x.storage,), True
+        for name in (changed, step.changes or changed, result):
+            self._tensors[name], self._views[name] = view, (base, version)
         if x.requires_grad or y.requires_grad:
             self._tensors[base] = Overwrite()(x, y, name=f"{step.name}.base")
-        self._tensors[result], self._views[result] = view, (base, version)
+            if result in self.read:  # the view that was written to is made anew at once, others when they are read
+                self._current(result)
 
     def _current(self, name: str) -> Tensor:
         """A tensor as it is now: a view of what was written to since is made anew."""
@@ -344,13 +367,11 @@ class Interpreter:
         if (x := self._tensors[base]) is version:
             return tensor
         grad, self.tape.grad = self.tape.grad, True
-        strides = strides_of(tensor)
-        if x.has(tensor.shape) and strides_of(x) == strides:
+        if self._same.get(name) == base:
             tensor = x
-        elif x.size is tensor.size or peek(x.size) == peek(tensor.size):
-            tensor = x.view(tensor.shape, tensor.strides)
         else:
-            tensor = AsStrided(tensor.shape, strides)(x, name=f"{self._here.name}.view" if self._here else "view")
+            view = AsStrided(tensor.shape, strides_of(tensor))
+            tensor = view(x, name=f"{self._here.name}.view" if self._here else "view")
         self.tape.grad = grad
         self._tensors[name], self._views[name] = tensor, (base, x)
         return tensor

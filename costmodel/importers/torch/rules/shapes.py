@@ -6,7 +6,7 @@ from costmodel.graph.tensor import Shape, Tensor, dense_strides, is_contiguous, 
 from costmodel.importers.torch.op_call import EXACT, OpCall, layer_rules, rule
 from costmodel.layers.indexing import Computed, Gather, Scatter, ScatterAdd, ScatterReduce
 from costmodel.layers.reduction import Reduce
-from costmodel.layers.shape import AsStrided, Cat, Copy
+from costmodel.layers.shape import AsStrided, Cat, Copy, Replace
 from costmodel.layers.spatial import channels_last as is_channels_last
 from costmodel.symbolic.sizes import ceil_div, product
 
@@ -276,7 +276,8 @@ def copied(op: OpCall) -> Tensor:
     """The numbers of another tensor, in this one's order of memory."""
     x = op.tensor("self")
     y = op.layer(Copy(op.shape), expanded(op, op.tensor("src"), op.shape))
-    return y.view(op.shape, dense_strides(x.shape, x.strides))
+    y = y.view(op.shape, dense_strides(x.shape, x.strides))
+    return op.layer(Replace(), x, y, name=f"{op.step.name}.copied") if x.requires_grad else y
 
 
 @rule("atleast_1d", "atleast_2d")
