@@ -11,18 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import normed
+from costmodel.architectures.layer_inputs import gated_vector, vectors_for_blocks
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor, contiguous_strides, is_contiguous
 from costmodel.layers.activation import Tanh
 from costmodel.layers.arithmetic import Add, Clamp, Divide, LayerScale, Multiply, Scale, Shift, Subtract, Unread
-from costmodel.layers.embedding import Embedding
 from costmodel.layers.function import Pointwise
 from costmodel.layers.indexing import Computed, Parameter
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.reduction import Reduce
-from costmodel.layers.shape import AsStrided, Cat, Copy, Permute, Slice
+from costmodel.layers.shape import AsStrided, Cat, Copy, Permute
 from costmodel.symbolic.sizes import peek
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -43,18 +42,10 @@ class Streams:
         assert model.altup is not None
         self.model, self.altup = model, model.altup
         self.streams = int(model.altup.streams)  # one by one they have no formula in their number, so nothing has one
-        b, t, _ = x.shape
-        d = self.altup.layer_width
-        wide = layers * d
         # Tokens beyond the table have its first row: two comparisons and a choice.
-        rows = Computed((b, t), "index", 3)(tokens, name="layer_tokens")
+        rows = Computed(tokens.shape, "index", 3)(tokens, name="layer_tokens")
         vocab = model.vocab if self.altup.layer_vocab is None else self.altup.layer_vocab
-        table = Scale(math.sqrt(peek(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
-        layered = Linear(wide, bias=False)(x, name="to_layers")
-        layered = Scale(1 / math.sqrt(peek(model.width)))(layered, name="scale_to_layers")
-        layered = normed(model, layered.view((b, t, layers, d)), "layer_norm")
-        layered = Add()(layered, table.view((b, t, layers, d)), name="add_layers")
-        self.tokens = Scale(1 / math.sqrt(2))(layered, name="for_layers").view((b, t, wide))
+        self.tokens = vectors_for_blocks(model, rows, x, layers, self.altup.layer_width, vocab)
 
     def spread(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (streams, batch, T, width): x and projections of it.
@@ -157,10 +148,7 @@ class Streams:
                 gate = LayerScale()(rows, name="scale").view((b, t, d))
             else:
                 gate = Unread(d)(gate, name="scale")
-            gate = activation(self.model.activation)(Linear(p, bias=False)(gate, name="gate"))
-            own = Slice(p)(self.tokens, name="own")
-            y = Linear(d, bias=False)(Multiply()(gate, own, name="gated"), name="project")
-            others = Add()(rest, normed(self.model, y, "norm"), name="add")
+            others = Add()(rest, gated_vector(self.model, gate, self.tokens, p), name="add")
             return Cat(x.shape)(head, others, name="streams")
 
 

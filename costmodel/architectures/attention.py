@@ -70,11 +70,9 @@ class AttentionContext:
             )
         ahead = (model.heads, 1, self.keys(None))
         self.slopes = tape.buffer(ahead, "activation", "alibi") if model.positions == "alibi" else None
-        self.angles = (
-            [tape.buffer((seq, model.rotated), "activation", f"rotary.{name}") for name in ("cos", "sin")]
-            if model.positions == "rotary"
-            else []
-        )
+        self.angles = self._angles(model.rotated, "rotary") if model.positions == "rotary" else []
+        other = model.of_all_keys.rotated
+        self.global_angles = self._angles(other, "global_rotary") if other != model.rotated else self.angles
         shape = (self.seq, self.keys(None))
         self.buckets = self.tape.buffer(shape, "index", self.tape.within("relative_buckets")) if relative else None
         self.bias = self.relative() if relative and model.relative_shared else None
@@ -85,6 +83,9 @@ class AttentionContext:
             from costmodel.architectures.disentangled import RelativeDistances
 
             self.distances = RelativeDistances(model, tape, seq)
+
+    def _angles(self, size: int, name: str) -> list[Tensor]:
+        return [self.tape.buffer((self.seq, size), "activation", f"{name}.{part}") for part in ("cos", "sin")]
 
     def keys(self, window: int | None) -> int:
         """Keys that scores are computed of."""
@@ -129,7 +130,7 @@ class Attention:
         variant: Variant = Variant(),  # noqa: B008
         memory: Tensor | None = None,
     ) -> None:
-        self.model = model
+        self.model = model if variant.windowed else model.of_all_keys
         self.context = context
         self.memory = memory
         self.variant = variant
@@ -147,7 +148,8 @@ class Attention:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
-        model, angles = self.model, self.context.angles
+        model = self.model
+        angles = self.context.angles if self.variant.windowed else self.context.global_angles
         with x.tape.scope("attention" if self.memory is None else "cross_attention"):
             query, key, value, *others = self._projected(x, angles if self.rotated else [])
             if model.indexer is not None:
@@ -214,10 +216,14 @@ class Attention:
             biases = {"query": model.qkv_bias, "key": model.qkv_bias and model.key_bias, "value": model.qkv_bias}
             source = x if self.memory is None else self.memory
             widths = {name: n * (1 + (name == "query" and model.attention_gate)) for name, n in heads.items()}
+            same = model.window is not None and model.window.global_shared_values and not self.variant.windowed
             parts = {
                 name: Linear(n * size, bias=biases[name])(x if name == "query" else source, name=name)
                 for name, n in widths.items()
+                if not (same and name == "value")
             }
+            if same and "key" in parts:
+                parts["value"] = parts["key"]
             if model.disentangled is not None and self.memory is None:
                 self.stored = {name: x.tape.weights_of(name) for name in ("query", "key")}
             gate = [self._gate(parts)] if model.attention_gate else []

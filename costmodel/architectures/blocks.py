@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from costmodel.architectures.attention import Attention, AttentionContext, AttentionSetting
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.kv_cache import States
-from costmodel.architectures.moe import routed
+from costmodel.architectures.moe import routed, with_experts
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.graph.recomputation import GROUP
 from costmodel.graph.tape import Shared, Tape
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Add, LayerScale
+from costmodel.layers.arithmetic import Add, LayerScale, Multiply
 from costmodel.symbolic.sizes import SymInt, exact_div
 
 if TYPE_CHECKING:
@@ -71,14 +71,31 @@ def _blocks(
         sublayers: Sublayers = {**mixers[variant], **crossing}
         if variant.feeds:
             fed = partial(feed_forward, model, hidden=variant.hidden or None, sparse=variant.sparse)
-            sublayers["mlp"] = partial(routed, model) if variant.routed else fed
+            sublayers["mlp"] = partial(routed, model) if variant.routed and not beside else fed
         if streams is not None:
             return streams.block(x, sublayers["attention"], sublayers["mlp"])
         if model.parallel:
             return _parallel(model, x, sublayers)
-        return _sequential(model, x, sublayers, normed_first=variant.normed)
+        x = _sequential(
+            model, x, sublayers, normed_first=variant.normed, beside=beside and variant.routed and variant.feeds
+        )
+        if vectors is not None and model.layer_inputs is not None:
+            with tape.scope("token"):
+                added = gated_vector(model, x, vectors, model.layer_inputs.width)
+            x = Add()(x, added, name="add_token")
+        if not model.block_scale:
+            return x
+        return Multiply()(x, tape.buffer((1,), "activation", tape.within("block_scale")), name="scale_block")
 
+    beside = model.experts is not None and model.experts.beside
     stack = BlockStack(model.pattern, model.layers, block)
+    vectors = None
+    if model.layer_inputs is not None and tokens is not None:
+        from costmodel.architectures.layer_inputs import gated_vector, vectors_for_blocks
+
+        inputs, layers = model.layer_inputs, stack.counted(tape)
+        vocab = model.vocab if inputs.vocab is None else inputs.vocab
+        vectors = vectors_for_blocks(model, tokens, x, layers, inputs.width, vocab)
     streams = None if model.altup is None or tokens is None else _streams(model, tokens, x, stack.counted(tape))
     return stack(tape, x) if streams is None else streams.merged(stack(tape, streams.spread(x)))
 
@@ -124,12 +141,16 @@ def _parallel(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tensor
     return Add()(Add()(x, mixed, name="add_attention"), fed, name="add_mlp")
 
 
-def _sequential(model: TransformerSpec, x: Tensor, sublayers: Sublayers, *, normed_first: bool) -> Tensor:
+def _sequential(
+    model: TransformerSpec, x: Tensor, sublayers: Sublayers, *, normed_first: bool, beside: bool = False
+) -> Tensor:
     place = model.norm_placement
     for name, sublayer in sublayers.items():
         before = place in ("pre", "both") and (normed_first or name != "attention")
         inner = normed(model, x, f"{name}_norm") if before else x
         y = sublayer(inner)
+        if beside and name == "mlp":
+            y = with_experts(model, x, y)
         if place in ("output", "both"):
             y = normed(model, y, f"{name}_output_norm")
         x = Add()(x, _output(model, y, name), name=f"add_{name}")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from costmodel.architectures.feedforward import activated, mlp, scaled
+import math
+
+from costmodel.architectures.feedforward import activated, mlp, normed, scaled
 from costmodel.architectures.parts import Experts
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
-from costmodel.layers.arithmetic import Add, Multiply
+from costmodel.layers.arithmetic import Add, LayerScale, Multiply, Scale
 from costmodel.layers.attention import Softmax
 from costmodel.layers.base import Layer
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
 from costmodel.layers.linear import Linear
-from costmodel.symbolic.sizes import ceil_div
+from costmodel.layers.norm import Rmsnorm
+from costmodel.symbolic.sizes import ceil_div, peek
 
 
 def routed(model: TransformerSpec, x: Tensor) -> Tensor:
@@ -29,12 +32,30 @@ def routed(model: TransformerSpec, x: Tensor) -> Tensor:
         return Add()(y, shared, name="add_shared")
 
 
-def _experts(model: TransformerSpec, experts: Experts, x: Tensor) -> Tensor:
+def with_experts(model: TransformerSpec, x: Tensor, y: Tensor) -> Tensor:
+    """What an MLP made, (batch, T, width), and experts of x beside it, each normed (Gemma Team 2026, Gemma 4)."""
+    from costmodel.layers.indexing import Parameter  # few models need it
+
+    assert model.experts is not None
+    experts, (b, t, d) = model.experts, x.shape
+    with x.tape.scope("mlp"):
+        y = normed(model, y, "own_norm")
+        rows = Rmsnorm(affine=False)(x, name="router_norm").view((b * t, d))
+        judged = Scale(1 / math.sqrt(peek(d)))(LayerScale()(rows, name="router_scale"), name="scale_router")
+        scales = x.tape.record(Parameter((experts.count,)), (), "expert_scales", None)
+        weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(judged, name="router"), scales)
+        z = _experts(model, experts, normed(model, x, "experts_norm"), weights)
+        return Add()(y, normed(model, z, "experts_output_norm"), name="add_experts")
+
+
+def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tensor | None = None) -> Tensor:
+    """weights: of the chosen experts, (tokens, chosen); by default as the router makes them of x."""
     (b, t, d), k, capped = x.shape, experts.per_token, experts.capacity_factor is not None
     hidden = model.hidden if experts.width is None else experts.width
     bias = model.mlp_bias if experts.bias is None else experts.bias
     inner, outer = (ExpertLinear(experts.count, k, n, bias, busy(experts)) for n in (hidden, d))
-    weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
+    if weights is None:
+        weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
     with x.tape.scope("experts"):
         sent = Pick(rows=experts.count * capacity(experts, b * t)) if capped else Pick(k)
         picked = sent(x.view((b * t, d)), name="dispatch")
@@ -92,18 +113,36 @@ def _capped(experts: Experts, tokens: int) -> str:
     )
 
 
-def _weights(experts: Experts, scores: Tensor) -> Tensor:
-    """(batch, T, experts) → (batch, T, chosen): what the outputs of the chosen experts are multiplied by."""
+def _weights(experts: Experts, scores: Tensor, scales: Tensor | None = None) -> Tensor:
+    """(batch, T, experts) → (batch, T, chosen): what the outputs of the chosen experts are multiplied by.
+
+    scales: a trained factor of each expert.
+    """
     if experts.weights == "all":
         scores = Softmax()(scores, name="router_softmax")
     if experts.weights == "sigmoid":
         scores = Sigmoid()(scores, name="router_sigmoid")
-    weights = _choice(experts)(scores)
+    weights = chosen = _choice(experts)(scores)
     if experts.weights == "chosen":
         weights = Softmax()(weights, name="router_softmax")
     if experts.shares:
         weights = Shares()(weights, name="router_shares")
+    if scales is not None:
+        weights = Multiply()(weights, _of_chosen(scales, chosen), name="scale_shares")
     return scaled(weights, experts.scale, "router_scale")
+
+
+def _of_chosen(scales: Tensor, chosen: Tensor) -> Tensor:
+    """The trained factors of the experts whose scores were chosen, by the numbers that the choice keeps."""
+    from costmodel.layers.indexing import Computed, Gather  # few models need it
+
+    saved = () if chosen.maker is None else chosen.maker.saved
+    numbers = next((storage for storage in saved if storage.role == "index"), None)
+    if numbers is None:  # where nothing is kept
+        index = Computed(chosen.shape, "index")(chosen, name="chosen")
+    else:
+        index = Tensor(chosen.tape, chosen.shape, numbers, requires_grad=False)
+    return Gather(chosen.shape)(scales, index, name="scales_of_chosen")
 
 
 def _choice(experts: Experts) -> Layer:

@@ -17,6 +17,13 @@ class Window(Description):
 
     size: Size = Field(description="keys that a token sees, itself included")
     pattern: Pattern = Field(default=ALL, description="which blocks have the window, over and over (default: all)")
+    global_head_size: Size | None = Field(
+        default=None, description="features of a head in the blocks without it (default: those of the others)"
+    )
+    global_kv_heads: Size | None = Field(default=None, description="key and value heads in the blocks without it")
+    global_shared_values: bool = Field(
+        default=False, description="in the blocks without it values are keys, before norms and positions"
+    )
 
 
 class Rotary(Description):
@@ -101,6 +108,11 @@ class Experts(Description):
     shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
     shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
     router_bias: bool = Field(default=False, description="bias in the router")
+    beside: bool = Field(
+        default=False,
+        description="beside the MLP, not in its place: each with norms of its own, the router and each expert with a "
+        "trained scale",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -169,6 +181,15 @@ class AltUp(Description):
         if self.streams < 2:
             raise ValueError(f"altup.streams {self.streams} has none beside the first: use at least 2")
         return self
+
+
+class LayerInputs(Description):
+    """A vector of each token for each block, added to what that makes by a gate (Gemma Team 2025, Gemma 3n)."""
+
+    FIRST: ClassVar[str] = "width"
+
+    width: Size = Field(description="features of a token's vector for a block")
+    vocab: Size | None = Field(default=None, description="rows of the table of those (default: the vocabulary)")
 
 
 class Head(Description):

@@ -33,6 +33,7 @@ from costmodel.architectures.parts import (
     Head,
     Indexer,
     Latent,
+    LayerInputs,
     MaybePooler,
     Rotary,
     Window,
@@ -130,6 +131,10 @@ class TransformerSpec(Architecture, defer_build=True):
         "altup.laurel_rank": "r_a",
         "altup.layer_width": "d_a",
         "altup.layer_vocab": "V_a",
+        "window.global_head_size": "d_g",
+        "window.global_kv_heads": "h_g",
+        "layer_inputs.width": "d_p",
+        "layer_inputs.vocab": "V_p",
         "indexer.chosen": "k_i",
         "indexer.heads": "h_i",
         "indexer.head_size": "d_i",
@@ -237,6 +242,11 @@ class TransformerSpec(Architecture, defer_build=True):
         default=ABSENT, description="several residual streams (default: one)"
     )
 
+    layer_inputs: Annotated[PartOf[LayerInputs], part_of(LayerInputs)] = Field(
+        default=ABSENT, description="a vector of each token for each block (default: none)"
+    )
+    block_scale: bool = Field(default=False, description="a stored factor, not trained, of what each block makes")
+
     norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="normalisation")
     norm_affine: bool = Field(default=True, description="trained scale (and bias) in the model's norms")
     norm_bias: bool = Field(default=True, description="bias in layer norms")
@@ -341,6 +351,11 @@ class TransformerSpec(Architecture, defer_build=True):
         if self.mlp_output_bias is not None:
             self._check_needs("mlp_output_bias", experts=None)
         self._check_altup()
+        self._check_global_heads()
+        if self.experts is not None and self.experts.beside:
+            self._check_needs("experts.beside", norm_placement="both", parallel=False, altup=None)
+            if self.experts.shared_width is not None:
+                raise ValueError("experts.beside: the MLP is what all tokens share; leave out experts.shared_width")
         self._check_shared_keys()
         if self.relative_buckets is not None and not self.by_distance:
             raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
@@ -425,6 +440,21 @@ class TransformerSpec(Architecture, defer_build=True):
         if self.mlp != "gated" and any(variant.sparse for variant in self.pattern):
             raise ValueError(f"altup.sparse_pattern is of a gate: it needs mlp 'gated', not {self.mlp!r}")
 
+    def _check_global_heads(self) -> None:
+        if (window := self.window) is None:
+            return
+        named = ("global_head_size", "global_kv_heads", "global_shared_values")
+        own = next((name for name in named if getattr(window, name)), None)
+        if own is None:
+            return
+        self._check_needs(f"window.{own}", fused_qkv=False, latent=None, disentangled=None, attention_gate=False)
+        if self.heads % self.of_all_keys.key_heads:
+            raise ValueError(f"window.global_kv_heads {window.global_kv_heads} does not divide heads {self.heads}")
+        if self.positions == "rotary" and (
+            self.of_all_keys.rotated % 2 or self.of_all_keys.rotated > self.of_all_keys.head_features
+        ):
+            raise ValueError(f"window.global_head_size {window.global_head_size} must be even, for rotary positions")
+
     def _check_shared_keys(self) -> None:
         if (shared := self.shared_kv_layers) is None:
             return
@@ -456,6 +486,15 @@ class TransformerSpec(Architecture, defer_build=True):
                 raise ValueError(f"{name} needs {field}: {text}")
 
     @property
+    def of_all_keys(self) -> Self:
+        """The model as blocks without a window have its heads."""
+        window = self.window
+        if window is None or (window.global_head_size is None and window.global_kv_heads is None):
+            return self
+        own = {"head_size": window.global_head_size, "kv_heads": window.global_kv_heads}
+        return self.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+    @property
     def mixer(self) -> StateSpace | GatedDelta | ShortConvolution | None:
         """What mixes tokens beside attention, or in its place."""
         return next((part for name in MIXERS if (part := getattr(self, name)) is not None), None)
@@ -469,6 +508,7 @@ class TransformerSpec(Architecture, defer_build=True):
         """See `Architecture.size`."""
         derived = {"kv_heads": self.key_heads, "head_size": self.head_features, "mlp_width": self.hidden}
         derived |= {"rotary.size": self.rotated, "window.size": self.context, "relative_buckets": self.buckets}
+        derived |= {"window.global_head_size": self.head_features, "window.global_kv_heads": self.key_heads}
         if (inner := self.state_space) is not None and inner.kind == "mamba2":
             derived |= {"state_space.head_size": inner.head_features, "state_space.groups": inner.grouped}
             derived |= {"state_space.chunk": inner.chunked}

@@ -311,9 +311,10 @@ def check_runs(prediction: Prediction) -> None:
     parts: list[str] = []
     if isinstance(model, Transformer):
         parts += [] if model.mixer is None else [model.mixer_name]
-        names = ("disentangled", "altup", "shared_kv_layers", "boxes", "indexer")
+        names = ("disentangled", "altup", "shared_kv_layers", "boxes", "indexer", "layer_inputs")
         parts += [name for name in names if getattr(model, name) is not None]
-        parts += ["token_dropout"] * model.token_dropout
+        parts += [name for name in ("token_dropout", "block_scale") if getattr(model, name)]
+        parts += ["experts.beside"] * (model.value("experts.beside") is True)
         parts += ["classes.told_by: mean"] * (model.value("classes.told_by") == "mean")
     if isinstance(model, Transformer | VisionTransformer):
         parts += ["pooler.over: mean"] * (model.value("pooler.over") == "mean")

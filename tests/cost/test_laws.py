@@ -208,6 +208,7 @@ BASE = {
 }
 LATENT = {"kv_heads": None, "fused_qkv": False, "positions": "rotary", "rotary.size": 2, "latent.width": 5}
 CHOICE = LATENT | {"latent.query_width": 5, "indexer.chosen": 2, "indexer.heads": 2, "indexer.head_size": 4}
+GLOBAL = {"window": 3, "window.pattern": (True, False), "fused_qkv": False}
 EACH = {"classes": 3, "classes.told_by": "each"}
 INNER = {"state_space.width": 16, "state_space.head_size": 4, "state_space.state": 3}
 DELTA = {"gated_delta.heads": 4, "gated_delta.key_size": 3, "gated_delta.value_size": 3, "gated_delta.chunk": 3}
@@ -352,6 +353,13 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (DISTANCES, {"disentangled.to_content": False}),
     (DISTANCES | {"disentangled.shared": False, "disentangled.size": 9}, {"disentangled.trimmed": True}),
     ({}, {"inner_norm": True}),
+    ({}, {"layer_inputs.width": 3}),
+    ({"layer_inputs": 3}, {"layer_inputs.vocab": 9}),
+    ({}, {"block_scale": True}),
+    ({"experts": 4, "norm_placement": "both"}, {"experts.beside": True}),
+    (GLOBAL, {"window.global_head_size": 8}),
+    (GLOBAL, {"window.global_kv_heads": 4}),
+    (GLOBAL, {"window.global_shared_values": True}),
     (CHOICE, {"indexer.chosen": 3}),
     (CHOICE, {"indexer.heads": 3}),
     (CHOICE, {"indexer.head_size": 5}),

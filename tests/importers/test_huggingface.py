@@ -513,6 +513,17 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("llama", hidden_sizes=3), "'hidden_sizes' is not understood (did you mean 'hidden_size'?)"),
         (sized("gpt2", architectures=["LlamaForCausalLM"]), "'LlamaForCausalLM' is not one of model_type 'gpt2'"),
         (sized("gpt2", architectures="GPT2Model"), "architectures: "),
+        (
+            sized(
+                "gemma4_text", num_hidden_layers=6, per_layer_config={"05": {"head_dim": 512}, "3": {"head_dim": 64}}
+            ),
+            "gemma4_text: per_layer_config is understood where it gives one head_dim and num_key_value_heads to the",
+        ),
+        (sized("convnextv2"), "'convnextv2' is known and not modelled: it norms each channel by its response"),
+        (
+            sized("layoutlmv3"),
+            "'layoutlmv3' is known and not modelled: it reads an image of the page beside its tokens",
+        ),
         (sized("gpt2", n_head="12"), "gpt2: n_head: input should be a valid integer, not '12'"),
         (sized("gpt2", n_head=True), "gpt2: n_head: "),
         (sized("gpt2", n_head=7), "heads 7 does not divide width 768"),

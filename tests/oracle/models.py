@@ -253,6 +253,9 @@ class Attention(nn.Module):
 
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
+        near = spec.window is not None and falls_on(spec.window.pattern, number)
+        same = spec.window is not None and spec.window.global_shared_values and not near
+        spec = spec if near or crosses else spec.of_all_keys
         self.spec, self.kernel = spec, kernel
         self.turns = spec.positions == "rotary" and falls_on(spec.value("rotary.pattern"), number)
         windowed = spec.window is not None and falls_on(spec.window.pattern, number)
@@ -272,6 +275,9 @@ class Attention(nn.Module):
             biases = [spec.qkv_bias, spec.qkv_bias and spec.key_bias, spec.qkv_bias]
             linears = (nn.Linear(spec.width, n, bias=bias) for n, bias in zip(widths, biases, strict=True))
             self.query, self.key, self.value = linears
+            if same:
+                del self.value
+                self.value = None
         if spec.disentangled is not None and not spec.disentangled.shared:
             part = spec.disentangled
             self.distance_key = nn.Linear(spec.width, widths[0], bias=spec.key_bias) if part.to_position else None
@@ -329,7 +335,8 @@ class Attention(nn.Module):
         if self.fuses:
             parts = list(self.clip(self.qkv(x)).split(self.widths, -1))
         else:
-            parts = [self.clip(self.query(x)), self.clip(self.key(source)), self.clip(self.value(source))]
+            key = self.clip(self.key(source))
+            parts = [self.clip(self.query(x)), key, key if self.value is None else self.clip(self.value(source))]
         if self.spec.attention_gate:
             parts[0], gate = parts[0].view(*x.shape[:2], self.spec.heads, -1).chunk(2, -1)
             self.gate = gate.reshape(*x.shape[:2], -1)
@@ -511,17 +518,19 @@ class Experts(nn.Module):
         self.shared_gate = nn.Linear(d, 1, bias=False) if experts.shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
-        b, t, d = x.shape
-        k = self.experts.per_token
-        scores = self.router(x)
-        weights, chosen = self.routed(scores)
-        tokens, places = self.sent(chosen.flatten(), b * t)
-        out = self.down(hidden_of(self, x.view(-1, d)[tokens]))[places]
-        y = (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(b, t, d)
+        y = self.applied(x, *self.routed(self.router(x)))
         if self.shared is None:
             return y
         shared = self.shared(x)
         return y + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared)
+
+    def applied(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """What the chosen experts make of each token, weighed."""
+        b, t, d = x.shape
+        k = self.experts.per_token
+        tokens, places = self.sent(chosen.flatten(), b * t)
+        out = self.down(hidden_of(self, x.view(-1, d)[tokens]))[places]
+        return (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(b, t, d)
 
     def sent(self, chosen: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """Which token each row of the experts is, and the row of each choice."""
@@ -547,6 +556,24 @@ class Experts(nn.Module):
         if self.experts.shares:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return scaled(weights, self.experts.scale), chosen
+
+
+class Beside(nn.Module):
+    """Experts beside an MLP, with norms and scales of their own."""
+
+    def __init__(self, spec: Any, hidden: int, device: Device) -> None:
+        super().__init__()
+        self.mlp, self.experts = FeedForward(spec, hidden, device), Experts(spec, hidden, device)
+        self.norms = nn.ModuleList(norm(spec, device) for _ in range(3))
+        self.router_norm, self.scale = RMSNorm(spec.width, device, affine=False), LayerScale(spec.width)
+        self.scales = nn.Parameter(torch.empty(spec.experts.count))
+
+    def forward(self, x: Tensor, normed: Tensor) -> Tensor:
+        own, before, after = self.norms
+        y = own(self.mlp(normed))
+        judged = self.scale(self.router_norm(x).view(-1, x.shape[-1])) * x.shape[-1] ** -0.5
+        weights, chosen = self.experts.routed(self.experts.router(judged))
+        return y + after(self.experts.applied(before(x), weights * self.scales[chosen], chosen))
 
 
 class FeedForward(nn.Module):
@@ -612,13 +639,24 @@ class Block(nn.Module):
         self.outputs = nn.ModuleList(after) if both else [self.norm1, self.norm2]
         routed = spec.experts is not None and falls_on(spec.experts.pattern, number)
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
-        self.mlp = (Experts if routed else FeedForward)(spec, hidden, device) if self.feeds else None
+        self.beside = routed and spec.experts.beside and self.feeds
+        kind = Beside if self.beside else Experts if routed else FeedForward
+        self.mlp = kind(spec, hidden, device) if self.feeds else None
+        self.token = Token(spec, device) if spec.layer_inputs is not None else None
+        self.register_buffer("block_scale", torch.ones(1) if spec.block_scale else None)
         self.dropout = Dropout(spec.residual_dropout, device)
         self.mlp_factor = LayerScale(spec.width) if spec.layer_scale and second else nn.Identity()
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None, own: Tensor | None = None
+    ) -> Tensor:
+        x = self.through(x, bias, memory)
+        x = x if self.token is None or own is None else x + self.token(x, own)
+        return x if self.block_scale is None else x * self.block_scale
+
+    def through(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
             return self.mlp_factor(scaled(self.dropout(x), self.spec.residual_scale))
 
@@ -639,6 +677,8 @@ class Block(nn.Module):
             before = self.spec.norm_placement == "both"
             if self.attends or self.mixes:
                 x = x + drop_mixed(self.outputs[0](self.mixed(norm1(x) if before else x, bias)))
+            if self.beside:
+                return x + drop(self.outputs[1](self.mlp(x, norm2(x))))
             return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x))) if self.feeds else x
         x = norm1(x + drop_mixed(self.mixed(x, bias))) if self.attends or self.mixes else x
         if self.crossing is not None and self.crossing_norm is not None:
@@ -649,6 +689,36 @@ class Block(nn.Module):
         if self.other is None:
             return self.attention(x, bias)
         return self.other(x) if self.attention is None else self.other(x) + self.attention(x, bias)
+
+
+class Token(nn.Module):
+    """What a block adds of its own vector of a token."""
+
+    def __init__(self, spec: Any, device: Device) -> None:
+        super().__init__()
+        width = spec.layer_inputs.width
+        self.gate, self.project = nn.Linear(spec.width, width, bias=False), nn.Linear(width, spec.width, bias=False)
+        self.act, self.norm = activated(spec.activation), norm(spec, device)
+
+    def forward(self, x: Tensor, own: Tensor) -> Tensor:
+        return self.norm(self.project(self.act(self.gate(x)) * own))
+
+
+class Vectors(nn.Module):
+    """A vector of each token for each block."""
+
+    def __init__(self, spec: Any, device: Device) -> None:
+        super().__init__()
+        self.layers, self.width = spec.layers, spec.layer_inputs.width
+        self.table = nn.Embedding(spec.layer_inputs.vocab or spec.vocab, spec.layers * self.width)
+        self.inward = nn.Linear(spec.width, spec.layers * self.width, bias=False)
+        self.norm = norm_over(spec, self.width, device)
+
+    def forward(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+        apart = (*x.shape[:2], self.layers, self.width)
+        table = (self.table(tokens) * math.sqrt(self.width)).view(apart)
+        made = self.norm((self.inward(x) * x.shape[-1] ** -0.5).view(apart))
+        return ((made + table) * 0.5**0.5).unbind(2)
 
 
 class Relative(nn.Module):
@@ -708,6 +778,7 @@ class Body(nn.Module):
         self.relative = Relative(spec, seq) if spec.by_distance and spec.relative_shared else None
         self.distances = None if spec.disentangled is None else Distances(spec, seq, device)
         self.streams = None
+        self.vectors = None if spec.layer_inputs is None else Vectors(spec, device)
         if spec.altup is None:
             made = [Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers)]
         else:
@@ -732,8 +803,9 @@ class Body(nn.Module):
         if self.streams is not None:
             x = self.through_streams(x, tokens, bias)
         else:
-            for block in self.blocks:
-                x = block(x) if bias is None and memory is None else block(x, bias, memory)
+            given = [None] * len(self.blocks) if self.vectors is None else self.vectors(x, tokens)
+            for block, own in zip(self.blocks, given, strict=True):
+                x = block(x, bias, memory, own)
         self.lent.clear()
         return self.final_dropout(x if self.final_norm is None else self.final_norm(x))
 

@@ -366,6 +366,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed["norm_rel_ebd"] = st.sampled_from(["none", "layer_norm"] if told else ["none"])
     if family == "gemma3n_text":
         needed |= streamed(draw, layers)
+    if family == "gemma4_text":
+        needed |= global_heads(draw, layers, heads)
     if family == "mpt" and draw(st.booleans()):
         config["attn_config"] = {"clip_qkv": 6.0}
     drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
@@ -390,6 +392,36 @@ def streamed(draw: st.DrawFn, layers: int) -> dict[str, Any]:
         "altup_active_idx": st.integers(0, 1),
         "altup_correct_scale": st.booleans(),
         **dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), st.integers(1, 9)),
+    }
+
+
+def global_heads(draw: st.DrawFn, layers: int, heads: int) -> dict[str, Any]:
+    """Fields of heads where all is seen, of experts beside the MLP, and of keys that the last layers share."""
+    kinds = ["full_attention", "sliding_attention"]
+    shared = draw(st.integers(0, layers - 1))
+    types = draw(st.lists(st.sampled_from(kinds), min_size=layers, max_size=layers))
+    types[-1] = "full_attention"
+    if shared:  # with one of its kind before it
+        types[0] = "full_attention"
+        types[layers - shared :] = [draw(st.sampled_from(types[: layers - shared])) for _ in range(shared)]
+        types[-1] = "full_attention"
+    local, moe = "sliding_attention" in types, draw(st.booleans())
+    return {
+        "layer_types": st.just(types),
+        "num_kv_shared_layers": st.just(shared),
+        "sliding_window": st.integers(1, 4),
+        "head_dim": st.sampled_from([4, 8]),
+        "global_head_dim": st.sampled_from([4, 12]),
+        "attention_k_eq_v": st.just(local and draw(st.booleans())),
+        "num_global_key_value_heads": st.sampled_from([None, 1, heads]),
+        "use_double_wide_mlp": st.just(not moe and draw(st.booleans())),
+        "enable_moe_block": st.just(moe),
+        "use_bidirectional_attention": st.sampled_from([None, "all", "vision"]),
+        "num_experts": st.integers(2, 4),
+        "top_k_experts": st.integers(1, 2),
+        "moe_intermediate_size": st.integers(1, 9),
+        "hidden_size_per_layer_input": st.integers(min(shared, 1), 5),
+        "vocab_size_per_layer_input": st.integers(30, 35),
     }
 
 

@@ -190,6 +190,25 @@ def choosing(draw: st.DrawFn) -> Transformer:
 
 
 @st.composite
+def gemmas(draw: st.DrawFn) -> Transformer:
+    """With heads of their own where all is seen, experts beside the MLP, vectors of tokens for each block."""
+    spec = draw(transformers(summed_up=True))
+    fields: dict[str, Any] = {"shared_blocks": False, "parallel": False, "shared_norm": False, "first_norm": True}
+    fields |= {"norm_placement": draw(st.sampled_from(["both", "both", "pre"])), "block_scale": draw(st.booleans())}
+    if draw(st.booleans()):
+        fields |= {"layer_inputs": draw(st.integers(1, 4)), "layer_inputs.vocab": draw(st.none() | st.integers(1, 9))}
+    if spec.experts is not None and spec.experts.shared_width is None and fields["norm_placement"] == "both":
+        fields["experts.beside"] = draw(st.booleans())
+    if spec.window is not None:
+        fields |= {"fused_qkv": False, "attention_gate": False, "window.pattern": draw(PATTERN)}
+        fields |= {"window.global_shared_values": draw(st.booleans()), "window.global_kv_heads": 1}
+        fields["window.global_head_size"] = draw(st.none() | st.sampled_from([2, 4]))
+        fields |= {"rotary": None, "query_key_norm": draw(st.sampled_from([None, "head"]))}
+        fields["head_size"] = 2 * draw(st.integers(1, 3))
+    return Transformer.of(spec.model_dump() | fields)
+
+
+@st.composite
 def mixed(draw: st.DrawFn) -> Transformer:
     """With other mixers than attention in some blocks, or beside it, and blocks without an MLP."""
     patterns = st.lists(st.booleans(), max_size=3).map(tuple)
@@ -356,6 +375,12 @@ def test_latent_attention(spec: Transformer, batch: int, seq: int, device: Any, 
         counted = in_pytorch(spec, batch, seq, device, "efficient")
         found = found._replace(forward_flops=counted.forward_flops, total_flops=paper.total_flops)
     assert paper == found
+
+
+@differential
+@given(gemmas(), st.integers(1, 3), SEQ, DEVICE)
+def test_heads_where_all_is_seen_and_vectors_for_blocks(spec: Transformer, batch: int, seq: int, device: Any) -> None:
+    assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
 
 
 @differential

@@ -38,6 +38,12 @@ TOKENS = {"classes": 3, "classes.told_by": "each"}
 NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (MLP, "norm_affine"): {"norm": "layernorm"},
     (Transformer, "window.pattern"): {"window": 2},
+    **{
+        (Transformer, f"window.global_{field}"): {"window": 2, "window.pattern": (True, False), "fused_qkv": False}
+        for field in ("head_size", "kv_heads", "shared_values")
+    },
+    (Transformer, "experts.beside"): {"experts": 4, "norm_placement": "both"},
+    (Transformer, "layer_inputs"): {},
     (Transformer, "relative_buckets"): {"positions": "relative"},
     (Transformer, "relative_shared"): {"positions": "relative"},
     (Transformer, "embedding_factored"): {"embedding_width": 5},
@@ -96,6 +102,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "gated_delta": {"gated_delta": {"heads": 4, "key_size": 2, "value_size": 3, "chunk": 3}},
     "disentangled": {"disentangled": 3, "causal": False, "fused_qkv": False},
     "short_convolution": {"short_convolution": 3},
+    "layer_inputs": {"layer_inputs": 3},
     "indexer": LATENT | {"latent.query_width": 3, "indexer": {"chosen": 2, "heads": 2, "head_size": 4}},
     "altup": {"altup": {"streams": 2, "laurel_rank": 2, "layer_width": 3}, "norm_placement": "both", "mlp": "gated"},
     "shared_kv_layers": {"fused_qkv": False},
@@ -124,7 +131,7 @@ NEVER = {(VisionTransformer, "pooler.spare")}
 FIELDS = [(of, field) for of in SMALL for field in of.field_names() if field not in WITHOUT_EFFECT]
 FIELDS = [pair for pair in FIELDS if pair not in NEVER]
 NOT_RUN = ("state_space", "gated_delta", "short_convolution", "attention_pool", "disentangled", "altup")
-NOT_RUN += ("shared_kv_layers", "boxes", "token_dropout", "indexer")
+NOT_RUN += ("shared_kv_layers", "boxes", "token_dropout", "indexer", "layer_inputs", "block_scale")
 """Parts that NumPy does not run: their fields have an effect on costs."""
 
 

@@ -8,7 +8,17 @@ from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, LLAMA, SCALED_BY_WIDTH, WINDOWED
-from costmodel.importers.huggingface.rules import cycle, each, heads_fill_width, rotary_whole, sets, windows
+from costmodel.importers.huggingface.rules import (
+    cycle,
+    each,
+    forget_experts,
+    head_size,
+    heads_fill_width,
+    rotary_whole,
+    sets,
+    sliding,
+    windows,
+)
 
 PHI = Family(
     model_type="phi",
@@ -265,4 +275,89 @@ GEMMA3N = Family(
         "streams": streams,
     },
     idle="rope_local_base_freq",
+)
+
+
+def global_heads(config: Config, layers: list[int]) -> dict[str, Any]:
+    """Size and number of the heads of those layers, by fields of their own or by what is said of each of them."""
+    told = config["per_layer_config"]
+    if told is None:
+        number = config["num_global_key_value_heads"] if config["attention_k_eq_v"] else None
+        return {"head_size": config["global_head_dim"], "kv_heads": number}
+    entries = list(told.values())
+    names = {"head_dim", "num_key_value_heads"}
+    alike = all(isinstance(one, dict) and one == entries[0] and one.keys() <= names for one in entries)
+    numbers = sorted(int(key) for key in map(str, told) if key.isdecimal() and len(key) < 6)
+    if not alike or numbers != layers:
+        raise wrong(
+            "per_layer_config",
+            "is understood where it gives one head_dim and num_key_value_heads to the layers that see all",
+        )
+    own = {name: (entries[0] if entries else {}).get(name) for name in names}
+    for name, value in own.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise wrong("per_layer_config", f"{name} {shown(value)} is not a number of 1 or more")
+    return {"head_size": own["head_dim"] or config["head_dim"], "kv_heads": own["num_key_value_heads"]}
+
+
+def gemma4_blocks(config: Config, made: dict[str, Any]) -> None:
+    """Blocks without a window, the last among them, have heads of their own; experts may be beside each MLP."""
+    types, layers, size = config["layer_types"], made["layers"], config["sliding_window"]
+    local = each(layers, lambda n: (n + 1) % 6 != 0) if types is None else sliding(types, layers)[:layers]
+    local[-1] = False
+    bidirectional = config["use_bidirectional_attention"]
+    if bidirectional not in (None, "vision", "all"):
+        raise wrong("use_bidirectional_attention", f"{shown(bidirectional)} is not 'all', 'vision' or null")
+    if bidirectional == "all":
+        made["causal"], size = False, size // 2 + 1
+    same = config["attention_k_eq_v"]
+    own = global_heads(config, [number for number, near in enumerate(local) if not near])
+    own["kv_heads"] = own["kv_heads"] or made["kv_heads"] or made["heads"]
+    if True not in local:
+        made |= {name: value for name, value in own.items() if not same}
+    if True not in local and same:
+        raise wrong("attention_k_eq_v", "is true, and no layer has sliding_attention: values are modelled apart then")
+    if True in local:
+        made |= {"window.size": size, "window.pattern": cycle(local, layers), "window.global_shared_values": same}
+        usual = {"head_size": head_size(made), "kv_heads": made["kv_heads"] or made["heads"]}
+        made |= {f"window.global_{name}": value for name, value in own.items() if value != usual[name]}
+    shared = config["num_kv_shared_layers"] or None
+    made["shared_kv_layers"] = shared
+    if shared and config["use_double_wide_mlp"] and shared < layers:
+        hidden = made.pop("mlp_width")
+        made["mlp_widths"] = (hidden,) * (layers - shared) + (2 * hidden,) * shared
+    if not made["layer_inputs.width"]:
+        del made["layer_inputs.width"], made["layer_inputs.vocab"]
+    if config["enable_moe_block"]:
+        for field in ("num_experts", "top_k_experts", "moe_intermediate_size"):
+            if config[field] is None:
+                raise wrong(field, "is missing, and enable_moe_block is true")
+        made |= {"experts.beside": True, "experts.weights": "all", "experts.shares": True}
+    else:
+        forget_experts(made)
+
+
+GEMMA4 = Family(
+    model_type="gemma4_text",
+    source="Gemma 4, its text model (Gemma Team 2026): larger heads where all is seen, a vector for each layer",
+    like=WINDOWED,
+    ends={"Gemma4ForCausalLM": "tokens", "Gemma4TextModel": ""},
+    fields=sizes(262144, 2304, 9216, 30, 8, num_key_value_heads=4, head_dim=256, max_position_embeddings=131072)
+    | {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "tie_word_embeddings": True}
+    | {"sliding_window": 512, "final_logit_softcapping": None, "use_bidirectional_attention": None}
+    | {"vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256, "attention_k_eq_v": False}
+    | {"num_kv_shared_layers": 0, "enable_moe_block": False, "use_double_wide_mlp": False, "num_experts": None}
+    | {"top_k_experts": None, "moe_intermediate_size": None, "global_head_dim": 512}
+    | {"num_global_key_value_heads": None, "per_layer_config": None},
+    without="hidden_act rope_scaling rope_parameters partial_rotary_factor",
+    means={
+        "sliding_window": Meaning("size"),
+        "use_bidirectional_attention": Meaning("text?"),
+        "hidden_size_per_layer_input": Meaning("count?", "layer_inputs.width"),
+        "vocab_size_per_layer_input": "layer_inputs.vocab",
+    },
+    sets={"norm_placement": "both", "query_key_norm": "head", "value_norm": True, "score_scale": 1.0}
+    | {"block_scale": True},
+    rules={"rotary": None, "windows": gemma4_blocks, "embedding": SCALED_BY_WIDTH},
+    idle="rope_parameters rope_scaling is_causal output_proj_dims",
 )

@@ -54,6 +54,20 @@ NOT_MODELLED: dict[str, str] = {
         "convnextv2", "it norms each channel by its response over the whole image, of which no layer kind has the cost"
     ),
     **_each("layoutlmv2 layoutlmv3", "it reads an image of the page beside its tokens, which no transformer here does"),
+    **_each("longformer led longt5", "its attention goes over chunks of a sequence, which no block here does"),
+    **_each(
+        "mobilebert", "its blocks are narrower within than without, with several MLPs each, which no block here does"
+    ),
+    **_each("convbert", "half of its heads are convolutions made for each span, of which no layer kind has the cost"),
+    **_each("kimi_linear", "its linear attention decays each feature by itself, of which no layer kind has the cost"),
+    **_each(
+        "longcat_flash", "its experts go around the next attention, and some compute nothing, which no block here does"
+    ),
+    **_each(
+        "t5gemma t5gemma2",
+        "its encoder and decoder have rotary positions and windows, which no encoder-decoder here has",
+    ),
+    **_each("switch_transformers nllb-moe", "its encoder and decoder have experts, which no encoder-decoder here has"),
     "roformer": "its tables of sines are among its weights, which no position here has",
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
 }
@@ -68,6 +82,7 @@ TOWERS = {
     "fast_vlm": ("FastVlm", "qwen2"),
     "gemma3": ("Gemma3", "gemma3_text"),
     "gemma3n": ("Gemma3n", "gemma3n_text"),
+    "gemma4": ("Gemma4", "gemma4_text"),
     "got_ocr2": ("GotOcr2", "qwen2"),
     "hyperclovax_vision_v2": ("HyperCLOVAXVisionV2", "hyperclovax"),
     "idefics2": ("Idefics2", "mistral"),
