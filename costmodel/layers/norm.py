@@ -208,8 +208,9 @@ class BatchnormFixed(Tracked, Channelled, Unary):
             yield Gradient(weight, LayerFlops(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""
+        """The input and the scale; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""
         yield call.x
+        yield from (weight for name, weight in call.weights.items() if name == "weight")
         for _ in ("mean", "inverse deviation") if call.tape.device == "gpu" else ():
             yield call.fresh("statistic", call.x.shape[1])
 

@@ -1106,10 +1106,13 @@ def group_norm(draw: Draw, op: Operator) -> Case:
 @case("instance_norm")
 def instance_norm(draw: Draw, op: Operator) -> Case:
     x = one(draw, 3)
-    return Case(
-        lambda x, w=None, b=None: torch.instance_norm(x, w, b, None, None, True, 0.1, 1e-5, False),
-        (x, *affine(draw, x.shape[1])),
-    )
+    tracked = draw(st.booleans())
+
+    def normalised(x: Tensor, w: Any = None, b: Any = None) -> Tensor:
+        running = [x.new_zeros(x.shape[1]) for _ in range(2)] if tracked else [None, None]
+        return torch.instance_norm(x, w, b, *running, True, 0.1, 1e-5, False)
+
+    return Case(normalised, (x, *affine(draw, x.shape[1])))
 
 
 @case("batch_norm")

@@ -208,10 +208,3 @@ def test_a_model_of_transformers_that_asks_is_noted(monkeypatch: pytest.MonkeyPa
     model = cm.from_torch(Calls(lambda x, _: x.tanh() if asking.is_torchdynamo_exporting() else x), X)
     assert "asks whether it is exported" in model.notes
     assert [step.op for step in model.program.steps][-1] == "tanh"
-
-
-def test_instance_norm_with_running_statistics_is_refused_in_one_line() -> None:
-    module = nn.InstanceNorm2d(3, track_running_stats=True)
-    with pytest.raises(cm.CostModelError, match="instance_norm with running statistics has no rule") as caught:
-        cm.from_torch(module, torch.zeros(2, 3, 4, 4))
-    said_in_one_line(caught.value)

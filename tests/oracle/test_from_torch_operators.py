@@ -222,3 +222,21 @@ def test_operators_cost_what_they_do(
     assert found(model, batch=4) == measured(module, meta(4, *shape[1:]))
     check_kernels(tape := cm.predict(model, batch=4).tape)
     check_tape(tape)
+
+
+NORMS = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
+
+
+@pytest.mark.parametrize("axes", NORMS)
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_instance_norm_with_running_statistics(axes: int, affine: bool, training: bool, momentum: float | None) -> None:
+    """They are repeated for each sample, and kept so."""
+    norm: nn.Module = NORMS[axes](8, affine=affine, track_running_stats=True, momentum=momentum)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3) if axes == 2 else nn.Unflatten(1, (8, -1)), norm).train(training)
+    shapes = {1: (5, 48), 2: (5, 3, 6, 6), 3: (5, 64, 2, 2)}
+    model = cm.from_torch(module, torch.zeros(shapes[axes]), dynamic={"input": {0: "batch"}})
+    x = torch.zeros(3, *shapes[axes][1:])
+    assert found(model, batch=3) == measured(module, x, device="cpu")
+    assert cm.predict(model, batch=3).memory.buffers == sum(buffer.nbytes for buffer in module.buffers())

@@ -435,9 +435,10 @@ def group_norm(op: OpCall) -> Tensor:
 
 @rule("instance_norm")
 def instance_norm(op: OpCall) -> Tensor:
-    """Batch norm of a batch of one, whose channels are those of all samples; weights are repeated for each."""
-    if op.has("running_mean"):
-        raise op.fail("with running statistics has no rule")
+    """Batch norm of a batch of one, whose channels are those of all samples; weights are repeated for each.
+
+    Running statistics are repeated too, which is kept, and followed by their means over the samples.
+    """
     x = op.tensor("input")
     b, c, *rest = x.shape
     x = op.reshaped(x, (1, b * c, *rest))
@@ -447,7 +448,17 @@ def instance_norm(op: OpCall) -> Tensor:
         for part in ("weight", "bias")
         if op.has("weight") and op.has(part)
     }
-    y = op.layer(BatchnormUntracked(bool(weights), "bias" in weights), x, tied=weights)
+    tracked = op.has("running_mean")
+    fixed = tracked and not (op.tape.training and op.value("use_input_stats", True))
+    kind = (BatchnormFixed if fixed else BatchnormUntracked)(bool(weights), "bias" in weights)
+    y = op.layer(kind, x, tied=weights)
+    if (call := y.maker) is not None and tracked:
+        for buffer in call.buffers.values():  # its own are those of one sample
+            del op.tape.buffers[buffer.storage]
+        if call.differentiated:
+            call.saved = (*call.saved, *(call.fresh("statistic", b * c) for _ in range(2)))
+    for part in ("running_mean", "running_var") if tracked and not fixed else ():
+        op.layer(Computed((c,), "statistic", b + 6), op.tensor(part), name=f"{name}.{part}")
     return _shifted(op, y.view((b, c, *rest)), axis=1)
 
 
