@@ -225,3 +225,28 @@ class RandomizedRelu(Elementwise):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, (1 if self.training else 3) * call.x.size))
+
+
+@layer
+class FakeQuantize(Unary):
+    """y = (min(max(round(x/s) + z, low), high) − z)·s; dx is g where x was in range.
+
+    Scale and zero point are numbers, or of each channel. observed: the range of x is looked at too.
+    """
+
+    source = "torch.fake_quantize_per_tensor_affine (Jacob et al. 2018, §3, eq. 12); keeps which numbers were in range"
+    in_lists = False
+    arity = None
+
+    observed: bool = False
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A product, a rounding, two sums, two comparisons, a product; two comparisons more for the range."""
+        return LayerFlops(0, (9 if self.observed else 7) * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A choice per element."""
+        yield Gradient(call.x, LayerFlops(0, call.x.size))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.fresh("mask", *call.x.shape)

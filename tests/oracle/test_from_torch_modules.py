@@ -307,6 +307,22 @@ class Mixed(nn.Module):
         return self.head(y.transpose(1, 2))
 
 
+class Variational(nn.Module):
+    """A code is drawn from a distribution whose parameters are computed, with its divergence (Kingma & Welling)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.spread = nn.Linear(6, 8), nn.Linear(4, 6), nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, deviation = self.encoder(x).chunk(2, -1)
+        code = torch.distributions.Normal(mean, deviation.exp())
+        prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+        z = code.rsample()
+        loss = F.gaussian_nll_loss(self.decoder(z), x, self.spread(z).exp())
+        return loss + torch.distributions.kl_divergence(code, prior).sum(-1).mean()
+
+
 def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return meta(*shape, dtype=dtype)
 
@@ -339,6 +355,12 @@ def test_a_module_costs_what_it_does(name: str) -> None:
     assert found(model) == measured(module, *inputs)
     check_kernels(tape := cm.predict(model).tape)
     check_tape(tape)
+
+
+def test_checks_of_values_are_left_out() -> None:
+    """As of parameters of distributions, and of the variances of a Gaussian loss, which need data."""
+    module, x = Variational(), torch.zeros(4, 6)
+    assert found(cm.from_torch(module, x), batch=4) == measured(module, x, device="cpu")
 
 
 def test_whole_numbers_of_any_size_are_as_large_as_they_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ MADE_OF = {"square": "pow", "relu6": "hardtanh", "selu": "elu"}
 
 
 def test_every_operator_with_a_rule_has_a_case() -> None:
-    assert set(CASES) == set(load_rules())
+    assert set(CASES) | {step for steps in QUANTISED.values() for step in steps[1]} == set(load_rules())
 
 
 @pytest.mark.parametrize("name", sorted(CASES | OF_COMPLEX))
@@ -98,6 +99,58 @@ def test_an_operator_costs_what_it_does_with_data(name: str) -> None:
     model = cm.from_torch(module, module.inputs, dynamic={})
     inputs = [torch.zeros_like(x, device="cpu") for x in module.inputs]
     assert found(model) == measured(module.to_empty(device="cpu"), *inputs, device="cpu")
+
+
+class Quantised(nn.Module):
+    """A linear layer whose result, and perhaps whose weight, goes through few levels, of all numbers or by channel."""
+
+    def __init__(self, by_channel: bool) -> None:
+        super().__init__()
+        self.linear, self.by_channel = nn.Linear(4, 6), by_channel
+        self.register_buffer("scale", torch.ones(6))
+        self.register_buffer("zero", torch.zeros(6, dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        if self.by_channel:
+            return torch.fake_quantize_per_channel_affine(y, self.scale, self.zero, 1, -128, 127) * 2
+        return torch.fake_quantize_per_tensor_affine(y, 0.1, 0, -128, 127) * torch.sigmoid(y)
+
+
+class Observing(nn.Module):
+    """A layer as it is trained to be quantised: its input's range is followed, and its weight's levels are fixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+        for name, value in (("on", torch.ones(1, dtype=torch.int64)), ("zero", torch.zeros(1, dtype=torch.int32))):
+            self.register_buffer(name, value)
+        for name in ("low", "high", "scale"):
+            self.register_buffer(name, torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, state = self.linear(x), (self.on, self.on, self.low, self.high, self.scale, self.zero)
+        return torch.fused_moving_avg_obs_fake_quant(y, *state, 0.01, 0, 127, -1) * 2
+
+
+QUANTISED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+    "by one scale": (lambda: Quantised(False), ("fake_quantize_per_tensor_affine",)),
+    "by channel": (lambda: Quantised(True), ("fake_quantize_per_channel_affine",)),
+    "observed": (Observing, ("fused_moving_avg_obs_fake_quant",)),
+}
+"""Modules that quantise, and the operators that they call, of which the meta device has no kernels."""
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_quantised_training_costs_what_it_does_with_data(name: str) -> None:
+    make, operators = QUANTISED[name]
+    module = make()
+    model = cm.from_torch(module, torch.zeros(3, 4), dynamic={})
+    assert set(operators) <= {step.op for step in model.program.steps}
+    assert found(model) == measured(module, torch.zeros(3, 4), device="cpu")
+    check_kernels(cm.predict(model).tape)
+    with pytest.raises(NotImplementedError, match="Meta"):  # it is told to PyTorch for as long as it is asked
+        torch.fake_quantize_per_tensor_affine(torch.zeros(3, device="meta"), 0.1, 0, -128, 127)
 
 
 ONE_KERNEL_WITH_DATA = ("mish",)

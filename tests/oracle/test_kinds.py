@@ -629,7 +629,16 @@ IMPORTED = {
     ),
     *("grouped_matmul", "bilinear", "distances", "affine_grid", "log_cumsum_exp", "trace"),
     *("assembled", "complex_arithmetic", "complex_function", "fourier_transform"),
-    *("linear_solve", "of_matrix", "custom_function", "further_result", "add_product", "add_scaled"),
+    *(
+        "linear_solve",
+        "of_matrix",
+        "fake_quantize",
+        "subtract_scaled",
+        "custom_function",
+        "further_result",
+        "add_product",
+        "add_scaled",
+    ),
     *("class_margin", "cross_product", "part_set", "randomized_relu", "renorm"),
 }
 """Kinds that stand for operators whose constants, axes or places they do not hold: see test_from_torch_operators.py."""

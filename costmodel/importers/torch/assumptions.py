@@ -4,7 +4,9 @@ Without data nobody can tell whether a mask is causal, as ``torch.nn.Transformer
 of every mask that comes without the hint `is_causal`: one as square as the sequence is taken for causal, unless an
 example of it with data says otherwise. The package `transformers` leaves causal masks out but when it is exported; here
 they are left out too, since that is what training runs. Other modules that ask are told that they are not exported.
-Products by groups take any floating type.
+Products by groups take any floating type. Values are taken for right where PyTorch checks them: parameters of
+distributions, and variances of a Gaussian loss. Fake quantisation, of which PyTorch knows no shapes without data, makes
+numbers of its input's shape.
 """
 
 from __future__ import annotations
@@ -40,10 +42,54 @@ def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]
         patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", detected),
         _masks_as_in_training(),
         _groups_in_any_type(torch),
+        _values_in_range(torch),
+        _quantised_without_data(torch),
         _not_exporting(torch, notes),
         written_into_graphs(torch),
     ):
         yield
+
+
+def _no(*_: Any) -> bool:
+    return False
+
+
+@contextmanager
+def _values_in_range(torch: Any) -> Iterator[None]:
+    """Leave out checks of values that nobody can make without them.
+
+    The loss is called as if no mode looked on: to one it is handed whole, so that its parts without gradients are lost.
+    """
+    functional = torch.nn.functional
+
+    def unchecked(*args: Any, **kwargs: Any) -> Any:
+        with patch.multiple(functional, has_torch_function_variadic=_no), patch.object(torch, "any", _no):
+            return gaussian(*args, **kwargs)
+
+    gaussian = functional.gaussian_nll_loss
+    with (
+        patch.object(torch.distributions.Distribution, "_validate_args", False),
+        patch.object(functional, "gaussian_nll_loss", unchecked),
+    ):
+        yield
+
+
+@contextmanager
+def _quantised_without_data(torch: Any) -> Iterator[None]:
+    """Tell PyTorch what fake quantisation makes: numbers like its input's, and which of them were in range."""
+    made = torch.library.Library("aten", "IMPL")
+
+    def quantised(x: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+    operators = [f"fake_quantize_per_{what}_affine_cachemask" for what in ("tensor", "channel")]
+    try:
+        for name in (*operators, "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"):
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+                made.impl(name, quantised, "Meta")
+        yield
+    finally:
+        made._destroy()
 
 
 EXPORTED = "a model of transformers asks whether it is exported, and may then run other operators than in training"

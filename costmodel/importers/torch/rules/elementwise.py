@@ -9,6 +9,7 @@ from costmodel.graph.tensor import Tensor, broadcast, dense_strides
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
 from costmodel.layers.activation import (
     Elu,
+    FakeQuantize,
     Gelu,
     GeluTanh,
     HardSigmoid,
@@ -203,6 +204,14 @@ def dropout(op: OpCall) -> Tensor:
         noise, shift = (op.layer(Computed(x.shape), name=f"{name}.{part}") for part in ("noise", "shift"))
         return op.layer(Add(), op.layer(Multiply(), x, noise, name=f"{name}.product"), shift)
     return op.layer(ChannelDropout(p) if op.step.op == "feature_dropout" else Dropout(p), x)
+
+
+@rule("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine", "fused_moving_avg_obs_fake_quant")
+def fake_quantised(op: OpCall) -> Tensor:
+    """To few levels and back, by a scale and a zero point that are numbers or tensors, and perhaps follow the range."""
+    names = ("self", "scale", "zero_point", "running_min", "running_max")
+    observed = op.step.op == "fused_moving_avg_obs_fake_quant"
+    return op.layer(FakeQuantize(observed), *(op.tensor(name) for name in names if op.is_tensor(name)))
 
 
 def _two(op: OpCall, kind: Elementwise, a: Tensor, b: Tensor) -> Tensor:
