@@ -191,7 +191,8 @@ class Polynomial:
         total = 0
         for monomial, coefficient in self.terms.items():
             for atom, n in monomial:
-                coefficient *= atom.value(point) ** n
+                value = point[atom.key] if atom.op == "letter" else atom.value(point)
+                coefficient *= value if n == 1 else value**n
             total += coefficient
         return total
 
