@@ -23,7 +23,7 @@ from costmodel.architectures.base import (
 from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.feedforward import dropped
-from costmodel.architectures.parts import PLAIN, Head
+from costmodel.architectures.parts import PLAIN, Experts, Head, Window
 from costmodel.architectures.spec import HEAD
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT, Description, PartOf, Reads, part_of
@@ -50,6 +50,7 @@ SHARED = (
         "residual_dropout",
     ),
     *("mlp_dropout", "final_dropout", "norm_placement", "embedding_norm", "embedding_scale"),
+    *("kv_heads", "window", "score_cap", "experts"),
 )
 """Fields of both the encoder's and the decoder's blocks."""
 
@@ -93,6 +94,10 @@ class EncoderDecoder(Architecture):
         "decoder_mlp_width": "d_dec",
         "relative_buckets": "n_b",
         "position_rows": "n_pos",
+        **{name: Transformer.LETTERS[name] for name in ("kv_heads", "window.size", "experts.count")},
+        **{
+            f"experts.{name}": Transformer.LETTERS[f"experts.{name}"] for name in ("per_token", "width", "shared_width")
+        },
     }
     RENAMED: ClassVar[Mapping[str, str]] = {"mel_bins": "sound.mel_bins", "source_context": "sound.places", **HEAD}
 
@@ -106,24 +111,34 @@ class EncoderDecoder(Architecture):
     width: Size = Field(default=512, description="model width")
     heads: Size = Field(default=8, description="attention heads")
     decoder_heads: Size | None = Field(default=None, description="heads of the decoder (default: the encoder's)")
+    kv_heads: Size | None = Field(default=None, description="key and value heads (default: as many as query heads)")
     head_size: Size | None = Field(default=None, description="features of a head (default: width / heads)")
-    positions: Literal["relative", "learned"] = Field(
-        default="relative", description="biases by distance, or vectors (of sound: fixed ones)"
+    window: Annotated[PartOf[Window], part_of(Window)] = Field(
+        default=ABSENT, description="the nearest keys of its own side, which alone a token sees (default: it sees all)"
+    )
+    positions: Literal["relative", "learned", "rotary"] = Field(
+        default="relative", description="biases by distance, vectors (of sound: fixed ones), or turned queries and keys"
     )
     relative_buckets: Size | None = Field(default=None, description="distances told apart (default: 32)")
     relative_shared: bool = Field(default=True, description="one table of those for all blocks, or each has its own")
     qkv_bias: bool = Field(default=False, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
     score_scale: PositiveNumber | None = Field(default=1.0, description="factor of the scores (null: 1/√head size)")
+    score_cap: PositiveNumber | None = Field(
+        default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)"
+    )
     attention_bias: bool = Field(default=False, description="bias in attention's output projection")
+    experts: Annotated[PartOf[Experts], part_of(Experts)] = Field(
+        default=ABSENT, description="MLPs among which a router chooses, on each side (default: one, for all)"
+    )
     mlp: Literal["plain", "gated"] = Field(default="plain", description="gated: act(x W_g) ⊙ x W_u")
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
     decoder_mlp_width: Size | None = Field(default=None, description="the same in the decoder (default: the encoder's)")
     mlp_bias: bool = Field(default=False, description="bias in the MLP's linear layers")
     activation: ActivationName = Field(default="relu", description="activation of the MLP")
     norm: Literal["layernorm", "rmsnorm"] = Field(default="rmsnorm", description="normalisation")
-    norm_placement: Literal["pre", "post"] = Field(
-        default="pre", description="norm before each sublayer, or after it is added"
+    norm_placement: Literal["pre", "post", "both"] = Field(
+        default="pre", description="norm before each sublayer, after it is added, or before and of its output"
     )
     embedding_norm: bool = Field(default=False, description="norm after the embeddings of each side")
     embedding_scale: PositiveNumber | None = Field(
@@ -140,7 +155,8 @@ class EncoderDecoder(Architecture):
     residual_dropout: DropRate = Field(default=0.0, description="dropout of each sublayer's output")
     mlp_dropout: DropRate = Field(default=0.0, description="dropout of the MLP's hidden features")
     final_dropout: DropRate = Field(default=0.0, description="dropout after the last block and norm of each side")
-    tied: bool = Field(default=True, description="the head's weight is the token embedding")
+    shared_embedding: bool = Field(default=True, description="source and target have one table of tokens")
+    tied: bool = Field(default=True, description="the head's weight is the target's token embedding")
     head: Annotated[Reads[Head, Head | Mapping[str, Any] | bool], part_of(Head)] = Field(
         default=PLAIN, description="what makes logits over the vocabulary (default: a linear layer)"
     )
@@ -162,6 +178,15 @@ class EncoderDecoder(Architecture):
             raise ValueError(f"position_table {self.position_table!r} needs positions 'learned'")
         if self.sound is not None and (self.embedding_norm or self.embedding_scale is not None):
             raise ValueError("a source of sound has no embeddings to scale or to normalise")
+        if self.kv_heads is not None or self.window is not None or self.experts is not None:
+            for side in (self.encoder, self.decoder):
+                Transformer(**side.model_dump(exclude={"name", "notes"}))
+        elif self.positions == "rotary" and self.encoder.head_features % 2:
+            raise ValueError(f"positions 'rotary' need heads of an even size, not {self.encoder.head_features}")
+        if self.sound is not None and self.positions == "rotary":
+            raise ValueError("a source of sound needs positions 'learned'")
+        if self.sound is not None and not self.shared_embedding:
+            raise ValueError("shared_embedding: false needs a source of tokens")
         if not self.key_bias and not self.qkv_bias:
             raise ValueError("key_bias: false needs qkv_bias")
         return self
@@ -204,6 +229,10 @@ class EncoderDecoder(Architecture):
         """Next-token cross-entropy of the target."""
         return "cross_entropy"
 
+    def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
+        """Of the tokens' choice of experts."""
+        return self.encoder.assumptions(shape)
+
     def size(self, name: str) -> int:
         """See `Architecture.size`: what the decoder does not have apart is the encoder's."""
         own = name.removeprefix("decoder_")
@@ -223,6 +252,8 @@ class EncoderDecoder(Architecture):
             step = lcm(self.encoder.heads, self.decoder.heads)
             values = range(step, LARGEST_SIZE + 1, step)
             return Allowed(values, note=f"width in steps of {step}, so that heads divide it")
+        if name in ("kv_heads", "head_size", "window.size") or name.startswith("experts."):
+            return self.encoder.allowed(name, shape)
         if name in ("heads", "decoder_heads") and split:
             limit = f"heads divide the width {self.width:,}"
             return Allowed(fitting_divisors(self, name, self.width), limit)
@@ -265,7 +296,7 @@ class EncoderDecoder(Architecture):
                 x = dropped(self._heard(tape, shape.batch), self.embedding_dropout, "embedding_dropout")
             memory = body(encoder, tape, x, attention)
         with tape.scope("decoder"):
-            tied = None if table is None else {"weight": table}
+            tied = None if table is None or not self.shared_embedding else {"weight": table}
             x = Embedding(self.vocab, self.width)(tokens, name="embedding", tied=tied)
             table = tape.weights_of("embedding")["weight"]
             x = body(decoder, tape, embedded(decoder, x, tokens), attention, memory)

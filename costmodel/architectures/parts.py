@@ -108,6 +108,7 @@ class Experts(Description):
     shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
     shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
     router_bias: bool = Field(default=False, description="bias in the router")
+    dropout: DropRate = Field(default=0.0, description="dropout of experts' hidden features")
     beside: bool = Field(
         default=False,
         description="beside the MLP, not in its place: each with norms of its own, the router and each expert with a "

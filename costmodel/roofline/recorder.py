@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Unpack
 
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.rows import traffic
@@ -314,8 +315,9 @@ def check_runs(prediction: Prediction) -> None:
         names = ("disentangled", "altup", "shared_kv_layers", "boxes", "indexer", "layer_inputs")
         parts += [name for name in names if getattr(model, name) is not None]
         parts += [name for name in ("token_dropout", "block_scale") if getattr(model, name)]
-        parts += ["experts.beside"] * (model.value("experts.beside") is True)
         parts += ["classes.told_by: mean"] * (model.value("classes.told_by") == "mean")
+    if isinstance(model, Transformer | EncoderDecoder):
+        parts += ["experts.beside"] * (model.value("experts.beside") is True)
     if isinstance(model, Transformer | VisionTransformer):
         parts += ["pooler.over: mean"] * (model.value("pooler.over") == "mean")
     if isinstance(model, VisionTransformer) and model.attention_pool:

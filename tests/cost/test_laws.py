@@ -357,6 +357,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"layer_inputs": 3}, {"layer_inputs.vocab": 9}),
     ({}, {"block_scale": True}),
     ({"experts": 4, "norm_placement": "both"}, {"experts.beside": True}),
+    ({"experts": 4}, {"experts.dropout": 0.1}),
     (GLOBAL, {"window.global_head_size": 8}),
     (GLOBAL, {"window.global_kv_heads": 4}),
     (GLOBAL, {"window.global_shared_values": True}),

@@ -134,6 +134,11 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
         | {"downsample_in_first_stage": False, "embedding_size": 64, "num_channels": 3, "hidden_act": "relu"},
         11_689_512,
     ),
+    (
+        sized("switch_transformers", d_ff=3072, num_sparse_encoder_layers=6, num_sparse_decoder_layers=6)
+        | {"router_type": "tokens_masked", "feed_forward_proj": "relu", "expert_capacity": 64},
+        619_339_008,
+    ),
     (sized("convnext", num_labels=1000, drop_path_rate=0.0, layer_scale_init_value=1e-6), 28_589_128),
     (
         sized("nomic_bert", architectures=["NomicBertModel"], activation_function="swiglu", n_embd=768, n_inner=3072)

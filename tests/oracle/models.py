@@ -514,6 +514,7 @@ class Experts(nn.Module):
         self.choice = Choice(experts) if grouped else lambda scores: scores.topk(experts.per_token, -1)
         self.gate = ExpertLinear(n, d, f, bias) if spec.mlp != "plain" else None
         self.up, self.down = ExpertLinear(n, d, f, bias), ExpertLinear(n, f, d, bias)
+        self.dropout = Dropout(experts.dropout, device)
         self.shared = FeedForward(spec, experts.shared_width, device) if experts.shared_width else None
         self.shared_gate = nn.Linear(d, 1, bias=False) if experts.shared_gate else None
 
@@ -529,7 +530,7 @@ class Experts(nn.Module):
         b, t, d = x.shape
         k = self.experts.per_token
         tokens, places = self.sent(chosen.flatten(), b * t)
-        out = self.down(hidden_of(self, x.view(-1, d)[tokens]))[places]
+        out = self.down(self.dropout(hidden_of(self, x.view(-1, d)[tokens])))[places]
         return (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(b, t, d)
 
     def sent(self, chosen: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
@@ -637,6 +638,7 @@ class Block(nn.Module):
         both = spec.norm_placement == "both"
         after = (norm(spec, device) if there else nn.Identity() for there in (first, second))
         self.outputs = nn.ModuleList(after) if both else [self.norm1, self.norm2]
+        self.crossing_output = norm(spec, device) if crosses and spec.norm_placement == "both" else None
         routed = spec.experts is not None and falls_on(spec.experts.pattern, number)
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.beside = routed and spec.experts.beside and self.feeds
@@ -677,6 +679,8 @@ class Block(nn.Module):
             before = self.spec.norm_placement == "both"
             if self.attends or self.mixes:
                 x = x + drop_mixed(self.outputs[0](self.mixed(norm1(x) if before else x, bias)))
+            if self.crossing is not None and self.crossing_norm is not None and self.crossing_output is not None:
+                x = x + drop(self.crossing_output(self.crossing(self.crossing_norm(x), memory=memory)))
             if self.beside:
                 return x + drop(self.outputs[1](self.mlp(x, norm2(x))))
             return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x))) if self.feeds else x

@@ -40,8 +40,8 @@ pytestmark = pytest.mark.oracle
 
 IN_PACKAGE = [family for family in FAMILIES if family in CONFIG_MAPPING]
 """Families with a class of their own: Kimi K2 has DeepSeek's."""
-T5S = ("t5", "mt5", "umt5")
-LOOPING = ("dbrx",)
+T5S = ("t5", "mt5", "umt5", "switch_transformers")
+LOOPING = ("dbrx", "switch_transformers")
 """Families that go from expert to expert by what the data are, so that there must be some."""
 
 BLIND = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "out_hidden_size": 8}
@@ -187,6 +187,7 @@ WHOLE |= {"gte", "deepseek_v32", "minicpm3", "nomic_bert", "jina_embeddings_v3"}
 WHOLE |= {"youtu", "glm4_moe_lite", "solar_open", "lfm2_moe", "gemma3n_text"}
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
+    "switch_transformers": {"d_model": 16, "d_kv": 4, "d_ff": 6, "num_heads": 4, "vocab_size": 20},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 2, "attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 6},
@@ -368,6 +369,13 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed |= streamed(draw, layers)
     if family == "gemma4_text":
         needed |= global_heads(draw, layers, heads)
+    if family == "switch_transformers":
+        sparse = st.just(draw(st.sampled_from([n for n in range(1, layers + 1) if layers // n > 1 or n == layers])))
+        needed |= dict.fromkeys(("num_sparse_encoder_layers", "num_sparse_decoder_layers"), sparse)
+        needed |= {"num_decoder_layers": st.just(layers), "num_experts": st.integers(2, 4)}
+    if family == "t5gemma":
+        needed |= {"encoder": st.just(side := gemma_side(draw, layers, heads, key_heads, width))}
+        needed["decoder"] = st.just(side | {"num_hidden_layers": layers, "intermediate_size": draw(st.integers(1, 9))})
     if family == "mpt" and draw(st.booleans()):
         config["attn_config"] = {"clip_qkv": 6.0}
     drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
@@ -393,6 +401,14 @@ def streamed(draw: st.DrawFn, layers: int) -> dict[str, Any]:
         "altup_correct_scale": st.booleans(),
         **dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), st.integers(1, 9)),
     }
+
+
+def gemma_side(draw: st.DrawFn, layers: int, heads: int, key_heads: int, width: int) -> dict[str, Any]:
+    """The encoder or the decoder of T5Gemma."""
+    side = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": 20}
+    side |= {"num_key_value_heads": key_heads, "head_dim": draw(st.sampled_from([4, 8])), "pad_token_id": 0}
+    side |= {"intermediate_size": draw(st.integers(1, 9)), "sliding_window": draw(st.integers(1, 4))}
+    return side | {"attention_bias": draw(st.booleans()), "layer_types": ["sliding_attention"] * layers}
 
 
 def global_heads(draw: st.DrawFn, layers: int, heads: int) -> dict[str, Any]:

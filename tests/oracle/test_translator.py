@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from costmodel.analysis.predict import predict
 from costmodel.architectures.encoder_decoder import EncoderDecoder, Sound
-from costmodel.architectures.parts import Head
+from costmodel.architectures.parts import Experts, Head, Window
 from costmodel.errors import CostModelError
 
 from . import models
@@ -31,6 +31,7 @@ class Translator(nn.Module):
         super().__init__()
         self.spec, d = spec, spec.width
         self.tokens = nn.Embedding(spec.vocab, d)
+        self.targets = self.tokens if spec.shared_embedding else nn.Embedding(spec.vocab, d)
         heard = spec.sound is not None
         self.ear = Ear(spec.sound.mel_bins, d, spec.sound.places) if heard else None
         learned, rows = spec.positions == "learned", spec.position_rows or spec.context
@@ -42,18 +43,21 @@ class Translator(nn.Module):
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.encoder = models.Body(spec.encoder, source, kernel, device)
         self.decoder = models.Body(spec.decoder, target, kernel, device, crosses=True)
-        self.head = models.Head(spec.decoder, d, self.tokens, device)
+        self.head = models.Head(spec.decoder, d, self.targets, device)
 
-    def embedded(self, tokens: Tensor, positions: nn.Module | None, norm: nn.Module | None) -> Tensor:
-        x = models.scaled(self.tokens(tokens), self.spec.embedding_scale)
+    def embedded(self, tokens: Tensor, table: nn.Module, positions: nn.Module | None, norm: nn.Module | None) -> Tensor:
+        x = models.scaled(table(tokens), self.spec.embedding_scale)
         if positions is not None:
             x = x + positions(torch.arange(tokens.shape[1], device=tokens.device))
         return x if norm is None else norm(x)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        x = self.embedded(source, self.source_positions, self.source_norm) if self.ear is None else self.ear(source)
+        if self.ear is None:
+            x = self.embedded(source, self.tokens, self.source_positions, self.source_norm)
+        else:
+            x = self.ear(source)
         memory = self.encoder.through(self.dropout(x))
-        y = self.embedded(target, self.target_positions, self.target_norm)
+        y = self.embedded(target, self.targets, self.target_positions, self.target_norm)
         y = self.decoder.through(self.dropout(y), memory)
         return self.head(y).view(-1, self.spec.vocab)
 
@@ -82,9 +86,10 @@ HEADS = st.fixed_dictionaries(
 @st.composite
 def translators(draw: st.DrawFn) -> EncoderDecoder:
     heads = draw(st.sampled_from([(1, None), (2, None), (2, 1), (1, 3)]))
-    head_size = draw(st.sampled_from([None, 2, 3]))
     heard, biased = draw(st.booleans()), draw(st.booleans())
-    positions = draw(st.just("learned") if heard else st.sampled_from(["relative", "learned"]))
+    positions = draw(st.just("learned") if heard else st.sampled_from(["relative", "learned", "rotary"]))
+    head_size = 2 if positions == "rotary" else draw(st.sampled_from([None, 2, 3]))
+    experts = draw(st.none() | st.integers(1, 3))
     chance = st.sampled_from([0.0, 0.1])
     fields: dict[str, Any] = {name: draw(st.booleans()) for name in ("attention_bias", "mlp_bias", "tied")}
     places = ("embedding", "attention", "residual", "mlp", "final")
@@ -100,7 +105,12 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
         heads=heads[0],
         decoder_heads=heads[1],
         head_size=head_size,
-        norm_placement=draw(st.sampled_from(["pre", "post"])),
+        norm_placement=draw(st.sampled_from(["pre", "post", "both"])),
+        kv_heads=draw(st.sampled_from([None, 1])),
+        window=draw(st.none() | st.builds(lambda size: Window(size=size, pattern=(True, False)), st.integers(1, 4))),
+        score_cap=draw(FACTOR),
+        shared_embedding=heard or draw(st.booleans()),
+        experts=None if experts is None else Experts(count=experts, per_token=1, dropout=draw(chance), weights="all"),
         embedding_norm=not heard and draw(st.booleans()),
         embedding_scale=None if heard else draw(FACTOR),
         position_rows=draw(st.none() | st.just(37)) if positions == "learned" else None,
@@ -148,6 +158,7 @@ def test_eager_attention(spec: EncoderDecoder, batch: int, seq: int, target: int
 @differential
 @given(translators(), st.integers(1, 3), SEQ, SEQ, st.sampled_from(["flash", "efficient"]))
 def test_fused_attention(spec: EncoderDecoder, batch: int, seq: int, target: int, kernel: str) -> None:
+    spec = spec.model_copy(update={"score_cap": None, "kv_heads": None})  # which no fused kernel has, both ways
     if spec.positions == "relative" and kernel == "flash":
         with pytest.raises(CostModelError, match="takes no biases of the scores"):
             predict(spec, batch=batch, seq=seq, attention=kernel)

@@ -84,6 +84,12 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (Transformer, "state_space.kind"): {"state_space": 64},
     (Transformer, "state_space.rank"): {"state_space": 4, "state_space.kind": "mamba"},
     (EncoderDecoder, "sound"): {"positions": "learned"},
+    (EncoderDecoder, "experts"): {},
+    **{
+        (EncoderDecoder, f"window.{field}"): {"window": 2, "window.pattern": (True, False)}
+        for field in ("global_head_size", "global_kv_heads", "global_shared_values")
+    },
+    (EncoderDecoder, "window.pattern"): {"window": 2},
     (EncoderDecoder, "context"): {"positions": "learned"},
     (EncoderDecoder, "position_rows"): {"positions": "learned"},
     (EncoderDecoder, "position_table"): {"positions": "learned"},
@@ -91,6 +97,11 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (EncoderDecoder, "key_bias"): {"qkv_bias": True},
 }
 """What a field needs beside it."""
+NEEDS |= {
+    (EncoderDecoder, field): fields
+    for (of, field), fields in NEEDS.items()
+    if of is Transformer and field.startswith("experts.")
+}
 PARTS: dict[str, dict[str, Any]] = {
     "rotary": ROTARY,
     "latent": LATENT,

@@ -63,11 +63,8 @@ NOT_MODELLED: dict[str, str] = {
     **_each(
         "longcat_flash", "its experts go around the next attention, and some compute nothing, which no block here does"
     ),
-    **_each(
-        "t5gemma t5gemma2",
-        "its encoder and decoder have rotary positions and windows, which no encoder-decoder here has",
-    ),
-    **_each("switch_transformers nllb-moe", "its encoder and decoder have experts, which no encoder-decoder here has"),
+    "t5gemma2": "its decoder attends to itself and to the encoder at once, which no encoder-decoder here does",
+    "nllb-moe": "its encoder and decoder have experts in different blocks, which no encoder-decoder here has",
     "roformer": "its tables of sines are among its weights, which no position here has",
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
 }

@@ -7,9 +7,11 @@ from typing import Any
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
-from costmodel.errors import shown
+from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures
-from costmodel.importers.huggingface.fields import activation_named, wrong
+from costmodel.importers.huggingface.fields import FIXED, Meaning, activation_named, wrong
+from costmodel.importers.huggingface.llama import GEMMA2
+from costmodel.importers.huggingface.rules import cycle, forget_experts
 
 TIED_THERE = "Its head has weights of its own, as its file says; the package ties them in a model made anew."
 
@@ -79,6 +81,119 @@ UMT5 = Family(
     ends=architectures("UMT5ForConditionalGeneration", "UMT5EncoderModel"),
     sets={"relative_shared": False},
     aliases=T5.aliases,
+)
+
+
+def switch_blocks(config: Config, made: dict[str, Any]) -> None:
+    """Every so many blocks have experts, of which each token takes one; what a tied head reads is scaled."""
+    layers, decoder = made["layers"], config["num_decoder_layers"] or made["layers"]
+    steps = [
+        own // config[field] if config[field] else own
+        for own, field in ((layers, "num_sparse_encoder_layers"), (decoder, "num_sparse_decoder_layers"))
+    ]
+    if 0 in steps:
+        raise wrong("num_sparse_encoder_layers", "or num_sparse_decoder_layers is more than there are layers")
+    patterns = [[step == 1 or n % step == 1 for n in range(step)] for step in steps]
+    reached = [
+        any(pattern[n % len(pattern)] for n in range(own))
+        for pattern, own in zip(patterns, (layers, decoder), strict=True)
+    ]
+    if True in reached and (patterns[0] != patterns[1] or False in reached):
+        raise wrong(
+            "num_sparse_decoder_layers",
+            "gives the decoder experts in other blocks than the encoder, which is not modelled",
+        )
+    made |= {"decoder_layers": None if decoder == layers else decoder, "mlp": "plain"}
+    made["head.input_scale"] = made["width"] ** -0.5 if made["tied"] else None
+    if True in reached:
+        made |= {"experts.pattern": cycle(patterns[0] * layers, layers), "experts.dropout": config["dropout_rate"]}
+    else:
+        forget_experts(made)
+
+
+SWITCH_TRANSFORMERS = Family(
+    model_type="switch_transformers",
+    source="Switch Transformers (Fedus et al. 2022): T5 with experts, of which each token takes one",
+    builds=encoder_decoder,
+    ends=architectures("SwitchTransformersForConditionalGeneration", "SwitchTransformersEncoderModel"),
+    fields={"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_decoder_layers": 12}
+    | {"num_heads": 12, "relative_attention_num_buckets": 32, "dropout_rate": 0.1, "dense_act_fn": "relu"}
+    | {"tie_word_embeddings": True, "num_experts": 8, "num_sparse_encoder_layers": 3}
+    | {"num_sparse_decoder_layers": 3, "router_bias": False},
+    means={
+        "dropout_rate": "embedding_dropout attention_dropout residual_dropout mlp_dropout final_dropout",
+        "dense_act_fn": "activation",
+    },
+    sets={"experts.per_token": 1, "experts.weights": "all"},
+    rules={"blocks": switch_blocks},
+    aliases="hidden_size num_attention_heads num_hidden_layers",
+    idle="relative_attention_max_distance expert_capacity router_jitter_noise router_dtype add_router_probs "
+    "router_ignore_padding_tokens router_z_loss_coef router_aux_loss_coef encoder_sparse_step decoder_sparse_step",
+    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
+    note="No token is beyond its expert's capacity, and no noise is added to what the router reads.",
+)
+
+SIDES = (
+    Family(
+        model_type="t5_gemma_module",
+        like=GEMMA2,
+        ends={"T5GemmaModule": ""},
+        fields={"tie_word_embeddings": True},
+        idle="cross_attention_hidden_size classifier_dropout_rate dropout_rate num_hidden_layers",
+        fixed={"cross_attention_hidden_size": FIXED["cross_attention_hidden_size"]},
+    ),
+)
+"""How the encoder and the decoder of T5Gemma are described, each in a mapping: as Gemma 2."""
+
+
+def two_sides(config: Config, made: dict[str, Any]) -> None:
+    """Encoder and decoder, which differ in how many layers, heads and hidden features they have alone."""
+    encoder, decoder = (_side(config, name) for name in ("encoder", "decoder"))
+    same = ("vocab", "width", "head_features", "key_heads", "window", "score_scale", "score_cap", "activation")
+    for name in (*same, "qkv_bias", "attention_bias", "context"):
+        if getattr(encoder, name) != getattr(decoder, name):
+            raise SpecError(f"encoder and decoder differ in {name}, which is not modelled", ("decoder",))
+    made |= {
+        name: getattr(encoder, name) for name in (*same, "qkv_bias", "attention_bias", "context", "layers", "heads")
+    }
+    made |= {"head_size": made.pop("head_features"), "kv_heads": made.pop("key_heads"), "mlp_width": encoder.hidden}
+    for name, own in {"layers": decoder.layers, "heads": decoder.heads, "mlp_width": decoder.hidden}.items():
+        made[f"decoder_{name}"] = None if own == made[name] else own
+    made |= {
+        "embedding_scale": encoder.embedding_scale,
+        "head.logit_cap": config["decoder"].get("final_logit_softcapping", 30.0),
+    }
+
+
+def _side(config: Config, name: str) -> Transformer:
+    fields = dict(config[name] or {})
+    fields.pop("cross_attention_hidden_size", None), fields.pop("is_decoder", None)
+    side = SIDES[0].read(fields)
+    assert isinstance(side, Transformer)
+    return side
+
+
+T5GEMMA = Family(
+    model_type="t5gemma",
+    source="T5Gemma (Zhang et al. 2025): an encoder and a decoder built as Gemma 2",
+    builds=encoder_decoder,
+    ends={"T5GemmaForConditionalGeneration": "tokens"},
+    fields={"encoder": {}, "decoder": {}, "dropout_rate": 0.0, "attention_dropout": 0.0, "tie_word_embeddings": True},
+    means={
+        "encoder": Meaning("mapping"),
+        "decoder": Meaning("mapping"),
+        "dropout_rate": "embedding_dropout residual_dropout mlp_dropout final_dropout",
+    },
+    sets={
+        "positions": "rotary",
+        "norm_placement": "both",
+        "norm": "rmsnorm",
+        "mlp": "gated",
+        "shared_embedding": False,
+    },
+    rules={"sides": two_sides},
+    idle="classifier_dropout_rate head_dim vocab_size initializer_range",
+    fixed={"is_encoder_decoder": (True,)},
 )
 
 
