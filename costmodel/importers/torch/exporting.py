@@ -22,8 +22,9 @@ from unittest.mock import patch
 from costmodel.display.table import is_terminal
 from costmodel.errors import SpecError
 from costmodel.importers.torch.assumptions import assumed
-from costmodel.importers.torch.axes import NO_GRAPH, Example, module_on_meta
+from costmodel.importers.torch.axes import NO_GRAPH, Example
 from costmodel.importers.torch.capture import Capture
+from costmodel.importers.torch.isolation import EndlessError, bounded, deep_calls, module_on_meta, plain, undisturbed
 from costmodel.importers.torch.program import CapturedProgram
 
 _OPERATOR = re.compile(r"aten\.(\w+)(\.\w+)?")
@@ -39,6 +40,11 @@ def explained(error: Exception, module: str) -> SpecError:
         return SpecError(
             f"{module}: {operator[1]} cannot be captured{where}: what sizes its results have depends on the data, or "
             "PyTorch does not say: return what it reads, and take it outside of the module"
+        )
+    if kind := re.search(r"Found <class '(?:\w+\.)*(\w+)'> in (out|in)put", text):
+        where = "returns" if kind[2] == "out" else "is handed"
+        return SpecError(
+            f"{module}: it {where} a {kind[1]}, in which no tensors are seen: make it tensors, tuples, lists or dicts"
         )
     if "PackedSequence" in text:
         return SpecError(
@@ -100,6 +106,8 @@ class Exporter:
         if "height" in self.example.sizes and "batch" in self.example.sizes:
             try:
                 fallback = self._attempt(frozenset({"batch"}))
+            except EndlessError:
+                raise
             except Exception as error:
                 failure, attempts = error, [frozenset()]
             else:
@@ -116,6 +124,8 @@ class Exporter:
         for open_sizes in attempts:
             try:
                 return self._attempt(open_sizes)
+            except EndlessError:
+                raise
             except Exception as error:  # whatever the module's own code raises
                 failure = error
         assert failure is not None
@@ -128,15 +138,25 @@ class Exporter:
         opened = self.example.opened(open_sizes)
         args, kwargs, shapes = opened.inputs(torch, self.args, self.kwargs)
         module, taken = module_on_meta(torch, self.module), list[str]()
+        module.forward = plain(module.forward)
+        name = type(module).__name__
         examples = [one.tensor for one in opened.axes]
         with (
-            _said(type(module).__name__, open_sizes),
+            _said(name, open_sizes),
             _quiet(),
+            deep_calls(),
+            undisturbed(torch),
+            bounded(torch, name),
             torch.device("meta"),
             assumed(torch, examples, taken),
             _without_layout(torch),
         ):
-            exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+            try:
+                exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+            except (Exception, KeyboardInterrupt, OutOfTimeError):
+                raise
+            except BaseException as error:  # such as what sys.exit raises
+                raise SpecError(f"{name}: it ends by {type(error).__name__}{_place(error)}") from None
         settled = opened.settled(exported)
         settled = replace(settled, notes=(*settled.notes, *taken))
         capture = partial(_captured, exported, module, settled)

@@ -13,9 +13,10 @@ from costmodel.architectures.trace import trace
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
-from costmodel.importers.torch.axes import Dynamic, Example, examples_of, module_on_meta
+from costmodel.importers.torch.axes import Dynamic, Example, examples_of
 from costmodel.importers.torch.capture import dtype_name
 from costmodel.importers.torch.exporting import Exporter
+from costmodel.importers.torch.isolation import module_on_meta
 from costmodel.importers.torch.model import Elsewhere, Imported
 from costmodel.importers.torch.op_call import FLOATS, NUMBERS, NoRuleError
 from costmodel.importers.torch.program import CapturedProgram
@@ -71,8 +72,9 @@ def from_torch(
         raise SettingError(f"dynamic={shown(dynamic)} is not a mapping of inputs such as {{'x': {{0: 'batch'}}}}")
     args = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
     kwargs = dict(example_kwargs or {})
+    bare = module_on_meta(torch, module)
     example = examples_of(torch, _bound(module, args, kwargs), dynamic)
-    exporter = Exporter(module_on_meta(torch, module), args, kwargs, example, time_limit)
+    exporter = Exporter(bare, args, kwargs, example, time_limit)
     reading = Reading(exporter, name or type(module).__name__, unknown)
     model = reading.model(*exporter.first())
     vars(model)["elsewhere"] = Elsewhere(partial(reading.at, frozenset(model.open)))
