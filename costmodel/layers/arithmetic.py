@@ -139,6 +139,26 @@ class Multiply(Elementwise):
 
 
 @layer
+class Remainder(Elementwise):
+    """y = a − b·⌊a/b⌋, or with the quotient rounded towards 0."""
+
+    source = "torch.remainder, fmod; da = g, db = −g·⌊a/b⌋, summed over broadcast axes"
+    work = 0, 4
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A quotient, a rounding, a product and a difference per element."""
+        return LayerFlops(0, 4 * call.y.size)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        return call.inputs if call.inputs[1].requires_grad else ()
+
+    def workspace(self, call: Call) -> Workspace:
+        """The quotient, rounded, and −g, which b's gradient is made of, or summed from."""
+        b = call.inputs[1]
+        return Workspace(0, 2 * call.y.size + (0 if b.has(call.y.shape) else call.y.size) if b.requires_grad else 0)
+
+
+@layer
 class CrossProduct(Elementwise):
     """y = a × b of vectors of three."""
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace, contiguous_strides
-from costmodel.layers.base import NO_WORKSPACE, Shaped, layer
+from costmodel.layers.base import Shaped, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, multiply, saved_bytes
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import branch_value, ceil_div, exact_div, maximum, minimum, product
@@ -44,12 +44,16 @@ MatrixParts = Literal["matrix", "factors", "others", "result"]
 
 
 class MatrixFunction(NamedTuple):
-    """Operations of a function of m × n matrices, and of its gradient with the products: rows, columns, terms."""
+    """Operations of a function of m × n matrices, and of its gradient with the products: rows, columns, terms.
+
+    steps: matrices that the gradient's steps have beside it where most is there.
+    """
 
     forward: Callable[[int, int], int]
     backward: Callable[[int, int], int]
     products: Callable[[int, int], list[tuple[int, int, int]]]
     keeps: tuple[MatrixParts, ...]
+    steps: int
 
 
 def _square(count: int) -> Callable[[int, int], list[tuple[int, int, int]]]:
@@ -71,36 +75,45 @@ def _beside(m: int, n: int) -> list[tuple[int, int, int]]:
 
 MATRICES = {
     "cholesky": MatrixFunction(
-        lambda m, n: factored(n), lambda m, n: 2 * n * n * n + 2 * n * n + n, _square(1), ("result",)
+        lambda m, n: factored(n), lambda m, n: 2 * n * n * n + 2 * n * n + n, _square(1), ("result",), 3
     ),
     "determinant": MatrixFunction(
         lambda m, n: eliminated(n) + n - 1,
         lambda m, n: solved(n, n) + 1,
         _square(0),
         ("matrix", "factors", "result"),
+        2,
     ),
-    "eigenvalues": MatrixFunction(lambda m, n: 9 * n * n * n, lambda m, n: n * n, _square(1), ("result", "others")),
+    "eigenvalues": MatrixFunction(lambda m, n: 9 * n * n * n, lambda m, n: n * n, _square(1), ("result", "others"), 1),
     "eigenvectors": MatrixFunction(
-        lambda m, n: 9 * n * n * n, lambda m, n: 2 * n * n, _square(3), ("result", "others")
+        lambda m, n: 9 * n * n * n, lambda m, n: 2 * n * n, _square(3), ("result", "others"), 3
     ),
-    "exponential": MatrixFunction(lambda m, n: 10 * n * n * n, lambda m, n: 80 * n * n * n, _square(0), ("matrix",)),
-    "inverse": MatrixFunction(lambda m, n: eliminated(n) + solved(n, n), lambda m, n: n * n, _square(2), ("result",)),
+    "exponential": MatrixFunction(lambda m, n: 10 * n * n * n, lambda m, n: 80 * n * n * n, _square(0), ("matrix",), 8),
+    "inverse": MatrixFunction(
+        lambda m, n: eliminated(n) + solved(n, n), lambda m, n: n * n, _square(2), ("result",), 2
+    ),
     "log_determinant": MatrixFunction(
-        lambda m, n: eliminated(n) + 3 * n - 1, lambda m, n: solved(n, n), _square(0), ("matrix", "factors", "others")
+        lambda m, n: eliminated(n) + 3 * n - 1,
+        lambda m, n: solved(n, n),
+        _square(0),
+        ("matrix", "factors", "others"),
+        1,
     ),
     "orthogonal": MatrixFunction(
         lambda m, n: ceil_div(4 * n * n * (3 * m - n), 3),
         lambda m, n: m * n * n + m * n + 2 * n * n + n,
         lambda m, n: [(n, n, n), (n, n, m), (m, n, n)],
         ("result", "others"),
+        3,
     ),
     "singular_values": MatrixFunction(
         _vectors,
         lambda m, n: minimum(m, n) * minimum(m, n),
         lambda m, n: [(m, n, minimum(m, n))],
         ("result", "others"),
+        1,
     ),
-    "singular_vectors": MatrixFunction(_vectors, _around, _beside, ("result", "others")),
+    "singular_vectors": MatrixFunction(_vectors, _around, _beside, ("result", "others"), 3),
 }
 """Functions of a matrix by name.
 
@@ -126,9 +139,6 @@ class OfMatrices(Shaped, Moving):
     def products(self, call: Call) -> Iterable[Product]:
         """Those of all gradients."""
         raise NotImplementedError
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         return forward_pass(call, "reduction")
@@ -178,6 +188,14 @@ class OfMatrix(OfMatrices):
         batch, m, n = self._sizes(call)
         products = sum(sizes.flops for sizes in self.products(call))
         yield Gradient(call.x, LayerFlops(products, batch * MATRICES[self.function].backward(m, n)))
+
+    def workspace(self, call: Call) -> Workspace:
+        """See `MATRICES`; of a determinant also the diagonal, where that is 0, and a number to put there."""
+        batch, _, n = self._sizes(call)
+        steps = MATRICES[self.function].steps * call.x.size
+        if self.function == "determinant":
+            return Workspace(0, steps + batch * (n + 1), batch * n)
+        return Workspace(0, steps)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         keeps = MATRICES[self.function].keeps
@@ -243,3 +261,8 @@ class LinearSolve(OfMatrices):
         if not self.triangular:
             yield from lu_factors(call, call.x)
         yield call.y
+
+    def workspace(self, call: Call) -> Workspace:
+        """A's gradient before it is negated, and B's if that is made for A's alone."""
+        a, b = call.inputs
+        return Workspace(0, (a.size + (0 if b.requires_grad else b.size)) if a.requires_grad else 0)

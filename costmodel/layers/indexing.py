@@ -154,6 +154,26 @@ class ScatterAdd(Moving):
 
 
 @layer
+class MaskedScatter(Moving):
+    """A copy of x with the numbers of the second input, in their order, wherever a mask, the third, holds."""
+
+    source = "torch.Tensor.masked_scatter; dx = g with zeros there, the other's those numbers of g"
+    sorts, launches = ("gather", "gather"), (2, 2)
+    arity = 3
+
+    def output(self, call: Call) -> Shape:
+        return call.x.shape
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A choice per element of x."""
+        yield Gradient(call.x, LayerFlops(0, call.x.size))
+        yield Gradient(call.inputs[1], LayerFlops(0, 0))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.inputs[2]
+
+
+@layer
 class ScatterReduce(KeepsInputsAndOutput, Moving):
     """A copy of x in which numbers s are combined at places i: by a sum, a product, a mean, the largest or smallest.
 

@@ -275,3 +275,24 @@ def _crossed(a: Array, b: Array) -> Array:
     a, b = (np.broadcast_to(x, np.broadcast_shapes(a.shape, b.shape)) for x in (a, b))
     parts = [a[..., n - 2] * b[..., n - 1] - a[..., n - 1] * b[..., n - 2] for n in range(3)]
     return np.stack(parts, -1)
+
+
+class Remainder(Kernel):
+    def case(self, draw: Draw) -> Case:
+        shape = (draw(sizes), draw(sizes))
+        divisor = Operand(draw(st.sampled_from([shape, shape[1:]])), within=(1.3, 2.7), constant=draw(st.booleans()))
+        return Case(self.layer(), [Operand(shape), divisor])
+
+    def forward(self, p: Pass) -> Array:
+        a, b = p.x, np.broadcast_to(p.inputs[1], p.x.shape)
+        return a - b * np.floor(a / b)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g
+        b = p.inputs[1]
+        if p.needs(b):
+            gradient = -g * np.floor(p.x / b)
+            yield b, gradient if b.shape == g.shape else accumulated(gradient, b.shape)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.mod(a, b)

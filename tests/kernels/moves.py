@@ -333,3 +333,25 @@ class PartSet(Kernel):
 
     def reference(self, p: Pass, x: np.ndarray, part: np.ndarray) -> np.ndarray:
         return np.concatenate([part[:, None], x[:, 1:]], 1)
+
+
+class MaskedScatter(Kernel):
+    def case(self, draw: Draw) -> Case:
+        shape = (draw(sizes), draw(sizes))
+        return Case(self.layer(), [Operand(shape), Operand(shape), Operand(shape, "mask")])
+
+    def forward(self, p: Pass) -> Array:
+        mask = p.inputs[2].values
+        y = Array(p.x.values.copy(), p.tally)
+        y[mask] = p.inputs[1].reshape(-1)[: mask.sum()]
+        return y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        mask, numbers = p.inputs[2].values, zeros((p.x.size,), p.tally)
+        numbers[: mask.sum()] = g[mask]
+        yield p.x, np.where(mask, 0, g)
+        yield p.inputs[1], numbers.reshape(*p.inputs[1].shape)
+
+    def reference(self, p: Pass, x: np.ndarray, numbers: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        left = iter(numbers.ravel())
+        return np.array([[next(left) if mask[at] else x[at] for at in np.ndindex(*x.shape)]]).reshape(x.shape)

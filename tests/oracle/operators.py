@@ -382,6 +382,8 @@ def logic(draw: Draw, op: Operator) -> Case:
         x = draw(given(draw(sizes(2)), pick(draw, "index", "activation")))
         if name in ("floor_divide", "diff"):
             x = x._replace(requires_grad=False)
+        if name in ("remainder", "fmod") and draw(st.booleans()):
+            return Case(op, broadcasting(draw, 2))
         return Case(op if name == "diff" else lambda x: op(x, 2), (x,))
     if name == "multinomial":
         return Case(lambda x: op(x, 2), (draw(given((3, 4)))._replace(requires_grad=False),))
@@ -1513,6 +1515,15 @@ def rrelu(draw: Draw, op: Operator) -> Case:
 def embedding_renorm(draw: Draw, op: Operator) -> Case:
     table = weight(draw, *draw(sizes(2)))
     return Case(lambda i, w: nn.functional.embedding(i, w, max_norm=1.0), (one(draw, role="index"), table))
+
+
+@case("masked_scatter")
+def masked_scatter(draw: Draw, op: Operator) -> Case:
+    x = one(draw)
+    mask = pick(draw, x.shape, tuple(1 if n == len(x.shape) - 1 else size for n, size in enumerate(x.shape)))
+    return Case(
+        lambda x, numbers, mask: op(x, mask, numbers), (x, *some(draw, x.shape), *some(draw, mask, roles=("mask",)))
+    )
 
 
 # Matrices

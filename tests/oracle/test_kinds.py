@@ -632,7 +632,11 @@ IMPORTED = {
     *(
         "linear_solve",
         "of_matrix",
+        "remainder",
+        "masked_scatter",
         "fake_quantize",
+        "replace",
+        "written_part",
         "subtract_scaled",
         "custom_function",
         "further_result",

@@ -37,6 +37,7 @@ from costmodel.layers.arithmetic import (
     Identity,
     Multiply,
     Power,
+    Remainder,
     Scale,
     Shift,
     Subtract,
@@ -279,6 +280,8 @@ def logic(op: OpCall) -> Tensor:
     by_number = op.step.op in ("fmod", "remainder") and op.is_tensor("self") and not op.is_tensor("other")
     if by_number and op.role == "activation":
         return op.layer(Shift(op.constant("other")), *inputs)  # it takes away what no gradient goes to
+    if op.step.op in ("fmod", "remainder") and op.role == "activation" and len(inputs) == 2:
+        return op.layer(Remainder(), *inputs)
     if any(x.requires_grad for x in inputs) and op.role == "activation" and op.step.op != "histc":
         raise op.fail("of numbers that need gradients has no rule")
     y = computed(op, *inputs)

@@ -12,7 +12,7 @@ from costmodel.layers.arithmetic import CrossProduct
 from costmodel.layers.embedding import EmbeddingBag
 from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
 from costmodel.layers.function import PAIRED, Paired
-from costmodel.layers.indexing import Computed, Gather
+from costmodel.layers.indexing import Computed, Gather, MaskedScatter
 from costmodel.layers.loss import ClassMargin
 from costmodel.layers.norm import Renorm, WeightNorm
 from costmodel.layers.pool import AdaptiveMaxPool, Unpool, WindowMean
@@ -44,6 +44,7 @@ layer_rules(
             "self noise",
         ),
         "renorm": (lambda op: Renorm(op.axis(op.tensor("self"))), "self"),
+        "masked_scatter": (lambda op: MaskedScatter(), "self source mask"),
         "take": (lambda op: Gather(op.shape, whole=True), "self index"),
     }
     | {f"{view}_scatter": (lambda op: PartSet(), "self src") for view in ("select", "slice", "diagonal", "as_strided")}
