@@ -165,6 +165,8 @@ class BackwardLiveness:
             self.lifetimes.take(memory.results - sum(one.size for one in (incoming, *further)), now)
         take = self.lifetimes.take
         scratch = [take(memory.backward_scratch, now)] if memory.backward_scratch else []
+        if memory.collects:
+            self._starts.append(incoming)
         if memory.lends:
             call.targets[-1][0].lent = [incoming, *scratch]
         gradients = [(target, incoming if shared else take(target.size, now)) for target, shared in call.targets]

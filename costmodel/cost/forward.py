@@ -59,8 +59,8 @@ class CallMemory(NamedTuple):
     whether the gradient only passes through, to an input that is as large (same) or larger (a slice). cached: whether
     autocast holds what it makes until forward and loss are done: copies of weights that ask for gradients
     (torch.autocast's ``cache_enabled``). replaces: bytes kept of earlier tokens that its output, kept too, takes the
-    place of. writes: whether it writes into memory that is there. lends: see `AbstractLayer.lends`. scattered: whether
-    gradients are slices of the incoming one none of which lies in one piece.
+    place of. writes: whether it writes into memory that is there. lends, collects: see `AbstractLayer`. scattered:
+    whether gradients are slices of the incoming one none of which lies in one piece.
     """
 
     part: str
@@ -83,6 +83,7 @@ class CallMemory(NamedTuple):
     replaces: int
     writes: bool
     lends: bool
+    collects: bool
     scattered: bool
 
 
@@ -462,6 +463,7 @@ def memory_of(call: Call) -> CallMemory:
         cached=y.storage.origin == "cast" and (y.requires_grad or not tape.training),
         replaces=sum([x.storage.bytes for x in call.inputs if x.storage.origin == "cache"]) if kept else 0,
         writes=layer.overwrites,
+        collects=layer.collects,
         lends=layer.lends and _lends(gradients, call.inputs[-1]),
         scattered=layer.scattered(call),
     )

@@ -391,6 +391,8 @@ class AbstractLayer(ABC):
     """Whether a kernel of its own reads fp16 where autocast has raised it to fp32, as at::_softmax half_to_float."""
     lends: ClassVar[bool] = False
     """Whether the incoming gradient, and working memory, are there until what made the last input has had its own."""
+    collects: ClassVar[bool] = False
+    """Whether the gradient that comes to it stays until backward is done."""
     overwrites: ClassVar[bool] = False
     """Whether it writes its second input into the memory of its first, which its output is a view of."""
     adaptable: ClassVar[bool] = False

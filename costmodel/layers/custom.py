@@ -75,7 +75,27 @@ class CustomFunction(Weightless):
         """All of them as one."""
         if call.gradients() and branch_value(self.launches):
             sort = "product" if branch_value(self.work) else "pointwise"
-            yield stream(call, "backward", sort, self.work + self.pointwise, self.moved, 0, self.launches)
+            written = sum(g.operand.bytes for g in call.gradients() if not g.shared)
+            flops = self.work + self.pointwise
+            yield stream(call, "backward", sort, flops, self.moved - written, written, self.launches)
+
+
+@layer
+class GradientLeaf(Movement):
+    """A tensor that is told to need a gradient, which then stays, and so does the tensor, until backward is done."""
+
+    source = "torch.Tensor.requires_grad_; AccumulateGrad (torch.autograd)"
+    in_lists = False
+    collects = True
+
+    def output(self, call: Call) -> Tensor:
+        return call.x.as_strided(call.x.shape, call.x.strides)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        return ()
+
+    def held(self, call: Call) -> Iterable[Tensor]:
+        return call.inputs
 
 
 @layer

@@ -296,6 +296,10 @@ class CustomFunction(Kernel):
         return x
 
 
+class GradientLeaf(WrittenPart):
+    """Its gradient goes no further."""
+
+
 class FurtherResult(Kernel):
     """Another result; its gradient is handed to the function that made both."""
 

@@ -1377,6 +1377,11 @@ def own_function(draw: Draw, op: Operator) -> Case:
     return Case(lambda x: Tripled.apply(x), (one(draw)._replace(requires_grad=True),))
 
 
+@case("leaf")
+def leaf(draw: Draw, op: Operator) -> Case:
+    return Case(lambda x: x.detach().requires_grad_().exp(), (one(draw),))
+
+
 @case("checkpoint", "checkpoint_end")
 def stretch(draw: Draw, op: Operator) -> Case:
     reentrant = draw(st.booleans())

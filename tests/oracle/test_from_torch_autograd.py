@@ -491,3 +491,58 @@ def test_models_of_transformers_that_recompute(name: str, reentrant: bool) -> No
     paper = on_paper(model, batch=2, seq=6)
     assert paper.flops.recomputed > 0
     assert found(paper)[:4] == measured(Logits(), tokens, device="cpu")[:4]
+
+
+def a_leaf_of_new_numbers(net: Any, h: Tensor) -> Tensor:
+    return h + torch.zeros_like(h).requires_grad_() * 2
+
+
+def a_leaf_that_is_asked_for(net: Any, h: Tensor) -> Tensor:
+    return h + torch.ones(h.shape, device=h.device, requires_grad=True).exp()
+
+
+def a_leaf_cut_off(net: Any, h: Tensor) -> Tensor:
+    cut = h.detach()
+    cut.requires_grad = True
+    return net.inner(cut).tanh()
+
+
+def a_group_norm_of_a_slice(net: Any, h: Tensor) -> Tensor:
+    return F.group_norm(h.unsqueeze(-1)[:, :8], 2).squeeze(-1).repeat(1, 2)
+
+
+@pytest.mark.parametrize(
+    "body", [a_leaf_of_new_numbers, a_leaf_that_is_asked_for, a_leaf_cut_off, a_group_norm_of_a_slice]
+)
+def test_a_tensor_that_is_told_to_need_a_gradient_has_one(body: Body) -> None:
+    assert_costs(Using(body), meta(5, 8))
+
+
+def test_an_input_that_is_told_to_need_a_gradient_has_one() -> None:
+    class Penalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x.requires_grad_()).tanh())
+
+    x = meta(5, 8)
+    model = cm.from_torch(Penalised().to("meta"), x)
+    assert found(on_paper(model, batch=5)) == measured(Penalised().to("meta"), meta(5, 8))
+
+
+REFUSED_SETTINGS: dict[str, tuple[Body, str]] = {
+    "a weight": (lambda net, h: (net.inner.weight.requires_grad_(False), h)[1], "requires_grad of a parameter is set"),
+    "sparse gradients": (
+        lambda net, h: h + F.embedding(h.argmax(1), net.inner.weight, sparse=True),
+        "with sparse gradients has no rule",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_SETTINGS)
+def test_what_changes_gradients_and_has_no_rule_is_refused(name: str) -> None:
+    body, why = REFUSED_SETTINGS[name]
+    with pytest.raises(SpecError, match=why):
+        cm.from_torch(Using(body), torch.zeros(2, 8))

@@ -1,8 +1,9 @@
 """What a module tells autograd while it runs: stretches to recompute, and functions with a backward of their own.
 
 torch.export keeps neither. So they are written into its graph by operators of this package that compute nothing:
-``costmodel::checkpoint`` and ``checkpoint_end`` around a stretch, ``function_start``, ``function_backward`` and
-``function`` around the forward pass of a function and the backward pass that follows it there.
+``costmodel::checkpoint`` and ``checkpoint_end`` around a stretch; ``leaf`` where a tensor is told to need a gradient;
+``function_start``, ``function_backward`` and ``function`` around the forward pass of a function and the backward pass
+that follows it there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ NAMESPACE = "costmodel"
 _OPERATORS = (
     "checkpoint(Tensor[] inputs, str rerun) -> ()",
     "checkpoint_end(Tensor[] results) -> ()",
+    "leaf(Tensor self) -> ()",
     "function_start(Tensor[] inputs) -> ()",
     "function_backward() -> ()",
     "function(str title, Tensor[] inputs, Tensor[] results, Tensor[] kept, Tensor[] attributes,"
@@ -60,17 +62,26 @@ def written_into_graphs(torch: Any) -> Iterator[None]:
     apply = torch.autograd.Function.apply.__func__
     original = FunctionType(apply.__code__, apply.__globals__, apply.__name__, apply.__defaults__, apply.__closure__)
     from torch._dynamo import trace_rules
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
     trace_rules.get_torch_obj_rule_map()  # PyTorch's table of its own functions is to hold them as they are
 
-    class DataAsDetached(torch.overrides.TorchFunctionMode):  # of what is read by .data a graph knows nothing
+    class Followed(torch.overrides.TorchFunctionMode):  # of these a graph knows nothing
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function == torch.Tensor.data.__get__:
                 return args[0].detach()
-            return function(*args, **(kwargs or {}))
+            named = kwargs or {}
+            result = function(*args, **named)
+            if get_proxy_mode() is None:  # nothing is recorded yet
+                return result
+            if function in (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__):
+                _note_leaf(torch, args[0], *args[1:], **named)
+            elif named.get("requires_grad") and isinstance(result, torch.Tensor):
+                _note_leaf(torch, result)
+            return result
 
     with (
-        DataAsDetached(),
+        Followed(),
         patch.object(torch.autograd, "grad", refused),
         patch.object(torch.autograd, "backward", refused),
         patch.object(checkpoint, "CheckpointFunction", SimpleNamespace(apply=stretches.whole)),
@@ -82,6 +93,14 @@ def written_into_graphs(torch: Any) -> Iterator[None]:
             yield
         finally:
             apply.__code__ = original.__code__
+
+
+def _note_leaf(torch: Any, x: Any, requires_grad: bool = True) -> None:
+    """Note that a tensor needs a gradient from here on. Raises SpecError for a parameter, or if it needs none now."""
+    if isinstance(x, torch.nn.Parameter) or not requires_grad:
+        raise SpecError("requires_grad of a parameter is set within forward, or taken away: set it before from_torch")
+    if x.is_leaf:
+        _operators(torch)[1].leaf(x)
 
 
 def _exchanged_apply() -> FunctionType:

@@ -169,7 +169,10 @@ class Capture:
         args, path = self._arguments(node), _path(node)
         makes: tuple[StepOutput, ...] = ()
         changed: str | None = None
-        if op == "checkpoint":
+        if op == "leaf":
+            output = StepOutput(self._unique(f"{node.name}_0"), *self._described(node.args[0]))
+            makes, self._names[node.args[0]] = (output,), {TENSOR: output.name}
+        elif op == "checkpoint":
             self._stretch = len(self.steps)
         elif op == "checkpoint_end":
             inner = [step.path for step in self.steps[self._stretch + 1 :]]
@@ -182,15 +185,17 @@ class Capture:
             args["inputs"], self._function = self._function["inputs"], None
             results = node.args[2]
             makes = tuple(
-                StepOutput(
-                    self._unique(f"{node.name}_{n}"), self._shape(y.meta["val"]), dtype_name(y.meta["val"].dtype)
-                )
-                for n, y in enumerate(results)
+                StepOutput(self._unique(f"{node.name}_{n}"), *self._described(y)) for n, y in enumerate(results)
             )
             inputs = [given[TENSOR] for given in args["inputs"]]
             changed = next((inputs[n] for n, x in enumerate(node.args[1]) if x in results), None)
             self._names.update(zip(results, ({TENSOR: output.name} for output in makes), strict=True))
         self.steps.append(Step(op, path, node.name, args, makes, changed, grad))
+
+    def _described(self, node: Any) -> tuple[tuple[Tree, ...], str]:
+        """The shape and the data type of a node's tensor."""
+        value = node.meta["val"]
+        return self._shape(value), dtype_name(value.dtype)
 
     def _makes(self, node: Any, value: Any) -> tuple[StepOutput, ...]:
         if hasattr(value, "shape"):

@@ -7,7 +7,7 @@ from functools import reduce
 from costmodel.graph.tensor import Call, Storage, Tensor
 from costmodel.importers.torch.op_call import OpCall, rule
 from costmodel.importers.torch.program import TENSOR
-from costmodel.layers.custom import CustomFunction, FurtherResult
+from costmodel.layers.custom import CustomFunction, FurtherResult, GradientLeaf
 from costmodel.symbolic.sizes import maximum, peek
 from costmodel.training.dtypes import size_bytes
 
@@ -24,6 +24,19 @@ def checkpoint_end(op: OpCall) -> list[Tensor]:
     """Its end."""
     op.replay.close_stretch(op.tensors("results"))
     return []
+
+
+@rule("leaf")
+def leaf(op: OpCall) -> Tensor:
+    """A tensor that needs a gradient from here on, whatever it was made from."""
+    x = op.tensor("self")
+    if not op.tape.training or not op.step.grad or x.requires_grad:
+        return x.view(x.shape, x.strides)
+    y = op.layer(GradientLeaf(), x)
+    y.requires_grad = True
+    if y.maker is not None:
+        y.maker.differentiated = True
+    return y
 
 
 @rule("function_start")

@@ -7,6 +7,7 @@ from typing import Literal
 from costmodel.graph.tensor import Tensor, strides_of
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
 from costmodel.importers.torch.program import TENSOR
+from costmodel.importers.torch.rules.layers import dense_table
 from costmodel.layers.activation import RandomizedRelu
 from costmodel.layers.arithmetic import CrossProduct
 from costmodel.layers.embedding import EmbeddingBag
@@ -161,7 +162,7 @@ MODES: tuple[Literal["sum", "mean", "max"], ...] = ("sum", "mean", "max")
 @rule("_embedding_bag")
 def embedding_bag(op: OpCall) -> Tensor:
     """Sums, means or maxima of rows; what else it returns is its own."""
-    table = op.weight("weight")
+    table = dense_table(op)
     entries, features = table.shape
     kind = EmbeddingBag(entries, features, op.shape[0], MODES[op.value("mode", 0)])
     weights = [op.tensor("per_sample_weights")] if op.has("per_sample_weights") else []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from costmodel.errors import SettingError
-from costmodel.graph.tensor import Shape, Tensor, dense_strides, strides_of
+from costmodel.graph.tensor import Shape, Tensor, dense_strides, is_contiguous, strides_of
 from costmodel.importers.torch.op_call import OpCall, rule, tied
 from costmodel.importers.torch.rules.elementwise import computed, extreme
 from costmodel.importers.torch.rules.shapes import expanded
@@ -23,6 +23,7 @@ from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked,
 from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
 from costmodel.layers.resize import PadTo
 from costmodel.layers.shape import Copy
+from costmodel.layers.spatial import channels_last
 from costmodel.symbolic.sizes import ceil_div, exact_div, peek, product
 from costmodel.training.dtypes import REAL
 
@@ -238,8 +239,16 @@ def linear(op: OpCall) -> Tensor:
 @rule("embedding")
 def embedding(op: OpCall) -> Tensor:
     """Rows of a table."""
-    table = op.weight("weight")
+    table = dense_table(op)
     return op.layer(Embedding(*table.shape), op.tensor("indices"), tied={"weight": table})
+
+
+def dense_table(op: OpCall) -> Tensor:
+    """A table of embeddings, whose gradient is as large as it is."""
+    table = op.weight("weight")
+    if op.value("sparse", False) and table.requires_grad:
+        raise op.fail("with sparse gradients has no rule: leave sparse=True out")
+    return table
 
 
 @rule("softmax", "log_softmax", "special_softmax", "_softmax", "_log_softmax")
@@ -430,7 +439,14 @@ def group_norm(op: OpCall) -> Tensor:
     """Over groups of channels."""
     weights = _scale(op)
     kind = Groupnorm(op.value("num_groups"), bool(weights), "bias" in weights)
-    return _shifted(op, op.layer(kind, op.tensor("input"), tied=weights), axis=1)
+    return _shifted(op, op.layer(kind, _in_order(op, op.tensor("input")), tied=weights), axis=1)
+
+
+def _in_order(op: OpCall, x: Tensor) -> Tensor:
+    """`x` as group norm reads it: itself if memory runs in order, or on a CPU with its channels last, else a copy."""
+    if is_contiguous(x.shape, x.strides) or (op.tape.device == "cpu" and channels_last(x)):
+        return x
+    return op.layer(Copy(x.shape), x, name=f"{op.step.name}.input")
 
 
 @rule("instance_norm")
