@@ -12,15 +12,16 @@ from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Tensor, strides_of
+from costmodel.graph.tensor import Role, Shape, Tensor, strides_of
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
+from costmodel.layers.indexing import Computed
 from costmodel.layers.linear import ExpandValue, Linear, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
-from costmodel.symbolic.sizes import exact_div, minimum, product
+from costmodel.symbolic.sizes import branch_value, exact_div, minimum, product
 from costmodel.training.settings import AttentionName
 
 
@@ -36,13 +37,21 @@ class AttentionSetting(NamedTuple):
     cache: Cache | None = None
 
 
+def composition() -> Any:
+    """Parts as the package transformers writes them, which only what asks for those loads."""
+    from costmodel.architectures import composition
+
+    return composition
+
+
 class AttentionContext:
     """The constants of one model's attention that its blocks share: masks, position tables and slopes."""
 
-    def __init__(self, model: TransformerSpec, tape: Tape, seq: int, setting: AttentionSetting) -> None:
+    def __init__(self, model: TransformerSpec, tape: Tape, x: Tensor, setting: AttentionSetting) -> None:
         self.model = model
         self.tape = tape
-        self.seq = seq
+        self.batch, self.seq, _ = x.shape
+        seq = self.seq
         self.setting = setting
         # The CPU's fused kernel has no dropout, nor trained biases, nor values of another size: PyTorch then composes
         # it, scaling query and key beforehand.
@@ -68,13 +77,16 @@ class AttentionContext:
             raise SettingError(
                 f"attention='flash' takes no biases of the scores, as {model.title} has: use 'efficient' or 'eager'"
             )
+        if model.written is not None and setting.kernel != "eager":
+            self._check_written(model)
         ahead = (model.heads, 1, self.keys(None))
-        self.slopes = tape.buffer(ahead, "activation", "alibi") if model.positions == "alibi" else None
-        self.angles = self._angles(model.rotated, "rotary") if model.positions == "rotary" else []
-        other = model.of_all_keys.rotated
-        self.global_angles = self._angles(other, "global_rotary") if other != model.rotated else self.angles
+        self.slopes = self._constant(ahead, "activation", "alibi", within=False) if model.positions == "alibi" else None
+        self._angles: dict[bool, list[Tensor]] = {}
+        if model.positions == "rotary" and model.written is None:
+            for windowed in (True, False):
+                self.angles(windowed=windowed)
         shape = (self.seq, self.keys(None))
-        self.buckets = self.tape.buffer(shape, "index", self.tape.within("relative_buckets")) if relative else None
+        self.buckets = self._constant(shape, "index", "relative_buckets") if relative else None
         self.bias = self.relative() if relative and model.relative_shared else None
         self._masks: dict[bool, Tensor] = {}
         self.lent: dict[tuple[bool, bool], list[Tensor]] = {}
@@ -84,8 +96,40 @@ class AttentionContext:
 
             self.distances = RelativeDistances(model, tape, seq)
 
-    def _angles(self, size: int, name: str) -> list[Tensor]:
-        return [self.tape.buffer((self.seq, size), "activation", f"{name}.{part}") for part in ("cos", "sin")]
+    def _check_written(self, model: TransformerSpec) -> None:
+        """Raise SettingError where the package has no fused attention, or hands its kernel a mask."""
+        window = None if model.window is None else model.window.size
+        masked = window is not None and branch_value(self.seq) >= branch_value(window)
+        if masked or model.positions in ("alibi", "relative"):
+            of = "its window" if masked else "its biases"
+            raise SettingError(
+                f"attention={self.setting.kernel!r}: for {of} transformers hands {model.title} a mask, or has no fused "
+                "attention, which is not modelled: use 'eager'"
+            )
+
+    def _constant(self, shape: Shape, role: Role, name: str, *, within: bool = True) -> Tensor:
+        """What depends on positions alone: a buffer, or worked out in each pass as the package does."""
+        if self.model.written is None:
+            return self.tape.buffer(shape, role, self.tape.within(name) if within else name)
+        return self.tape.record(Computed(shape, role, 1), (), name, None)
+
+    def angles(self, *, windowed: bool) -> list[Tensor]:
+        """cos and sin of every position's angles, (T, features that turn): constants, or worked out in the pass.
+
+        Blocks without a window may have angles of their own.
+        """
+        model, size = self.model, self.model.of_all_keys.rotated
+        own = model.written is not None and model.written.own_angles and model.window is not None
+        apart = not windowed and (own or size != model.rotated)
+        name = "global_rotary" if apart else "rotary"
+        if apart not in self._angles:
+            shape = (self.seq, size if apart else model.rotated)
+            self._angles[apart] = (
+                [self.tape.buffer(shape, "activation", f"{name}.{part}") for part in ("cos", "sin")]
+                if model.written is None
+                else composition().angles(self.tape, *shape, name)
+            )
+        return self._angles[apart]
 
     def keys(self, window: int | None) -> int:
         """Keys that scores are computed of."""
@@ -116,7 +160,11 @@ class AttentionContext:
         windowed = window is not None
         if windowed not in self._masks:
             name = "attention_mask" if windowed or self.model.window is None else "global_attention_mask"
-            self._masks[windowed] = self.tape.buffer((self.seq, self.keys(window)), "mask", self.tape.within(name))
+            shape = (self.seq, self.keys(window))
+            if self.model.written is not None:
+                self._masks[windowed] = composition().mask(self.tape, self.batch, *shape, name)
+            else:
+                self._masks[windowed] = self.tape.buffer(shape, "mask", self.tape.within(name))
         return self._masks[windowed]
 
 
@@ -144,14 +192,14 @@ class Attention:
         nearest = window if model.indexer is None else model.indexer.chosen  # as many as chosen ones
         self.pairs = visible_pairs(seq, causal=model.causal, window=nearest, past=past) if masked else self.every
         self.mask = context.mask(window) if memory is None else None
+        self.angles = context.angles(windowed=variant.windowed) if self.rotated else []
         self.stored: dict[str, Any] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
         model = self.model
-        angles = self.context.angles if self.variant.windowed else self.context.global_angles
         with x.tape.scope("attention" if self.memory is None else "cross_attention"):
-            query, key, value, *others = self._projected(x, angles if self.rotated else [])
+            query, key, value, *others = self._projected(x, self.angles)
             if model.indexer is not None:
                 self.mask = others.pop(0)
             gate, matrix = (others, []) if model.attention_gate else ([], others)
@@ -191,12 +239,12 @@ class Attention:
             return projected(self.model, x, angles, self._kept)
         query, *own = self._project(x)
         if angles:
-            query = Rotary(self.model.rotated)(query, *angles, name="rotate_query")
+            query = self._turned(query, *angles, "rotate_query")
         if self.variant.borrows:
             return [query, *self.context.lent[self.variant.keys], *own]
         key, value, *gate = own
         if angles:
-            key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
+            key = self._turned(key, *angles, "rotate_key")
         kept = [self._kept(key, "key"), self._kept(value, "value")]
         if self.variant.lends:
             if x.tape.recomputation.open:
@@ -206,6 +254,12 @@ class Attention:
                 )
             self.context.lent[self.variant.keys] = kept
         return [query, *kept, *gate]
+
+    def _turned(self, x: Tensor, cos: Tensor, sin: Tensor, name: str) -> Tensor:
+        """x, (batch, h, T, d_h), with the features turned that are."""
+        if self.model.written is None:
+            return Rotary(self.model.rotated)(x, cos, sin, name=name)
+        return composition().turned(x, cos, sin, self.model.rotated, name, joined=self.model.written.joined)
 
     def _project(self, x: Tensor) -> list[Tensor]:
         model, size = self.model, self.model.head_features
@@ -294,8 +348,11 @@ class Attention:
             distances = biases(model, context.distances, query, content, self.stored)
             scores = Add()(scores, distances, name="add_disentangled")
         if self.mask is not None:
-            scores = Mask()(scores, self.mask)
-        weights = Softmax()(Sink()(scores) if model.sinks else scores)
+            added = model.written is not None
+            scores = Add()(scores, self.mask, name="add_mask") if added else Mask()(scores, self.mask)
+        scores = Sink()(scores) if model.sinks else scores
+        in_fp32 = model.written is not None and model.written.weights == "fp32"
+        weights = composition().weights_in_fp32(scores) if in_fp32 else Softmax()(scores)
         if model.sinks:
             weights = Slice(scores.shape[-1])(weights, name="drop_sink")
         if model.attention_dropout:

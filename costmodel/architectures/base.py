@@ -147,6 +147,15 @@ class Architecture(Description):
     def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor | tuple[Tensor, ...]:
         """Run on paper; returns the prediction as (rows, classes, ...), or several, whose losses are added."""
 
+    def implemented(self, by: str) -> Self:
+        """This model as it is plainly written, or as the package transformers writes it. Raises SettingError."""
+        if by != "plain":
+            raise SettingError(
+                f"implementation={by!r} is of what was read from a published configuration, of some families: how "
+                f"{by} writes {self.title} is not known"
+            )
+        return self
+
     @property
     def default_loss(self) -> LossKind | None:
         """The loss that training this model ends in, unless the question says otherwise."""

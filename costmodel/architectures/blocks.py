@@ -55,7 +55,7 @@ def _blocks(
     memory: Tensor | None,
     tokens: Tensor | None,
 ) -> Tensor:
-    context = AttentionContext(model, tape, x.shape[1], setting)
+    context = AttentionContext(model, tape, x, setting)
     mixers = {variant: _mixer(model, context, variant) for variant in dict.fromkeys(model.pattern)}
     crossing = {} if memory is None else {"cross_attention": Attention(model, context, memory=memory)}
 

@@ -9,11 +9,14 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Divide, Unread
 from costmodel.layers.attention import Mask
 from costmodel.layers.embedding import Embedding, LearnedPositions, StoredPositions
+from costmodel.layers.indexing import Computed
 from costmodel.layers.linear import Linear
 
 
 def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
     """Embeddings of tokens, (batch, T, d_e), with positions and segments, as the first block reads them."""
+    if model.written is not None and model.written.scale_buffer:
+        tokens.tape.buffer((), "statistic", "embedding.scale", "fp32")
     x = scaled(x, model.embedding_scale, "embedding_scale")
     if model.token_dropout:
         x = without_masked(x)
@@ -24,7 +27,7 @@ def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
         width = model.width
         x = Linear(width, bias=False)(x, name="project_in")
     if model.segments is not None:
-        kinds = tokens.tape.input(tokens.shape, "index", "segments")
+        kinds = _segments(model, tokens)
         x = Add()(x, Embedding(model.segments, width)(kinds, name="segments"), name="add_segments")
     if model.positions == "learned":
         x = Add()(x, positions(model, tokens, width), name="add_positions")
@@ -68,9 +71,30 @@ def placed(x: Tensor, entries: int) -> Tensor:
     return x
 
 
-def positions(model: TransformerSpec, tokens: Tensor, width: int) -> Tensor:
-    """(T, width): a vector for each position, the same for every sequence."""
+def _segments(model: TransformerSpec, tokens: Tensor) -> Tensor:
+    """(batch, T): which segment each token is in, as an input; or the first, as the package has it in a buffer."""
+    tape, written = tokens.tape, model.written
+    if written is None or written.positions == "range":
+        return tape.input(tokens.shape, "index", "segments")
     rows = model.context if model.position_rows is None else model.position_rows
+    kinds = tape.buffer((1, rows), "index", "segments")
+    batch, seq = tokens.shape
+    shape = (batch if written.positions == "tokens" else 1, seq)
+    return Computed(shape, "index")(kinds, name="segments_of_positions").as_strided(tokens.shape, (0, 1))
+
+
+def positions(model: TransformerSpec, tokens: Tensor, width: int) -> Tensor:
+    """(T, width): a vector for each position, the same for every sequence, or (batch, T, width) by its tokens."""
+    rows = model.context if model.position_rows is None else model.position_rows
+    written = model.written
+    if written is not None and written.positions != "range":
+        if written.positions == "buffer" or model.segments is not None:
+            numbers = tokens.tape.buffer((1, rows), "index", "positions")
+        if written.positions == "tokens":
+            numbers = Computed(tokens.shape, "index", 1)(tokens, name="position_numbers")
+        else:
+            numbers = numbers.as_strided((1, tokens.shape[1]), (rows, 1))
+        return Embedding(rows, width)(numbers, name="positions")
     if model.position_table == "constant":
         return tokens.tape.buffer((rows, width), "activation", tokens.tape.within("positions")).view(
             (tokens.shape[1], width), None

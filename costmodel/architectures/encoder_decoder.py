@@ -12,7 +12,6 @@ from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import (
     ActivationName,
     Allowed,
-    Architecture,
     BatchShape,
     DropRate,
     PositiveNumber,
@@ -24,7 +23,7 @@ from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.feedforward import dropped
 from costmodel.architectures.parts import PLAIN, Experts, Head, Window
-from costmodel.architectures.spec import HEAD
+from costmodel.architectures.spec import HEAD, ComposedModel
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT, Description, PartOf, Reads, part_of
 from costmodel.errors import SettingError
@@ -51,6 +50,7 @@ SHARED = (
     ),
     *("mlp_dropout", "final_dropout", "norm_placement", "embedding_norm", "embedding_scale"),
     *("kv_heads", "window", "score_cap", "experts"),
+    "composition",
 )
 """Fields of both the encoder's and the decoder's blocks."""
 
@@ -62,7 +62,7 @@ class Sound(Description):
     places: Size = Field(description="places of the source, of two frames each")
 
 
-class EncoderDecoder(Architecture):
+class EncoderDecoder(ComposedModel):
     """An encoder's blocks, and a decoder's, each with attention to what the encoder made; one table of tokens.
 
     The defaults are those of T5 small (Raffel et al. 2020, §2.1). With `sound` the source is sound, which two

@@ -27,6 +27,11 @@ def normed(
     """
     if heads is not None:
         return Layernorm(model.norm_affine, bias=False, heads=heads)(x, name=name)
+    written = model.written
+    if written is not None and written.norm != "kernel" and model.norm == "rmsnorm" and tied is None:
+        from costmodel.architectures.composition import rms_norm  # only what asks for the package's own needs it
+
+        return rms_norm(x, name, affine=model.norm_affine, written=written.norm)
     kind = Layernorm(model.norm_affine, model.norm_bias) if model.norm == "layernorm" else Rmsnorm(model.norm_affine)
     return kind(x, name=name, tied=tied)
 
@@ -75,7 +80,7 @@ def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str, *, sparse: bo
 
 def activated(model: TransformerSpec, x: Tensor, inner: Layer, *, sparse: bool = False) -> Tensor:
     """The hidden features that an MLP makes with the linear layers given."""
-    act = activation(model.activation)
+    act = activation(model.mlp_activation)
     if model.mlp == "clamped":
         gate = Clamp(None, CLAMP)(inner(x, name="gate"), name="clamp_gate")
         up = Clamp(-CLAMP, CLAMP)(inner(x, name="up"), name="clamp_up")

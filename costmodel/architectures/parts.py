@@ -215,6 +215,30 @@ PLAIN: Any = Head()
 """The head that is a linear layer and nothing else."""
 
 
+class Composition(Description):
+    """How the package `transformers` writes a family's model: of which operators, where one kernel would do.
+
+    It is what `implementation="transformers"` asks for. Rotary angles are then made of positions in every pass and
+    turned by products and sums, and a mask is a table of numbers that is added to the scores.
+    """
+
+    norm: Literal["kernel", "scaled", "mixed", "shifted"] = Field(
+        default="kernel",
+        description="RMS norm: one kernel; operators in fp32, or the root alone, scaled after; or scaled in fp32 by "
+        "the weight plus 1",
+    )
+    activation: ActivationName | None = Field(default=None, description="activation of the MLP, if written otherwise")
+    positions: Literal["range", "buffer", "tokens"] = Field(
+        default="range",
+        description="numbers of learned positions: a range, a buffer with one of the segments, or worked out of tokens",
+    )
+    own_angles: bool = Field(default=False, description="blocks with a window have rotary angles of their own")
+    joined: bool = Field(default=False, description="features that turn are joined to those that do not, if any")
+    scale_buffer: bool = Field(default=False, description="the factor of the embeddings is a buffer")
+    weights: Literal["own", "fp32"] = Field(default="own", description="type of the softmax of the scores")
+    used: bool = Field(default=False, description="the model is as the package writes it")
+
+
 class Pooler(Description):
     """A linear layer over the first token, and its activation (Devlin et al. 2019, §3); or over all tokens' mean."""
 

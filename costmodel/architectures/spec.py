@@ -28,6 +28,7 @@ from costmodel.architectures.parts import (
     PLAIN,
     AltUp,
     Classes,
+    Composition,
     Disentangled,
     Experts,
     Head,
@@ -80,7 +81,26 @@ MIXERS = ("state_space", "gated_delta", "short_convolution")
 """Fields of what mixes tokens beside attention."""
 
 
-class TransformerSpec(Architecture, defer_build=True):
+class ComposedModel(Architecture, defer_build=True):
+    """Abstract: a model that may be written as the package `transformers` writes it."""
+
+    composition: Annotated[PartOf[Composition], part_of(Composition)] = Field(
+        default=ABSENT, description="how the package transformers writes this model (default: not known)"
+    )
+
+    @property
+    def written(self) -> Composition | None:
+        """How the package writes this model, if that is what it is to be."""
+        return self.composition if self.composition is not None and self.composition.used else None
+
+    def implemented(self, by: str) -> Self:
+        """See `Architecture.implemented`."""
+        if by == "plain" or self.composition is None:
+            return super().implemented(by)
+        return self.model_copy(update={"composition": self.composition.model_copy(update={"used": True})})
+
+
+class TransformerSpec(ComposedModel, defer_build=True):
     """Abstract: the description of a transformer, without its forward pass."""
 
     HAS_ATTENTION: ClassVar[bool] = True
@@ -493,6 +513,11 @@ class TransformerSpec(Architecture, defer_build=True):
             return self
         own = {"head_size": window.global_head_size, "kv_heads": window.global_kv_heads}
         return self.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+    @property
+    def mlp_activation(self) -> str:
+        """The MLP's activation as it is written."""
+        return (self.written and self.written.activation) or self.activation
 
     @property
     def mixer(self) -> StateSpace | GatedDelta | ShortConvolution | None:

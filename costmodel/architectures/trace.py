@@ -67,6 +67,7 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None) -> 
         recomputation=Recomputation.of(settings),
         adaptation=Adaptation.of(settings),
     )
+    model = model.implemented(settings.implementation)
     shape = batch_shape(model, settings)
     cache = None if shape.past is None else Cache(shape.past, settings.cache, settings.page_size, settings.cache_dtype)
     absorbed = settings.latent_attention == "absorbed"
@@ -76,7 +77,7 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None) -> 
     if tape.adaptation is not None:
         tape.adaptation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss
-    in_fp32 = settings.loss_precision == "fp32"
+    in_fp32 = settings.loss_precision == "fp32" or settings.implementation == "transformers"
     loss = loss if settings.training else None
     chunks, smoothing = settings.loss_chunks, settings.label_smoothing
     ends = attach_loss(tape, loss, output, chunks, in_fp32=in_fp32, smoothing=smoothing)

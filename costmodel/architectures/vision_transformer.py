@@ -11,7 +11,6 @@ from costmodel.architectures.attention import Attention, AttentionContext, Atten
 from costmodel.architectures.base import (
     ActivationName,
     Allowed,
-    Architecture,
     BatchShape,
     DropRate,
     ImageShape,
@@ -22,6 +21,7 @@ from costmodel.architectures.blocks import body
 from costmodel.architectures.feedforward import dropped, feed_forward, normed
 from costmodel.architectures.parts import MaybePooler
 from costmodel.architectures.pooler import pooled, sorted_by
+from costmodel.architectures.spec import ComposedModel
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT
 from costmodel.errors import SettingError, shown
@@ -38,7 +38,7 @@ PICTURE: Any = (3, 224, 224)
 """The image that most of these networks were trained on (ImageNet)."""
 
 
-class VisionTransformer(Architecture):
+class VisionTransformer(ComposedModel):
     """Patches of an image as tokens, trained tokens before them, an encoder, and classes told from the first token.
 
     The defaults are those of ViT-B/16 (Dosovitskiy et al. 2021, table 1).
@@ -122,7 +122,7 @@ class VisionTransformer(Architecture):
     def encoder(self) -> Transformer:
         """The transformer whose blocks these are."""
         names = ("layers", "width", "heads", "fused_qkv", "qkv_bias", "mlp", "mlp_width", "activation", "layer_scale")
-        same = {name: getattr(self, name) for name in (*names, "attention_dropout", "residual_dropout")}
+        same = {name: getattr(self, name) for name in (*names, "attention_dropout", "residual_dropout", "composition")}
         return Transformer.model_construct(
             name=self.name,
             vocab=1,
@@ -192,7 +192,7 @@ class VisionTransformer(Architecture):
         with x.tape.scope("pool"):
             token = x.tape.record(Parameter((1, 1, self.width)), (), "token", None)
             token = Copy((x.shape[0], 1, self.width))(token, name="repeat")
-            y = Attention(plain, AttentionContext(plain, x.tape, 1, attention), memory=x)(token)
+            y = Attention(plain, AttentionContext(plain, x.tape, token, attention), memory=x)(token)
             return Add()(y, feed_forward(plain, normed(plain, y, "norm")), name="add_mlp")
 
     def _embedded(self, images: Tensor) -> Tensor:

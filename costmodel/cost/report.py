@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.costs import OWN_STRETCHES, Costs
@@ -41,6 +42,8 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
             isinstance(call.layer, FusedAttention) and call.x.dtype == "fp32" for call in p.tape.root.calls()
         ):
             sentences.append(("note", _FLASH_IN_FP32))
+    if settings.implementation != "plain":
+        sentences.append(("implementation", _implementation(p)))
     if settings.keeps:
         pages = f" of {settings.page_size} tokens" if settings.cache == "paged" else ""
         kept = "" if settings.cache_dtype is None else f"; kept in {settings.cache_dtype}"
@@ -61,6 +64,18 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
         ),
         ("units", "bytes binary (1 GiB = 2^30 B), FLOPs and counts decimal (1 T = 10^12)"),
     ]
+
+
+def _implementation(p: Costs) -> str:
+    """Who writes the model so, and in training how much more is kept than of the same model plainly written."""
+    rule = (
+        f"norms, activations, masks, positions and the loss's type as the package {p.settings.implementation} has them"
+    )
+    if not p.settings.training:
+        return rule
+    own = p.memory.activations
+    plain = Costs(p.model, replace(p.settings, implementation="plain")).memory.activations
+    return f"{rule}: it keeps {own / plain:.3g} times the {show_bytes(plain)} of activations of the plain composition"
 
 
 def _training(p: Costs) -> list[tuple[str, str]]:

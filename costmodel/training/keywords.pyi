@@ -14,6 +14,7 @@ from costmodel.training.settings import (
     Device,
     FlopRule,
     Image,
+    Implementation,
     LatentAttention,
     Lora,
     LossName,
@@ -48,6 +49,7 @@ class GivenSettings(TypedDict, total=False):
     loss_chunks: int
     label_smoothing: float
     loss_precision: LossPrecision
+    implementation: Implementation
     device: Device
     flop_rule: FlopRule
     attention_pairs: AttentionPairs
@@ -81,6 +83,7 @@ class SeveralSettings(TypedDict, total=False):
     loss_chunks: int | Iterable[int]
     label_smoothing: float | Iterable[float]
     loss_precision: LossPrecision | Iterable[LossPrecision]
+    implementation: Implementation | Iterable[Implementation]
     device: Device | Iterable[Device]
     flop_rule: FlopRule | Iterable[FlopRule]
     attention_pairs: AttentionPairs | Iterable[AttentionPairs]

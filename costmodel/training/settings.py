@@ -27,6 +27,7 @@ LossPrecision = Literal["output", "fp32"]
 Device = Literal["gpu", "cpu"]
 FlopRule = Literal["pytorch", "arithmetic"]
 AttentionPairs = Literal["full", "visible"]
+Implementation = Literal["plain", "transformers"]
 CheckpointName = Literal["none", "block", "sqrt", "selective"]
 UpdateName = Literal["loop", "foreach", "fused"]
 Allocator = Literal["exact", "cuda"]
@@ -120,7 +121,9 @@ class Settings(Frozen):
     "default" is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many
     chunks of rows, so that only one chunk's logits exist at a time. loss_precision: "fp32" casts what the model makes
     before the loss, as transformers and most trainers do; the same under autocast, which casts it anyway.
-    label_smoothing: of cross-entropy's targets, as in ``torch.nn.CrossEntropyLoss``. optimizer, precision and stack are
+    label_smoothing: of cross-entropy's targets, as in ``torch.nn.CrossEntropyLoss``. implementation: "transformers" is
+    of models read from published configurations: norms, activations, masks, positions and the loss's type are then as
+    the package's own code has them. optimizer, precision and stack are
     names of ready ones, or declarations, also as mappings of their fields.
 
     checkpoint: what is recomputed in backward instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as
@@ -217,6 +220,10 @@ class Settings(Frozen):
             "The loss is taken of what the model makes, or of that in fp32 (logits.float()).", "fp32", needs="training"
         ),
     ] = "output"
+    implementation: Annotated[
+        Implementation,
+        Setting("Operators as PyTorch has them, or as the package transformers writes the model.", "transformers"),
+    ] = "plain"
     device: Annotated[Device, Setting("Whose kernels decide what is kept.", "cpu", executed="nothing")] = "gpu"
     flop_rule: Annotated[FlopRule, Setting("Count FLOPs as PyTorch does, or as done.", "arithmetic")] = "pytorch"
     attention_pairs: Annotated[

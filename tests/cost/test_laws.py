@@ -213,6 +213,7 @@ EACH = {"classes": 3, "classes.told_by": "each"}
 INNER = {"state_space.width": 16, "state_space.head_size": 4, "state_space.state": 3}
 DELTA = {"gated_delta.heads": 4, "gated_delta.key_size": 3, "gated_delta.value_size": 3, "gated_delta.chunk": 3}
 APART = {"causal": False, "fused_qkv": False, "kv_heads": None}
+WRITTEN = {"composition.used": True}
 STREAMS = {"norm_placement": "both", "final_norm": True, "residual_dropout": 0.0, "mlp": "gated", "altup.streams": 2}
 STREAMS |= {"altup.laurel_rank": 2, "altup.layer_width": 2}
 DISTANCES = APART | {"disentangled.size": 3}
@@ -373,6 +374,14 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"value_norm": True}),
     ({"fused_qkv": False}, {"shared_kv_layers": 1}),
     ({"mlp_width": None}, {"mlp_widths": (24, 30)}),
+    ({}, {"composition.used": True}),
+    (WRITTEN | {"norm": "rmsnorm"}, {"composition.norm": "scaled"}),
+    (WRITTEN, {"composition.activation": "gelu_composed"}),
+    (WRITTEN, {"composition.positions": "tokens"}),
+    (WRITTEN | GLOBAL | {"positions": "rotary"}, {"composition.own_angles": True}),
+    (WRITTEN | {"positions": "rotary"}, {"composition.joined": True}),
+    (WRITTEN, {"composition.scale_buffer": True}),
+    (WRITTEN, {"composition.weights": "fp32"}),
     (STREAMS, {"altup.streams": 3}),
     (STREAMS, {"altup.laurel_rank": 3}),
     (STREAMS, {"altup.layer_width": 3}),
@@ -392,8 +401,10 @@ def answer(model: Any, **asked: Any) -> tuple[list[Row], int, int]:
 @pytest.mark.parametrize(("given_fields", "change"), VARIATIONS, ids=lambda value: ",".join(value) or "base")
 def test_no_field_is_inert(given_fields: dict[str, Any], change: dict[str, Any]) -> None:
     before, after = Transformer.of(BASE | given_fields), Transformer.of(BASE | given_fields | change)
+    question = {"precision": "bf16" if "composition.weights" in change else "fp32"}  # which is wide already
     pairs = "visible" if "indexer.chosen" in change else "full"  # how many keys are chosen changes no shape
-    assert answer(before, batch=2, attention_pairs=pairs) != answer(after, batch=2, attention_pairs=pairs)
+    question["attention_pairs"] = pairs
+    assert answer(before, batch=2, **question) != answer(after, batch=2, **question)
 
 
 def test_every_field_is_varied() -> None:
@@ -433,7 +444,7 @@ def test_visible_pairs_are_those_a_mask_leaves(t: int, window: int, causal: bool
     tape = Tape(training=True, device="gpu")
     model = Transformer(vocab=5, context=8, layers=1, width=4, heads=2, window=window, causal=causal)
     seen = sum((j <= i if causal else True) and abs(i - j) < window for i in range(t) for j in range(t))
-    assert Attention(model, AttentionContext(model, tape, t, AttentionSetting())).pairs == seen
+    assert Attention(model, AttentionContext(model, tape, tape.tensor((1, t, 4)), AttentionSetting())).pairs == seen
 
 
 def test_layers_of_an_mlp_in_a_run_share_a_letter() -> None:

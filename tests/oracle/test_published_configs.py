@@ -23,6 +23,7 @@ from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import ENCODERS, FAMILIES
+from costmodel.importers.huggingface.rules import heads_fill_width
 from tests.importers.test_published_files import PUBLISHED as FILES
 from tests.profiles import examples
 
@@ -309,6 +310,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
     if family in ("clip_vision_model", "dinov2", "siglip_vision_model"):  # whose class takes squares alone
         needed |= {"image_size": st.sampled_from([8, 9]), "patch_size": st.sampled_from([2, 4])}
     if family in ("cohere2", "helium", "olmoe", "bitnet", "esm"):
+        optional.pop("head_dim", None)
+    if FAMILIES[family].rules.get("whole") is heads_fill_width:
         optional.pop("head_dim", None)
     if family == "internlm3":
         needed |= dict.fromkeys(("attention_bias", "mlp_bias"), st.just(draw(st.booleans())))

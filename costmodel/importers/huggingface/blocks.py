@@ -7,7 +7,16 @@ from typing import Any
 from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning, wrong
-from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, LLAMA, SCALED_BY_WIDTH, WINDOWED
+from costmodel.importers.huggingface.llama import (
+    BIASES,
+    DECODER,
+    GLM,
+    JOINED,
+    LLAMA,
+    SCALED,
+    SCALED_BY_WIDTH,
+    WINDOWED,
+)
 from costmodel.importers.huggingface.rules import (
     cycle,
     each,
@@ -29,6 +38,7 @@ PHI = Family(
     | {"qk_layernorm": False, "partial_rotary_factor": 0.5},
     means={"qk_layernorm": {True: {"query_key_norm": "head"}, False: {}}},
     sets=BIASES | {"head.bias": True, "mlp": "plain", "norm": "layernorm", "parallel": True, "shared_norm": True},
+    written=JOINED,
 )
 PHI3 = Family(
     model_type="phi3",
@@ -39,6 +49,7 @@ PHI3 = Family(
     | {"resid_pdrop": 0.0, "embd_pdrop": 0.0},
     means={"embd_pdrop": ""},  # the package applies none, whatever it says
     sets={"fused_qkv": True},
+    written=SCALED | JOINED,
 )
 
 STARCODER2 = Family(

@@ -73,6 +73,7 @@ BERT = Family(
     sets={"pooler": "tanh", "head.spare_bias": True},
     fixed={"is_decoder": (False,), "position_embedding_type": ("absolute",)},
     idle="embedding_size",
+    written={"positions": "buffer"},
 )
 
 
@@ -98,6 +99,7 @@ ROBERTA = Family(
     fields={"vocab_size": 50265, "pad_token_id": 1},
     sets={"head.transform": "gelu"},
     rules={"positions": after_padding},
+    written={"positions": "tokens"},
 )
 
 XLM_ROBERTA = Family(
@@ -169,6 +171,7 @@ DISTILBERT = Family(
     sets={"pooler": "relu", "mixed_dropout": 0.0},
     aliases="hidden_size num_attention_heads num_hidden_layers",
     fixed={"sinusoidal_pos_embds": (False,)},
+    written={"positions": "buffer"},
 )
 
 

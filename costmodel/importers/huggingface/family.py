@@ -13,7 +13,17 @@ from pydantic import ValidationError
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.fields import FIELDS, FIXED, IDLE, PRECISION, Meaning, checker, one_of_all
+from costmodel.importers.huggingface.fields import (
+    FIELDS,
+    FIXED,
+    IDLE,
+    PRECISION,
+    UNWRITTEN_ACTIVATIONS,
+    WRITTEN_ACTIVATIONS,
+    Meaning,
+    checker,
+    one_of_all,
+)
 
 NEAR = 0.85
 """A name this near to a known one that is left out is that one misspelt (ratio of difflib)."""
@@ -91,6 +101,7 @@ class Family:
     aliases: other names of its fields: of one line in FIELDS, or as "name=field".
     ends: for each name in `architectures`, what that ends in; the first is what a configuration without one is.
     nested: fields whose values are mappings, the fields in which are called "field.name".
+    written: how the package's own class is written, as fields of `Composition`; None: not known. It is not inherited.
     note: a sentence for the notes of every model of the family.
     """
 
@@ -107,6 +118,7 @@ class Family:
     aliases: str = ""
     without: str = ""
     nested: str = ""
+    written: Mapping[str, Any] | None = None
     note: str = ""
     remote: bool = False
     builds: Callable[[Config, dict[str, Any]], Architecture] = transformer
@@ -171,6 +183,7 @@ class Family:
             for rule in self.rules.values():
                 if rule is not None:
                     rule(config, made)
+            made |= self._written(given)
         except SpecError as error:
             raise SpecError(f"{self.model_type}: {error}", error.path) from None
         notes = _note(self.model_type, others.keys() - unknown, unknown, twice) + said + f" {self.note}".rstrip()
@@ -269,6 +282,23 @@ class Family:
                     ("architectures",),
                 )
         return frozenset(self.ends[named[0]].split()), named[0]
+
+    def _written(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Fields of how the package writes the model, where that is known: by the family, and by its activation."""
+        if self.written is None:
+            return {}
+        acts = [name for name in self.fields if name == "feed_forward_proj" or "activation" in self._names(name)]
+        named = [given.get(name) or self.fields[name] for name in acts]
+        own = next((WRITTEN_ACTIVATIONS[name] for name in named if name in WRITTEN_ACTIVATIONS), None)
+        if any(name in UNWRITTEN_ACTIVATIONS for name in named):
+            return {}
+        written = dict(self.written) | ({} if own is None else {"activation": own})
+        return {"composition": True} | {f"composition.{name}": value for name, value in written.items()}
+
+    def _names(self, name: str) -> list[str]:
+        """The fields of ours that have the value of one of the family's."""
+        meaning = self.meaning(name)
+        return [] if isinstance(meaning, dict) else meaning.ours.split()
 
     def _ours(self, name: str, value: Any) -> dict[str, Any]:
         meaning = self.meaning(name)

@@ -30,6 +30,13 @@ ACTIVATIONS = {
 """Activations by the names that published configurations use."""
 
 
+WRITTEN_ACTIVATIONS = dict.fromkeys(("gelu_new", "gated-gelu", "gated-gelu_new"), "gelu_composed")
+"""Those that the package writes otherwise than PyTorch has them (``transformers.activations``), as ours are called."""
+
+UNWRITTEN_ACTIVATIONS = ("gelu_fast", "gelu_python")
+"""Those that it writes in a way that none of ours is."""
+
+
 def activation_named(name: str) -> str:
     """Our name of a published activation. Raises UnknownNameError."""
     if name not in ACTIVATIONS:

@@ -20,6 +20,7 @@ GPT2 = Family(
     aliases="hidden_size max_position_embeddings num_attention_heads num_hidden_layers",
     idle="n_ctx reorder_and_upcast_attn scale_attn_by_inverse_layer_idx summary_activation summary_first_dropout "
     "summary_proj_to_labels summary_last_dropout summary_type summary_use_proj",
+    written={},
 )
 
 GPT_J = Family(
@@ -104,6 +105,7 @@ GPT_NEOX = Family(
     rules={"whole": heads_fill_width, "rotary": rotary},
     aliases="rotary_pct",
     idle="rope_theta rotary_emb_base",
+    written={"weights": "fp32", "joined": True},
 )
 
 
@@ -130,6 +132,7 @@ OPT = Family(
     sets={"fused_qkv": False},
     rules={"ends": opt_ends},
     fixed={"layerdrop": (0,)},
+    written={"weights": "fp32", "positions": "tokens"},
 )
 
 
@@ -162,6 +165,7 @@ BLOOM = Family(
     aliases="n_embed num_attention_heads num_hidden_layers",
     idle="slow_but_exact",
     fixed={"apply_residual_connection_post_layernorm": (False,)},
+    written={"weights": "fp32"},
 )
 
 MPT = Family(

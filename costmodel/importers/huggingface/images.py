@@ -65,6 +65,7 @@ VIT = Family(
     sets={"fused_qkv": False},
     rules={"whole": heads_fill_width, "ends": image_ends},
     idle="encoder_stride tie_word_embeddings",
+    written={"weights": "fp32"},
 )
 
 

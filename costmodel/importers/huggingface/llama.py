@@ -25,6 +25,13 @@ from costmodel.importers.huggingface.rules import (
 
 BIASES = {"qkv_bias": True, "attention_bias": True, "mlp_bias": True}
 
+SCALED = {"norm": "scaled", "weights": "fp32"}
+"""How the package writes LLaMA and most after it: norms of operators, and a softmax in fp32."""
+SHIFTED = SCALED | {"norm": "shifted", "scale_buffer": True}
+"""How it writes Gemma."""
+JOINED = {"weights": "fp32", "joined": True}
+"""How it writes those of which a part of each head may turn."""
+
 DECODER = Family(
     source="a gated MLP, RMS norms, no biases but where declared",
     fields=ROTARY
@@ -48,6 +55,7 @@ LLAMA = Family(
     like=DECODER,
     ends=architectures("LlamaForCausalLM LLaMAForCausalLM", "LlamaModel"),
     fields=sizes(32000, 4096, 11008, 32, 32, attention_bias=False, mlp_bias=False),
+    written=SCALED,
 )
 
 
@@ -140,6 +148,7 @@ MISTRAL = Family(
     ends=architectures("MistralForCausalLM", "MistralModel"),
     fields=sizes(32000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=131072)
     | {"sliding_window": 4096},
+    written=SCALED,
 )
 MINISTRAL3 = Family(
     model_type="ministral3",
@@ -228,6 +237,7 @@ QWEN2 = Family(
     | {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28},
     sets={"qkv_bias": True},
     rules={"windows": qwen_windows},
+    written=SCALED,
 )
 QWEN3 = Family(
     model_type="qwen3",
@@ -236,6 +246,7 @@ QWEN3 = Family(
     ends=architectures("Qwen3ForCausalLM", "Qwen3Model"),
     fields={"head_dim": 128, "attention_bias": False},
     sets={"query_key_norm": "head"},
+    written=SCALED,
 )
 
 QWEN2_VL = Family(
@@ -337,6 +348,7 @@ GEMMA = Family(
         "embedding": SCALED_BY_WIDTH,
         "bidirectional": sets("causal", lambda config, made: not config["use_bidirectional_attention"]),
     },
+    written=SHIFTED,
 )
 GEMMA2 = Family(
     model_type="gemma2",
@@ -352,6 +364,7 @@ GEMMA2 = Family(
         "scale": sets("score_scale", lambda config, made: config["query_pre_attn_scalar"] ** -0.5),
         "windows": windows(lambda config, n: n % 2 == 0),
     },
+    written=SHIFTED,
 )
 VAULTGEMMA = Family(
     model_type="vaultgemma",
@@ -371,4 +384,5 @@ GEMMA3 = Family(
     rules={"windows": bidirectional_windows},
     aliases="_sliding_window_pattern",
     idle="rope_local_base_freq",
+    written=SHIFTED | {"own_angles": True},
 )

@@ -64,6 +64,7 @@ T5 = Family(
     aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
     idle="relative_attention_max_distance",
     fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
+    written={"norm": "mixed"},
 )
 
 MT5 = Family(
