@@ -20,6 +20,8 @@ def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
     x = scaled(x, model.embedding_scale, "embedding_scale")
     if model.token_dropout:
         x = without_masked(x)
+    if model.spare_weights is not None:
+        x = Unread(model.spare_weights)(x, name="spare_weights")
     if model.contact_head:
         x = Unread(model.layers * model.heads + 1)(x, name="contact_head")
     width = x.shape[-1]

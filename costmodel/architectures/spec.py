@@ -159,6 +159,7 @@ class TransformerSpec(ComposedModel, defer_build=True):
         "indexer.heads": "h_i",
         "indexer.head_size": "d_i",
         "boxes": "n_box",
+        "spare_weights": "n_w",
     }
     RENAMED: ClassVar[Mapping[str, str]] = RENAMED
 
@@ -314,6 +315,9 @@ class TransformerSpec(ComposedModel, defer_build=True):
     )
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
 
+    spare_weights: Size | None = Field(
+        default=None, description="further weights, which this pass does not read (default: none)"
+    )
     contact_head: bool = Field(
         default=False,
         description="a score of the attention weights of all heads among the weights, which this pass does not read",

@@ -148,6 +148,20 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
         136_731_648,
     ),
     (NEW, 136_776_192),
+    (
+        common("xlm-roberta", 250002, 1024, 4096, 24, 16, max_position_embeddings=8194, type_vocab_size=1)
+        | {"architectures": ["XLMRobertaModel"], "position_embedding_type": "rotary", "rotary_emb_base": 20000.0}
+        | {"lora_adaptations": [f"task{n}" for n in range(5)], "lora_rank": 4, "lora_alpha": 1, "lora_dropout_p": 0.0}
+        | {"load_trained_adapters": True, "lora_main_params_trainable": False, "matryoshka_dimensions": [32, 64]}
+        | {
+            "truncate_dim": None,
+            "use_flash_attn": True,
+            "use_reentrant": False,
+            "task_instructions": {},
+            "auto_map": {},
+        },
+        572_310_396,
+    ),
     (NEW | {"vocab_size": 250048, "type_vocab_size": 1, "rope_scaling": {"factor": 8.0, "type": "ntk"}}, 305_368_320),
 ]
 """Configurations as published, and the parameters that their model cards or weight files have."""

@@ -859,6 +859,7 @@ class Transformer(Body):
         self.outward = nn.Linear(spec.width, outer, bias=False) if outward else None
         self.segments = nn.Embedding(spec.segments, inner) if spec.segments else None
         self.boxes = Boxes(spec.boxes, inner) if spec.boxes else None
+        self.spare = Unread(spec.spare_weights) if spec.spare_weights else nn.Identity()
         self.contact = Unread(spec.layers * spec.heads + 1) if spec.contact_head else nn.Identity()
         self.embedding_norm = norm_over(spec, inner, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
@@ -873,7 +874,7 @@ class Transformer(Body):
             masked = tokens == 0
             left = 1 - masked.sum(-1).float() / tokens.shape[1]
             x = x.masked_fill(masked[..., None], 0.0) / left[:, None, None]
-        x = self.contact(x)
+        x = self.contact(self.spare(x))
         if self.inward is not None and not self.spec.embedding_factored:
             x = self.inward(x)
         if self.segments is not None:

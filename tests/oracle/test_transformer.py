@@ -253,6 +253,7 @@ def embedded(draw: st.DrawFn) -> Transformer:
         "boxes": draw(st.none() | st.integers(1, 9)),
         "token_dropout": draw(st.booleans()),
         "contact_head": draw(st.booleans()),
+        "spare_weights": draw(st.none() | st.integers(1, 9)),
     }
     if spec.experts is None:
         fields |= {"inner_norm": draw(st.booleans()), "mlp_output_bias": draw(st.none() | st.booleans())}

@@ -153,6 +153,8 @@ def read_config(data: dict[str, Any]) -> Architecture:
             "see the documentation of published configurations",
             ("model_type",),
         )
+    if name == "xlm-roberta" and data.get("position_embedding_type") == "rotary":
+        return rotary_encoders.OF_XLM_ROBERTA_FILES[0].read(data)
     return FAMILIES[name].read(data)
 
 

@@ -154,6 +154,8 @@ FIELDS: dict[str, Meaning] = {
         ("count", "", "num_sparse_encoder_layers num_sparse_decoder_layers"),
         ("flag", "experts.router_bias", "router_bias"),
         ("mapping", "", "encoder decoder"),
+        ("texts", "", "lora_adaptations"),
+        ("size", "", "lora_rank"),
         ("size", "indexer.chosen", "index_topk"),
         ("size", "indexer.heads", "index_n_heads"),
         ("size", "indexer.head_size", "index_head_dim"),

@@ -181,6 +181,39 @@ JINA_EMBEDDINGS_V3 = Family(
 )
 
 
+def unapplied_adapters(config: Config, made: dict[str, Any]) -> None:
+    """Low-rank weights beside each table and linear layer, one pair for each task, of which a pass has none or one."""
+    pooler_dropped(config, made)
+    names = config["lora_adaptations"] or []
+    d, hidden, layers = made["width"], made["mlp_width"], made["layers"]
+    within = layers * (4 * d + 2 * d + 2 * (d + hidden))  # query, key and value at once; output; two of the MLP
+    tables = made["vocab"] + d + (made["segments"] + d)
+    sides = within + tables + (2 * d if "pooler" in config.end else 0)
+    if names:
+        made["spare_weights"] = len(names) * config["lora_rank"] * sides
+
+
+OF_XLM_ROBERTA_FILES = (
+    Family(
+        model_type="xlm-roberta",
+        source="Jina Embeddings v3 by the class that comes with its files: adapters of tasks among its weights",
+        like=JINA_EMBEDDINGS_V3,
+        ends={"XLMRobertaModel": "pooler"},
+        fields={"vocab_size": 30522, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
+        | {"num_attention_heads": 12, "max_position_embeddings": 512, "type_vocab_size": 2}
+        | {"lora_adaptations": None, "lora_rank": 4},
+        without="head_dim",
+        rules={"positions": unapplied_adapters, "rotary": rotary_whole},
+        idle="load_trained_adapters lora_alpha lora_dropout_p lora_main_params_trainable matryoshka_dimensions "
+        "task_instructions truncate_dim use_flash_attn use_reentrant emb_pooler rotary_emb_scale_base",
+        fixed={"position_embedding_type": ("rotary",)},
+        note="Its weights are those of all tasks' adapters too, none of which is applied.",
+        remote=True,
+    ),
+)
+"""What files of that `model_type` are that turn queries and keys, which the package's own class does not."""
+
+
 def protein_positions(config: Config, made: dict[str, Any]) -> None:
     """Rotary positions, or trained ones from after the padding token's number on."""
     kind = config["position_embedding_type"]
