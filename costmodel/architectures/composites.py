@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from costmodel.errors import ShapeError
 from costmodel.graph.tensor import Tensor, show_shape
-from costmodel.layers.arithmetic import Add, Multiply
+from costmodel.layers.arithmetic import Add, Divide, Multiply, Shift
 from costmodel.layers.base import Layer
 from costmodel.layers.shape import Concat
 
@@ -131,7 +131,33 @@ class Branches(Composite):
             return _join(self.join, ends)
 
 
-COMPOSITES: dict[str, type[Composite]] = {cls.kind: cls for cls in (Sequence, Repeat, Residual, Branches)}
+@dataclass(frozen=True)
+class ResponseNorm(Composite):
+    """γ·x·n + β + x, n being each channel's norm over the image over the mean of all channels'; channels come last.
+
+    Global response normalisation (Woo et al. 2023, ConvNeXt V2, §3.2).
+    """
+
+    kind = "response_norm"
+
+    def __call__(self, x: Tensor, *, name: str) -> Tensor:
+        """Run on paper, (batch, H, W, C) → the same. Raises ShapeError for another number of axes."""
+        from costmodel.layers.indexing import Parameter  # few networks need it
+        from costmodel.layers.reduction import Reduce
+
+        if len(x.shape) != 4:
+            raise ShapeError(f"{name}: {show_shape(x.shape)} is not (batch, height, width, channels)")
+        b, *_, c = x.shape
+        with x.tape.scope(name):
+            size = Reduce("linalg_vector_norm", (b, 1, 1, c))(x, name="response")
+            mean = Shift(1e-6)(Reduce("mean", (b, 1, 1, 1))(size, name="mean_response"), name="positive")
+            y = Multiply()(x, Divide()(size, mean, name="relative"), name="weigh")
+            scale, bias = (x.tape.record(Parameter((1, 1, 1, c)), (), part, None) for part in ("scale", "bias"))
+            y = Add()(Multiply()(scale, y, name="scaled"), bias, name="add_bias")
+            return Add()(y, x, name="add")
+
+
+COMPOSITES: dict[str, type[Composite]] = {cls.kind: cls for cls in (Sequence, Repeat, Residual, Branches, ResponseNorm)}
 
 
 def apply(blocks: Blocks, x: Tensor) -> Tensor:

@@ -139,6 +139,7 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
         | {"router_type": "tokens_masked", "feed_forward_proj": "relu", "expert_capacity": 64},
         619_339_008,
     ),
+    (sized("convnextv2", num_labels=1000, drop_path_rate=0.0), 28_635_496),
     (sized("convnext", num_labels=1000, drop_path_rate=0.0, layer_scale_init_value=1e-6), 28_589_128),
     (
         sized("nomic_bert", architectures=["NomicBertModel"], activation_function="swiglu", n_embd=768, n_inner=3072)
@@ -538,7 +539,6 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
             ),
             "gemma4_text: per_layer_config is understood where it gives one head_dim and num_key_value_heads to the",
         ),
-        (sized("convnextv2"), "'convnextv2' is known and not modelled: it norms each channel by its response"),
         (
             sized("layoutlmv3"),
             "'layoutlmv3' is known and not modelled: it reads an image of the page beside its tokens",

@@ -110,10 +110,26 @@ def _block(name: str, fields: Any, x: Tensor, device: str) -> tuple[nn.Module, T
     if name == "residual":
         paths = [fields["body"], fields.get("projection", [])]
         return _joined(paths, "add", x, device)
+    if name == "response_norm":
+        module = ResponseNorm(x.shape[-1]).to(x.device)
+        return module, module(x)
     if name == "branches":
         return _joined(fields["paths"], fields["join"], x, device)
     module = ACTIVATIONS[name]() if name in ACTIVATIONS and not fields else _layer(name, dict(fields), x, device)
     return module, module(x)
+
+
+class ResponseNorm(nn.Module):
+    """Channels, which come last, normed by their response over the image."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale, self.bias = (nn.Parameter(torch.zeros(1, 1, 1, channels)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        response = torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
+        relative = response / (response.mean(-1, keepdim=True) + 1e-6)
+        return self.scale * (x * relative) + self.bias + x
 
 
 def _joined(paths: list[Data], join: str, x: Tensor, device: str) -> tuple[nn.Module, Tensor]:

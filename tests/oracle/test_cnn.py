@@ -78,6 +78,7 @@ CHANNELS_LAST = [
 ]
 WITH_AN_OTHER_ORDER: list[Any] = [
     "batchnorm",
+    "response_norm",
     "layer_scale",
     "gelu",
     {"groupnorm": {"groups": 2}},

@@ -101,7 +101,8 @@ def convnext_blocks(config: Config, made: dict[str, Any]) -> None:
     every = stages(config)
     if config["num_stages"] != len(every):
         raise wrong("num_stages", f"{config['num_stages']} is not the {len(every)} of hidden_sizes")
-    scale = ["layer_scale"] * (config["layer_scale_init_value"] > 0)
+    scale = ["layer_scale"] * (config.values.get("layer_scale_init_value", 0) > 0)
+    response = ["response_norm"] * ("layer_scale_init_value" not in config.values)
     blocks: BlockData = []
     for number, (channels, depth) in enumerate(every):
         if number == 0:
@@ -112,7 +113,12 @@ def convnext_blocks(config: Config, made: dict[str, Any]) -> None:
             ]
         else:
             blocks += [*channels_last(["layernorm"]), {"conv": {"channels": channels, "kernel": 2, "stride": 2}}]
-        mlp = [{"linear": {"features": 4 * channels}}, made["activation"], {"linear": {"features": channels}}]
+        mlp = [
+            {"linear": {"features": 4 * channels}},
+            made["activation"],
+            *response,
+            {"linear": {"features": channels}},
+        ]
         depthwise = {"conv": {"channels": channels, "kernel": 7, "padding": 3, "groups": channels}}
         block = {"residual": {"body": [depthwise, *channels_last(["layernorm", *mlp]), *scale]}}
         blocks += [{"repeat": {"times": depth, "blocks": [block]}}]
@@ -131,4 +137,13 @@ CONVNEXT = Family(
     aliases="num_hidden_layers=num_stages",
     idle=RESNET.idle,
     fixed={"drop_path_rate": (0,)},
+)
+
+CONVNEXT_V2 = Family(
+    model_type="convnextv2",
+    source="ConvNeXt V2 (Woo et al. 2023): channels normed by their response, and no factors of their own",
+    like=CONVNEXT,
+    ends={"ConvNextV2ForImageClassification": "classes"},
+    without="layer_scale_init_value",
+    aliases=CONVNEXT.aliases,
 )

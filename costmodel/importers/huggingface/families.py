@@ -50,9 +50,6 @@ def _each(names: str, why: str) -> dict[str, str]:
 NOT_MODELLED: dict[str, str] = {
     **_each("zamba zamba2", "its attention layers are shared between blocks, which no block here does"),
     **_each("recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
-    **_each(
-        "convnextv2", "it norms each channel by its response over the whole image, of which no layer kind has the cost"
-    ),
     **_each("layoutlmv2 layoutlmv3", "it reads an image of the page beside its tokens, which no transformer here does"),
     **_each("longformer led longt5", "its attention goes over chunks of a sequence, which no block here does"),
     **_each(
