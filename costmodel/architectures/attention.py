@@ -350,11 +350,12 @@ class Attention:
         if self.mask is not None:
             added = model.written is not None
             scores = Add()(scores, self.mask, name="add_mask") if added else Mask()(scores, self.mask)
+        keys = scores.shape[-1]
         scores = Sink()(scores) if model.sinks else scores
         in_fp32 = model.written is not None and model.written.weights == "fp32"
         weights = composition().weights_in_fp32(scores) if in_fp32 else Softmax()(scores)
         if model.sinks:
-            weights = Slice(scores.shape[-1])(weights, name="drop_sink")
+            weights = Slice(keys)(weights, name="drop_sink")
         if model.attention_dropout:
             weights = Dropout(model.attention_dropout)(weights)
         if not context.absorbed:
