@@ -75,6 +75,11 @@ class CNN(Architecture):
         fields = {name: value for name, value in data.items() if name != "define"}
         return {**fields, "blocks": read_blocks(data["blocks"], data.get("define"))}
 
+    @classmethod
+    def unchecked(cls, fields: Mapping[str, Any]) -> Self:
+        """See `Description.unchecked`: layers are made of what lists them."""
+        return cls(**fields)
+
     @field_serializer("blocks")
     def _write(self, blocks: Blocks) -> list[Any]:
         return write_blocks(blocks)

@@ -81,7 +81,7 @@ MIXERS = ("state_space", "gated_delta", "short_convolution")
 """Fields of what mixes tokens beside attention."""
 
 
-class ComposedModel(Architecture, defer_build=True):
+class ComposedModel(Architecture):
     """Abstract: a model that may be written as the package `transformers` writes it."""
 
     composition: Annotated[PartOf[Composition], part_of(Composition)] = Field(
@@ -100,7 +100,7 @@ class ComposedModel(Architecture, defer_build=True):
         return self.model_copy(update={"composition": self.composition.model_copy(update={"used": True})})
 
 
-class TransformerSpec(ComposedModel, defer_build=True):
+class TransformerSpec(ComposedModel):
     """Abstract: the description of a transformer, without its forward pass."""
 
     HAS_ATTENTION: ClassVar[bool] = True

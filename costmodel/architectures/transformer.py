@@ -24,7 +24,7 @@ COMPOSED = (
 """What is taken for granted of a state space."""
 
 
-class Transformer(TransformerSpec, defer_build=False):
+class Transformer(TransformerSpec):
     """Token embedding, `layers` equal blocks of attention and MLP, and a head over the vocabulary.
 
     The defaults are those of GPT-2 (Vaswani et al. 2017; Radford et al. 2019).

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from functools import cache
+from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
@@ -47,7 +49,7 @@ ALL: Any = ()
 class Description(BaseModel):
     """Abstract: named fields. Frozen, strict, without unknown ones."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=False)
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=False, defer_build=True)
 
     FIRST: ClassVar[str] = ""
     """Of a part: the field that a bare value stands for, as 8 does in ``experts: 8``."""
@@ -58,7 +60,8 @@ class Description(BaseModel):
         for name in fields.keys() & self.RENAMED.keys():
             raise SpecError(f"{type(self).__name__}: {name} is now {self.RENAMED[name]}", (name,))
         try:
-            super().__init__(**natives(fields))
+            with nullcontext() if type(self).__pydantic_complete__ else _COMPLETING:
+                super().__init__(**natives(fields))
         except ValidationError as error:
             raise SpecError(explain_validation(type(self), error), _first(error)["loc"]) from None
 
@@ -67,6 +70,20 @@ class Description(BaseModel):
 
     def __delattr__(self, name: str) -> None:
         raise SpecError(f"{type(self).__name__}.{name} cannot be deleted: it is fixed once it is made")
+
+    @classmethod
+    def unchecked(cls, fields: Mapping[str, Any]) -> Self:
+        """One from `stated` fields, which are known to be right: what checks others need not be made for it."""
+        parts = cls.parts()
+        values: dict[str, Any] = {
+            name: parts[name].unchecked(value) if isinstance(value, dict) and name in parts else _tuples(value)
+            for name, value in fields.items()
+        }
+        return cls.model_construct(**values)
+
+    def stated(self) -> dict[str, Any]:
+        """The fields that it was made with, as JSON has them."""
+        return self.model_dump(mode="json", exclude_unset=True)
 
     @classmethod
     @typed
@@ -161,6 +178,15 @@ class Description(BaseModel):
             if validator.info.mode == "after":
                 validator.func(self)
         return self
+
+
+_COMPLETING = RLock()
+"""Held while pydantic makes what checks the fields of a class, which it puts off until the first is made."""
+
+
+def _tuples(value: Any) -> Any:
+    """Plain data with tuples for lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def part_of(kind: type[Description]) -> BeforeValidator:

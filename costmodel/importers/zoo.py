@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache, cached_property
+from importlib import import_module
 from math import inf
 from textwrap import shorten
 from typing import Any, Final
@@ -21,7 +22,7 @@ from costmodel.display.units import read_count
 from costmodel.documents.arguments import typed
 from costmodel.documents.files import SPECS, is_path, shown_path, text_of, write
 from costmodel.errors import SettingError, SpecError, shown, unknown
-from costmodel.importers.files import build, read
+from costmodel.importers.files import ARCHITECTURES, build, read
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.settings import Settings
 
@@ -175,7 +176,9 @@ READY: Final = os.path.join(SPECS, "ready.json")
 def _spec(name: str) -> Architecture:
     import json
 
-    return build(json.loads(_ready_fields()[name]), "")
+    fields = json.loads(_ready_fields()[name])
+    module, attribute = ARCHITECTURES[fields.pop("architecture")]
+    return getattr(import_module(module), attribute).unchecked(fields)
 
 
 @cache
@@ -198,10 +201,16 @@ def write_ready() -> None:
 
     from costmodel.documents.document import parse
 
+    def line(name: str) -> str:
+        path = os.path.join(SPECS, f"{name}.yaml")
+        fields = parse(text_of(path, path), path).data
+        model = build(fields, path)
+        if model.DATA_ALONE:
+            fields = {"architecture": fields["architecture"], **model.stated()}
+        return f"{json.dumps(name)}: {json.dumps(fields)}"
+
     names = sorted(name.removesuffix(".yaml") for name in os.listdir(SPECS) if name.endswith(".yaml"))
-    paths = {name: os.path.join(SPECS, f"{name}.yaml") for name in names}
-    lines = [f"{json.dumps(name)}: {json.dumps(parse(text_of(p, p), p).data)}" for name, p in paths.items()]
-    write("{\n" + ",\n".join(lines) + "\n}\n", READY)
+    write("{\n" + ",\n".join(map(line, names)) + "\n}\n", READY)
 
 
 def _from_path(path: str | os.PathLike[str]) -> Architecture:

@@ -355,6 +355,14 @@ def test_what_is_read_of_ready_models_is_what_their_specs_say(tmp_path: Path, mo
     assert list(json.loads(committed)) == sorted(path.stem for path in Path(SPECS).glob("*.yaml"))
 
 
+def test_a_ready_model_is_as_if_its_fields_were_checked() -> None:
+    for name, fields in json.loads(Path(zoo.READY).read_text(encoding="utf-8")).items():
+        ready, built = cm.load(name), build(fields, name)
+        assert ready == built
+        assert repr(ready) == repr(built)  # 0 and 0.0 are equal
+        assert ready.model_fields_set == built.model_fields_set
+
+
 @pytest.mark.parametrize("name", ["gpt2-small", "GPT2-Small", "gpt2_small", "GPT2 small", "gpt2small"])
 def test_names_are_read_whatever_their_case_and_hyphens(name: str) -> None:
     assert cm.load(name) is cm.GPT2Small
