@@ -220,6 +220,14 @@ def test_fields_that_the_published_class_does_not_read_change_nothing_and_are_na
     )
 
 
+def test_numbers_that_nothing_reads_are_taken() -> None:
+    """Experts that a token chooses where there are none; an encoder alone, as it is saved by itself."""
+    none = sized("granitemoehybrid", num_local_experts=0, num_experts_per_tok=0, layer_types=["attention"] * 32)
+    assert build(none, "config").experts is None
+    alone = {"architectures": ["T5EncoderModel"], "is_encoder_decoder": False}
+    assert cm.predict(build(sized("t5", **alone), "config")).params == 35330816
+
+
 def test_what_a_setting_says_instead_is_left_to_it() -> None:
     assert (
         "Left to the setting checkpoint: gradient_checkpointing."
@@ -340,10 +348,12 @@ def test_one_encoder_is_cut_out_of_two(config: dict[str, Any], params: list[int]
     for tower, size in zip(("Vision", "Text"), params, strict=True):
         named = {"architectures": [f"{start}{tower}Model{last}"]}
         assert cm.predict(build(config | named, "config")).params == size
-    model = build(config | {"architectures": [f"{start}Model"]}, "config")
+    model = build(config | {"architectures": [f"{start}VisionModel{last}"]}, "config")
     assert model.notes.endswith(f"the other is read where architectures names {start}TextModel{last}.")
-    assert model.model_dump() == build(config, "config").model_dump()
-    assert cm.predict(model).params == params[0]
+    for whole in ({}, {"architectures": [f"{start}Model"]}):
+        message = error_of(lambda whole=whole: build(config | whole, "config"))
+        assert f"{start}Model is two encoders, which are read one at a time: set architectures to " in message
+        assert f"['{start}VisionModel{last}'] or ['{start}TextModel{last}']" in message
 
 
 CARDS: list[tuple[dict[str, Any], str]] = [
@@ -594,8 +604,21 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("jamba", attn_layer_offset=8), "attn_layer_offset 8 is not below attn_layer_period 8"),
         (sized("mllama"), "'mllama' is known and not modelled: its language model attends to what an encoder made"),
         (sized("gemma3", text_config={"hidden_size": "x"}), "gemma3: gemma3_text: hidden_size: input should be a"),
-        (sized("clip", vision_config=3), "clip: vision_config: 3 is not a mapping"),
-        (sized("clip", vision_config={"hidden_size": "x"}), "clip: clip_vision_model: hidden_size: input should be a"),
+        (sized("clip", vision_config=3, architectures=["CLIPVisionModel"]), "clip: vision_config: 3 is not a mapping"),
+        (
+            sized("clip", vision_config={"hidden_size": "x"}, architectures=["CLIPVisionModel"]),
+            "clip: clip_vision_model: hidden_size: input should be a",
+        ),
+        (sized("qwen2", num_hidden_layers=2, layer_types=["full_attention"] * 3), "layer_types has 3 entries for 2"),
+        (sized("llama", num_key_value_heads=48), "kv_heads 48 does not divide heads 32"),
+        (
+            sized("qwen2_vl_text", rope_scaling={"type": "mrope", "mrope_section": [16, 24, 25]}),
+            "mrope_section [16, 24, 25]: twice their sum is not the 128 features that turn",
+        ),
+        (
+            sized("bert", architectures=["BertForSequenceClassification"], num_labels=3, id2label={"0": "a", "1": "b"}),
+            "num_labels 3 is not the 2 of id2label: keep one",
+        ),
         (
             sized("clip", text_config={"model_type": "bert"}, architectures=["CLIPTextModel"]),
             "model_type 'bert' is not",

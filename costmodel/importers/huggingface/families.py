@@ -203,7 +203,7 @@ def _headed(name: str, start: str, data: dict[str, Any]) -> bool:
 
 
 def _encoder(name: str, data: dict[str, Any]) -> Architecture:
-    """One encoder of a model of two: that of images, or the one that `architectures` names."""
+    """One encoder of a model of two, which `architectures` names."""
     start, of_images, of_text = ENCODERS[name]
     whole, images, text = f"{start}Model", *(list(FAMILIES[kind].ends) for kind in (of_images, of_text))
     named = data.get("architectures") or [whole]
@@ -211,6 +211,12 @@ def _encoder(name: str, data: dict[str, Any]) -> Architecture:
         raise SpecError(
             f"{name}: architectures: {shown(named)} is not one of {[whole]}, {', '.join(images)} or {', '.join(text)}: "
             "name one of these",
+            ("architectures",),
+        )
+    if named == [whole]:
+        raise SpecError(
+            f"{name}: {whole} is two encoders, which are read one at a time: set architectures to {[images[-1]]} or "
+            f"{[text[-1]]}",
             ("architectures",),
         )
     kind, section, other = (of_text, "text_config", images) if named[0] in text else (of_images, "vision_config", text)
@@ -224,8 +230,7 @@ def _encoder(name: str, data: dict[str, Any]) -> Architecture:
         raise SpecError(
             f"{name}: {section}: model_type {shown(inner['model_type'])} is not {kind!r}", (section, "model_type")
         )
-    ends = FAMILIES[kind].ends
-    inner |= {"model_type": kind, "architectures": list(ends)[-1:] if named == [whole] else named}
+    inner |= {"model_type": kind, "architectures": named}
     if "projection_dim" in data:  # which the whole goes by
         inner["projection_dim"] = data["projection_dim"]
     if "_name_or_path" in data:

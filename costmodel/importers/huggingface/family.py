@@ -61,8 +61,11 @@ TASKS = {"SequenceClassification": "last", "TokenClassification": "each", "Quest
 
 
 def labels(config: Config) -> int:
-    """Classes of a classifier: as many as are named, two if none are."""
-    return len(config["id2label"] or ()) or config["num_labels"] or 2
+    """Classes of a classifier: as many as are named, two if none are. Raises SpecError for two numbers of them."""
+    named, told = len(config["id2label"] or ()), config["num_labels"]
+    if named and told not in (None, named):
+        raise SpecError(f"num_labels {told} is not the {named} of id2label: keep one", ("num_labels",))
+    return named or told or 2
 
 
 def scored(config: Config) -> dict[str, Any]:

@@ -75,6 +75,12 @@ def turned(config: Config, size: int) -> int | None:
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= 1:
         raise wrong("partial_rotary_factor", f"{shown(factor)} is not a share of the head: give more than 0, at most 1")
     features = int(size * factor)
+    for settings in _rotary_settings(config["rope_scaling"]) + _rotary_settings(config["rope_parameters"]):
+        sections = settings.get("mrope_section")
+        if isinstance(sections, list) and all(isinstance(n, int) for n in sections) and 2 * sum(sections) != features:
+            raise SpecError(
+                f"mrope_section {shown(sections)}: twice their sum is not the {features} features that turn"
+            )
     if features < 1 or features % 2:
         turns = f"{factor} of a head of {size} turns {features} features: it must be an even number of at least 2"
         raise wrong("partial_rotary_factor", turns)
@@ -120,8 +126,8 @@ def sliding(types: list[str], layers: int) -> list[bool]:
 
 
 def enough(field: str, entries: Sequence[Any], layers: int) -> None:
-    """Raise SpecError unless a field has an entry for each layer."""
-    if len(entries) < layers:
+    """Raise SpecError unless a field has an entry for each layer, and no more."""
+    if len(entries) != layers:
         raise wrong(field, f"has {len(entries)} entries for {layers} layers")
 
 

@@ -63,7 +63,7 @@ T5 = Family(
     rules={"blocks": t5_blocks},
     aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
     idle="relative_attention_max_distance",
-    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
+    fixed={"is_encoder_decoder": (True, False), "is_decoder": (False,)},
     written={"norm": "mixed"},
 )
 
