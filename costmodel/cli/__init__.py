@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -139,4 +140,5 @@ def _fail(message: str, code: int) -> int:
 
 def _discard_output() -> None:
     """Keep the interpreter from failing again when it flushes stdout at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError):  # of a program's own stream, which is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import parent_process
 from threading import Thread
 from typing import Any
@@ -28,6 +29,14 @@ def end_with_parent() -> None:
     Thread(target=wait_for_end, daemon=True).start()
 
 
+def _workers() -> AbstractContextManager[ProcessPoolExecutor | None]:
+    """A worker for each core; None where the system lets there be none, as without shared memory."""
+    try:
+        return ProcessPoolExecutor(os.cpu_count(), initializer=end_with_parent)
+    except (OSError, ImportError):
+        return nullcontext()
+
+
 @verb(
     argument("models", "Ready models' names, or paths of YAML or JSON files.", several="MODEL..."),
     option("--out", metavar="FILE", default="explorer.html", callback=writable, help="The page to write."),
@@ -49,7 +58,7 @@ def explore(models: tuple[str, ...], out: str, settings: dict[str, Any]) -> Repl
 
     hidden = not is_terminal(sys.stderr)
     with (
-        ProcessPoolExecutor(os.cpu_count(), initializer=end_with_parent) as executor,
+        _workers() as executor,
         click.progressbar(
             length=1, label="combinations of choices", show_pos=True, file=sys.stderr, hidden=hidden
         ) as bar,

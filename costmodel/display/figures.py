@@ -155,7 +155,7 @@ def _even(labels: Sequence[Any]) -> bool:
 
 def label(axes: Axes, along: str, theme: Theme, text: str) -> None:
     """Name the x or y axis."""
-    getattr(axes, f"set_{along}label")(text, color=theme.ink)
+    getattr(axes, f"set_{along}label")(literal(text), color=theme.ink)
 
 
 def written(value: Any) -> str:

@@ -175,7 +175,7 @@ def _roofline(chart: Chart, theme: Theme) -> Figure:
     dots, (across, up) = chart.drawn, chart.ranges
     figure, axes = canvas((11, 7), theme, f"Roofline, {chart.title}")
     axes.set(xscale="log", yscale="log", xlim=across, ylim=up)
-    axes.set_xlabel(chart.intensity_title, color=theme.ink)
+    axes.set_xlabel(literal(chart.intensity_title), color=theme.ink)
     axes.set_ylabel("operations a second [FLOP/s]", color=theme.ink)
     axes.yaxis.set_major_formatter(lambda value, _: show_tick(show_rate(value)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -241,7 +241,7 @@ def _ceiling(axes: Axes, ceiling: Ceiling, chart: Chart, theme: Theme, taken: li
     axes.plot([start, end], list(map(ceiling.at, (start, end))), color=theme.faint, lw=1.3, linestyle=style, zorder=1)
     start = max(start, axes.get_xlim()[0]) if flat else max(start, axes.get_ylim()[0] / ceiling.rate)
     text = axes.annotate(
-        str(ceiling),
+        literal(str(ceiling)),
         (1, 1),
         ha="center",
         va="center",

@@ -7,6 +7,7 @@ errors.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -163,7 +164,10 @@ class _Reader:
             return text
         if len(text) > LONGEST_NUMBER:
             raise self._error(event, f"a number of {len(text):,} characters: no size is that large")
-        return int(text) if _INT.fullmatch(text) else float(text)
+        number = int(text) if _INT.fullmatch(text) else float(text)
+        if number in (math.inf, -math.inf):
+            raise self._error(event, f"{shown(text)} is beyond all numbers that are computed with")
+        return number
 
     def _error(self, event: Any, message: str) -> SpecError:
         return SpecError(f"{self.where}, line {event.start_mark.line + 1}: {message}")

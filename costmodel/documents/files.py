@@ -79,8 +79,13 @@ def text_of(path: str | os.PathLike[str], where: str, what: str = "model") -> st
     if os.fsdecode(path).lower().endswith(".json") and text.strip():
         import json
 
+        def refused(constant: str) -> None:
+            raise SpecError(f"{where}: not valid JSON: {constant} is no number of JSON: mend the file")
+
         try:
-            json.loads(text)
+            json.loads(text, parse_constant=refused)
+        except SpecError:
+            raise
         except json.JSONDecodeError as error:
             raise SpecError(
                 f"{where}, line {error.lineno}: not valid JSON: {error.msg[0].lower()}{error.msg[1:]}: mend or "

@@ -37,6 +37,8 @@ Arrivals = Literal["together", "steady"]
 whose prefill goes between the others' steps."""
 
 
+MOST_CHUNKS = 1_000
+"""Steps that a prompt is read in."""
 MOST_LOADS = 1_000
 """Numbers of requests at a time that are asked for at once."""
 
@@ -530,8 +532,14 @@ def serve(
     own: dict[str, Any] = {"precision": "bf16", **settings}
     read = settings_of({**own, "mode": "inference"})
     own = {name: getattr(read, name) for name in own}
+    engine = KERNELS if engine is None else Engine.of(engine)
+    if input > MOST_CHUNKS * engine.chunk:
+        raise SettingError(
+            f"input={input} in steps of {engine.chunk:,} tokens, the engine's chunk, is over {MOST_CHUNKS:,} steps: "
+            "use a larger chunk"
+        )
     serving = Serving(
-        transformer, load_machine(on), KERNELS if engine is None else Engine.of(engine), input, output,
+        transformer, load_machine(on), engine, input, output,
         own, arrivals, drafting, None if price is None else float(price), concurrencies,
     )  # fmt: skip
     _ = serving.largest, serving._drafting  # what is wrong with a setting is said now

@@ -85,7 +85,14 @@ def ceil_root(size: int) -> int:
         return math.isqrt(int(size) - 1) + 1
     root = 1
     while root * root < size:
-        root += 1
+        root *= 2
+    below = root // 2
+    while root - below > 1:
+        middle = (below + root) // 2
+        if middle * middle < size:
+            below = middle
+        else:
+            root = middle
     return root
 
 

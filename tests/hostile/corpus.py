@@ -12,9 +12,11 @@ from pathlib import Path
 
 from tests.hostile.calls import calls
 from tests.hostile.commands import commands
+from tests.hostile.declared import declared
 from tests.hostile.files import Case, configs, files
 from tests.hostile.ground import Ground, prepare, warm
 from tests.hostile.known import known
+from tests.hostile.places import places
 from tests.hostile.saved import lay, saved
 from tests.hostile.trial import Outcome, trial
 
@@ -25,6 +27,8 @@ PARTS: dict[str, Callable[[Ground], Iterator[Case]]] = {
     "commands": commands,
     "saved": saved,
     "calls": calls,
+    "declared": declared,
+    "places": places,
 }
 MOST_CALLS = 5_000_000
 """Calls of functions that a case may make, Python's and C's: about a second's worth."""

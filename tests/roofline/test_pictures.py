@@ -1,6 +1,7 @@
 """Pictures of a check show what it found, in every form, with names that cover nothing."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.display.figures import Box, around, free_places
 from costmodel.display.interactive import figure_of
+from costmodel.display.rooflines import picture
 from costmodel.errors import CostModelError
 from costmodel.roofline.checking import check, plot
 from costmodel.roofline.findings import Check
@@ -134,3 +136,17 @@ def test_a_lone_dot_has_its_name_to_the_right() -> None:
     assert box is not None
     assert 104 <= box.left <= 112
     assert box.bottom == 95
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_that_start_as_formulas_are_drawn_as_they_are(found: Check, kind: str) -> None:
+    chart = found.chart
+    name = r"$\frac{1}{$"
+    named = replace(
+        chart,
+        title=name,
+        ceilings=tuple(replace(ceiling, name=name) for ceiling in chart.ceilings),
+        dots=tuple(dot._replace(label=name) for dot in chart.dots),
+    )
+    figure = picture(named, kind)
+    figure.canvas.draw()

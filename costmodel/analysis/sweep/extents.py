@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = "16MiB"
 """Of one quantity, where chunks are "auto"."""
-MOST_CHUNKS = 1_000_000
+MOST_CHUNKS = 100_000
 MOST_WRITTEN = 25_000_000_000
 """Cells of one file: an hour's work."""
 

@@ -30,6 +30,7 @@ from costmodel.analysis.sweep.extents import check_file, spans_of
 from costmodel.analysis.sweep.grid import Grid
 from costmodel.analysis.sweep.saved import Damaged, check_expansion, check_regular, metadata_of
 from costmodel.analysis.sweep.tables import table_of, write_tables
+from costmodel.documents.arguments import fits
 from costmodel.documents.files import alone, replacing
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.importers.files import describe
@@ -338,7 +339,9 @@ class StoreChunks(Chunks):
         wrong = "holds no part of a sweep"
         with self.going_on(self.target, wrong):
             state: Any = metadata_of(self.target)["attributes"][KEY]
-            question, done, self.missing = state["question"], int(state["done"]), int(state["missing"])
+            question, done, self.missing = (state[name] for name in ("question", "done", "missing"))
+            if not fits(done, int, 0) or not fits(self.missing, int, 0, self.grid.cells):
+                raise Damaged(f"{shown(done)} chunks are done, and {shown(self.missing)} cells without an answer")
         if question != self.question or not 0 <= done <= len(self.windows):
             raise self.other_sweep()
         self.finished.update(range(done))
