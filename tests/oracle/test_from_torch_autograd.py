@@ -546,3 +546,24 @@ def test_what_changes_gradients_and_has_no_rule_is_refused(name: str) -> None:
     body, why = REFUSED_SETTINGS[name]
     with pytest.raises(SpecError, match=why):
         cm.from_torch(Using(body), torch.zeros(2, 8))
+
+
+def test_inference_mode_is_without_gradients() -> None:
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        @torch.inference_mode()
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)
+
+    def body(net: Any, h: Tensor) -> Tensor:
+        with torch.inference_mode():
+            other = net.inner(h).relu()
+        with torch.inference_mode(False):
+            return h * other.clone() + net.encoder(h).clone()
+
+    net = Using(body)
+    net.encoder = Encoder()
+    assert_costs(net, meta(5, 8))

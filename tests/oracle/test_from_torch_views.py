@@ -332,6 +332,35 @@ def places_broadcast(net: Any, h: Tensor, other: Tensor) -> Tensor:
     return h
 
 
+COMPOSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "a product of rows": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(True), nn.Linear(8, 3)), (5, 6)),
+    "a product of three axes": (lambda: nn.Sequential(nn.Linear(6, 8), nn.SiLU(True), nn.Linear(8, 3)), (2, 5, 6)),
+    "a product of four": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(True), nn.Linear(8, 3)), (1, 2, 5, 6)),
+    "without a bias": (lambda: nn.Sequential(nn.Linear(6, 8, False), nn.ReLU(True), nn.Linear(8, 3)), (2, 5, 6)),
+    "an instance norm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8), nn.LeakyReLU(0.2, True), nn.Conv2d(8, 2, 1)),
+        (2, 3, 6, 6),
+    ),
+    "a batch norm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(True), nn.Conv2d(8, 2, 1)),
+        (2, 3, 6, 6),
+    ),
+    "a pool of a sequence": (
+        lambda: nn.Sequential(nn.Conv1d(3, 8, 3), nn.MaxPool1d(2), nn.ReLU(True), nn.Conv1d(8, 2, 1)),
+        (2, 3, 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_is_composed_may_make_a_view(name: str) -> None:
+    make, shape = COMPOSED[name]
+    module, x = without_data(make), torch.zeros(shape, device="meta")
+    model = cm.from_torch(module, x, dynamic={})
+    assert found(model) == measured(module, x)
+    assert held_on_paper(model) == held(module, x)
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_holds_what_it_does(name: str) -> None:
     module, x = without_data(lambda: Changed(CHANGES[name])), torch.zeros(2, 4, 6, device="meta")

@@ -80,8 +80,18 @@ def written_into_graphs(torch: Any) -> Iterator[None]:
                 _note_leaf(torch, result)
             return result
 
+    def without_gradients(mode: Any) -> None:  # which a graph knows of, as it does not of inference_mode
+        mode.without_gradients = torch.set_grad_enabled(torch.is_grad_enabled() and not mode.mode)
+        mode.without_gradients.__enter__()
+
+    def as_before(mode: Any, *error: Any) -> None:
+        mode.without_gradients.__exit__(*error)
+
+    inference_mode = torch.autograd.grad_mode.inference_mode
     with (
         Followed(),
+        patch.object(inference_mode, "__enter__", without_gradients),
+        patch.object(inference_mode, "__exit__", as_before),
         patch.object(torch.autograd, "grad", refused),
         patch.object(torch.autograd, "backward", refused),
         patch.object(checkpoint, "CheckpointFunction", SimpleNamespace(apply=stretches.whole)),

@@ -10,7 +10,7 @@ from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
 from costmodel.graph.recomputation import is_named, paths_to
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Rerun, Shape, Storage, Tensor, show_shape, strides_of
+from costmodel.graph.tensor import Block, Call, Rerun, Shape, Storage, Tensor, is_contiguous, show_shape, strides_of
 from costmodel.importers.torch.folding import Item, Loop, writes_outside
 from costmodel.importers.torch.op_call import (
     COMPLEX_NUMBERS,
@@ -30,6 +30,13 @@ from costmodel.training.dtypes import COMPLEX, REAL, Dtype
 
 RETURN_THEIR_INPUT = frozenset({"to", "type_as", "contiguous", "dropout", "feature_dropout", "alpha_dropout"})
 """Operators that may return the tensor that they are handed, and no view of it."""
+
+
+MAKE_VIEWS = frozenset({"instance_norm", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d", "adaptive_max_pool1d"})
+"""Operators whose results PyTorch sees with other axes, so that a write to one is a write to a view.
+
+So it does with a product of more than two axes and a bias (``_flatten_nd_linear``).
+"""
 
 
 class Interpreter:
@@ -61,6 +68,7 @@ class Interpreter:
             name: other.dtype for name, other in others
         }
         self._same: dict[str, str] = {}
+        self._writes = any(step.changes is not None and step.grad for step in program.steps)
         self._weights: dict[str, Tensor] = {}
         self._held: set[str] = set()
         self._taken: set[str] = set()
@@ -293,6 +301,10 @@ class Interpreter:
             self._tensors[output.name] = tensor
             if step.changes is None and step.grad and step.op != "detach":
                 self._note_view(step, output, tensor)
+                if self._writes and self._is_seen_otherwise(op, tensor):
+                    base = f"{output.name}.base"
+                    self._tensors[base] = tensor.view(tensor.shape, tensor.strides)
+                    self._views[output.name] = (base, self._tensors[base])
         if step.changes is not None and step.grad:
             self._change(step, step.changes, step.makes[0].name, view)
         elif step.changes in self._tensors:  # a change without gradients hides from autograd
@@ -309,6 +321,13 @@ class Interpreter:
         if step.changes is not None and self.reread & set(self.tensor(step.changes).storage.leaves()):
             raise op.fail("writes to numbers that are read as complex ones and as real ones, which has no rule")
         return COMPLEX_RULES[step.op]
+
+    def _is_seen_otherwise(self, op: OpCall, y: Tensor) -> bool:
+        """Whether PyTorch composes an operator so that its result is a view of what the last of its parts makes."""
+        if op.step.op != "linear":
+            return op.step.op in MAKE_VIEWS
+        x = op.tensor("input")
+        return len(y.shape) > 2 and op.has("bias") and is_contiguous(x.shape, x.strides)
 
     def _note_view(self, step: Step, output: StepOutput, tensor: Tensor) -> None:
         """Note of which tensor a result is a view, and of which version; one of another data type is a copy."""
