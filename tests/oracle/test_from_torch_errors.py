@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_exporting
+from torch.compiler import is_compiling, is_exporting
 
 import costmodel as cm
 from tests.command import said_in_one_line
@@ -194,17 +194,24 @@ def test_what_takes_too_long_is_left_fixed_with_a_note() -> None:
     assert model.open == {"batch"}
 
 
-@pytest.mark.parametrize("asked", [is_exporting, lambda: torch.compiler.is_exporting()])
+@pytest.mark.parametrize(
+    "asked",
+    [is_exporting, lambda: torch.compiler.is_exporting(), is_compiling, torch._dynamo.external_utils.is_compiling],
+)
 def test_a_module_that_asks_is_not_exported(asked: Callable[[], bool]) -> None:
     model = cm.from_torch(Calls(lambda x, _: x if asked() else x @ x.mT), X)
     assert [step.op for step in model.program.steps if step.op == "matmul"] == ["matmul"]
     assert not asked()
 
 
-def test_a_model_of_transformers_that_asks_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_of_transformers_is_told_that_it_is_exported_if_it_must(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
     asking: Any = ModuleType("transformers.models.asking")
-    asking.is_torchdynamo_exporting = is_exporting
+    asking.__dict__.update(is_exporting=is_exporting, fails=fails)
+    exec("def runs(x):\n    return x.tanh() if is_exporting() else x[x > 0] if fails else x.exp()", vars(asking))
     monkeypatch.setitem(sys.modules, asking.__name__, asking)
-    model = cm.from_torch(Calls(lambda x, _: x.tanh() if asking.is_torchdynamo_exporting() else x), X)
-    assert "asks whether it is exported" in model.notes
-    assert [step.op for step in model.program.steps][-1] == "tanh"
+    model = cm.from_torch(Calls(lambda x, _: asking.runs(x)), X)
+    assert ("is told that it is exported" in model.notes) == fails
+    assert [step.op for step in model.program.steps][-1] == ("tanh" if fails else "exp")

@@ -24,8 +24,11 @@ NOTE = "a square mask without the hint is_causal is taken for a causal one"
 
 
 @contextmanager
-def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]:
-    """Assume it within; `examples` are the tensors given, and what was assumed is added to `notes`."""
+def assumed(torch: Any, examples: list[Any], notes: list[str], *, told: bool) -> Iterator[None]:
+    """Assume it within; `examples` are the tensors given, and what was assumed is added to `notes`.
+
+    told: whether models of `transformers` that ask are told that they are exported.
+    """
     square = all(_is_causal(torch, x) for x in examples if _is_square_mask(torch, x))
 
     def detected(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
@@ -44,7 +47,7 @@ def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]
         _groups_in_any_type(torch),
         _values_in_range(torch),
         _quantised_without_data(torch),
-        _not_exporting(torch, notes),
+        _not_exporting(torch, notes, told=told),
         written_into_graphs(torch),
     ):
         yield
@@ -92,40 +95,64 @@ def _quantised_without_data(torch: Any) -> Iterator[None]:
         made._destroy()
 
 
-EXPORTED = "a model of transformers asks whether it is exported, and may then run other operators than in training"
+EXPORTED = "a model of transformers is told that it is exported, and may then run other operators than in training"
+_HANDED_ON = ("torch._dynamo.external_utils", "torch._utils", "transformers.utils.import_utils")
+"""Modules whose functions ask for others."""
+
+
+class TransformersModels:
+    """Models of the package `transformers`: whether they are told that they are exported, and whether one asked."""
+
+    told = False
+    asked = False
+
+
+def is_told(flag: str) -> bool:
+    """Whether the module that calls one of PyTorch's functions is told that a flag of `torch.compiler` is set.
+
+    PyTorch and the package `transformers` are told as it is, its models only where they cannot be captured otherwise,
+    and all others that nothing of the kind goes on, so that they do what they do in training.
+    """
+    import torch
+
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in _HANDED_ON:
+        frame = frame.f_back
+    asks = frame.f_globals.get("__name__", "")
+    if not getattr(torch.compiler, flag):
+        return False
+    if asks.startswith("transformers.models."):
+        TransformersModels.asked = True
+        return TransformersModels.told
+    return asks.partition(".")[0] in ("torch", "transformers")
 
 
 @contextmanager
-def _not_exporting(torch: Any, notes: list[str]) -> Iterator[None]:
-    """Tell modules that ask that they are not exported, so that they do what they do in training.
+def _not_exporting(torch: Any, notes: list[str], *, told: bool) -> Iterator[None]:
+    """Let `is_told` answer modules that ask whether they are exported or compiled; `told`: see `TransformersModels`.
 
-    PyTorch itself is told that they are, and so is the package `transformers`, some of whose models call operators that
-    have a rule only then; where a model asks, that is noted. The code of PyTorch's function is exchanged, since
-    modules may have imported the function by its name.
+    The code of PyTorch's functions is exchanged, since modules may have imported the functions by their names.
     """
 
     def is_exporting() -> bool:
-        import sys
+        from costmodel.importers.torch.assumptions import is_told
 
-        import torch
+        return is_told("_is_exporting_flag")
 
-        asked_by = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
-        return torch.compiler._is_exporting_flag and asked_by in ("torch", "transformers")
+    def is_compiling() -> bool:
+        from costmodel.importers.torch.assumptions import is_told
 
-    def noted() -> bool:
-        if EXPORTED not in notes:
-            notes.append(EXPORTED)
-        return True
+        return is_told("_is_compiling_flag")
 
-    name = "is_torchdynamo_exporting"
-    asked = torch.compiler.is_exporting
+    TransformersModels.told, TransformersModels.asked = told, False
     with ExitStack() as stack:
-        for module in [m for path, m in sys.modules.items() if path.startswith("transformers.models.")]:
-            if name in vars(module):
-                stack.enter_context(patch.object(module, name, noted))
-        stack.callback(setattr, asked, "__code__", asked.__code__)
-        asked.__code__ = is_exporting.__code__
+        for answer in (is_exporting, is_compiling):
+            asked = getattr(torch.compiler, answer.__name__)
+            stack.callback(setattr, asked, "__code__", asked.__code__)
+            asked.__code__ = answer.__code__
         yield
+    if told and TransformersModels.asked:
+        notes.append(EXPORTED)
 
 
 @contextmanager

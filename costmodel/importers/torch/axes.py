@@ -143,9 +143,11 @@ def examples_of(torch: Any, named: Mapping[str, Any], dynamic: Dynamic | None) -
     sizes: dict[str, int] = {}
     notes: list[str] = []
     for path, tensor in _tensors(torch, named):
+        label = ".".join(path)
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise SettingError(f"example input {label} is nested or sparse ({tensor.layout}): give a dense one")
         choice = _checked(path, tensor, dynamic[path[0]]) if dynamic and path[0] in dynamic else None
         dynamic_axes = _default(tensor) if choice is None and dynamic is None else (choice or {})
-        label = ".".join(path)
         for axis, name in list(dynamic_axes.items()):
             size = int(tensor.shape[axis])
             if sizes.setdefault(name, size) != size:

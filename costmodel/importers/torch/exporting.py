@@ -21,12 +21,13 @@ from unittest.mock import patch
 
 from costmodel.display.table import is_terminal
 from costmodel.errors import SpecError
-from costmodel.importers.torch.assumptions import assumed
+from costmodel.importers.torch.assumptions import TransformersModels, assumed
 from costmodel.importers.torch.axes import NO_GRAPH, Example
 from costmodel.importers.torch.capture import Capture
 from costmodel.importers.torch.isolation import EndlessError, bounded, deep_calls, module_on_meta, plain, undisturbed
 from costmodel.importers.torch.program import CapturedProgram
 
+_STANDARD = os.path.join(os.path.dirname(os.__file__), "contextlib.py")
 _OPERATOR = re.compile(r"aten\.(\w+)(\.\w+)?")
 """All that PyTorch says of an operator whose results it cannot make without data."""
 _DATA = ("DataDependent", "data-dependent", "u0", "Tensor.item()", "Cannot call")
@@ -69,7 +70,7 @@ def _place(error: BaseException) -> str:
         seen.add(id(cause))
         for frame, line in traceback.walk_tb(cause.__traceback__):
             path = frame.f_code.co_filename
-            if outside not in path and not path.startswith("<"):
+            if outside not in path and not path.startswith(("<", _STANDARD)):
                 code = linecache.getline(path, line).strip()
                 place = f" at {os.path.basename(path)}:{line} in {frame.f_code.co_name}" + (
                     f" ({code[:80]})" if code else ""
@@ -132,7 +133,18 @@ class Exporter:
         raise failure if isinstance(failure, SpecError) else explained(failure, type(self.module).__name__) from None
 
     def _attempt(self, open_sizes: frozenset[str]) -> Captured:
-        """An export with these sizes open, of a copy of the module, whose code may change it."""
+        """An export with these sizes open; a model that fails may need to be told that it is exported."""
+        try:
+            return self._export(open_sizes, told=False)
+        except EndlessError:
+            raise
+        except Exception:
+            if not TransformersModels.asked:
+                raise
+            return self._export(open_sizes, told=True)
+
+    def _export(self, open_sizes: frozenset[str], *, told: bool) -> Captured:
+        """The same of a copy of the module, whose code may change it; `told`: see `assumed`."""
         import torch
 
         opened = self.example.opened(open_sizes)
@@ -148,7 +160,7 @@ class Exporter:
             undisturbed(torch),
             bounded(torch, name),
             torch.device("meta"),
-            assumed(torch, examples, taken),
+            assumed(torch, examples, taken, told=told),
             _without_layout(torch),
         ):
             try:
