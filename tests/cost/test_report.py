@@ -172,10 +172,16 @@ def test_a_grouped_convolution_is_footnoted_where_counters_disagree() -> None:
 
 def test_names_cannot_break_lines_or_steer_a_terminal() -> None:
     model = cm.MLP(sizes=[3, 2], name="two\nlines \x1b[31m")
-    declared = Precision("fp\n32", source="no\x1b[1msource")
-    report = str(predict(model, precision=declared, optimizer=Optimizer("s\x07gd", (), "so\x1burce")))
+    declared = Precision("own", source="no\x1b[1msource")
+    report = str(predict(model, precision=declared, optimizer=Optimizer("own", (), "so\x1burce")))
     assert report.startswith("two?lines ?[31m: ")
     assert {character for character in report if not character.isprintable()} == {"\n"}
+
+
+@pytest.mark.parametrize("name", ["", "fp\n32", "s\x07gd", "a\0b", "\ud800", "x" * 1000])
+def test_a_declaration_has_a_name_that_can_be_shown(name: str) -> None:
+    assert "is not a name" in error_of(lambda: predict("mlp-mnist", precision=Precision(name)))
+    assert "is not a name" in error_of(lambda: predict("mlp-mnist", optimizer=Optimizer(name, ())))
 
 
 @given(questions())
@@ -348,7 +354,7 @@ def test_a_part_is_what_its_layers_are_together() -> None:
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.0, "1"])
 def test_a_depth_is_a_number_of_levels(depth: Any) -> None:
-    assert "levels" in error_of(lambda: predict("gpt2-small").by_part(depth))
+    assert "is not a whole number from 1" in error_of(lambda: predict("gpt2-small").by_part(depth))
 
 
 def test_shapes_are_those_of_the_outputs() -> None:
