@@ -39,6 +39,11 @@ def _vectors(m: int, n: int) -> int:
     return 14 * more * less * less + 8 * less * less * less
 
 
+def _reflected(m: int, n: int) -> int:
+    """Q and R by Householder's reflections, twice 2 n² (m − n/3) (Golub & Van Loan 2013, §5.2)."""
+    return ceil_div(4 * n * n * (3 * m - n), 3)
+
+
 MatrixParts = Literal["matrix", "factors", "others", "result"]
 """What backward needs: the matrix, L and U with exchanges of rows, further results, the result."""
 
@@ -66,11 +71,23 @@ def _around(m: int, n: int) -> int:
     return 7 * less * less + less + (0 if branch_value(m) == branch_value(n) else 3 * more * less)
 
 
+def _around_one(m: int, n: int) -> int:
+    """The same of m long vectors alone: one skew part."""
+    less = minimum(m, n)
+    return 4 * less * less + less + (3 * m * n if branch_value(m) > branch_value(n) else 0)
+
+
 def _beside(m: int, n: int) -> list[tuple[int, int, int]]:
     """Skew parts of Uᵀ dU and Vᵀ dV, and both sides; of what is longer also what lies beside its vectors."""
     less, more = minimum(m, n), maximum(m, n)
-    beside = [] if branch_value(m) == branch_value(n) else [(more, less, less), (less, less, more)]
-    return [(less, less, m), (less, less, n), *beside, (more, less, less), (m, n, less)]
+    return [(less, less, minimum(m, n)), *_beside_one(more, less)]
+
+
+def _beside_one(m: int, n: int) -> list[tuple[int, int, int]]:
+    """The same of m long vectors alone."""
+    less = minimum(m, n)
+    beside = [(m, n, n), (n, n, m)] if branch_value(m) > branch_value(n) else []
+    return [(less, less, m), *beside, (m, less, less), (m, n, less)]
 
 
 MATRICES = {
@@ -99,10 +116,25 @@ MATRICES = {
         ("matrix", "factors", "others"),
         1,
     ),
+    "left_vectors": MatrixFunction(_vectors, _around_one, _beside_one, ("result", "others"), 3),
     "orthogonal": MatrixFunction(
-        lambda m, n: ceil_div(4 * n * n * (3 * m - n), 3),
+        _reflected,
         lambda m, n: m * n * n + m * n + 2 * n * n + n,
         lambda m, n: [(n, n, n), (n, n, m), (m, n, n)],
+        ("result", "others"),
+        3,
+    ),
+    "orthogonal_alone": MatrixFunction(
+        _reflected,
+        lambda m, n: m * n * n + m * n + 2 * n * n + n,
+        lambda m, n: [(n, n, m), (m, n, n)],
+        ("result", "others"),
+        3,
+    ),
+    "right_vectors": MatrixFunction(
+        _vectors,
+        lambda m, n: _around_one(n, m),
+        lambda m, n: _beside_one(n, m),
         ("result", "others"),
         3,
     ),
@@ -118,9 +150,9 @@ MATRICES = {
 """Functions of a matrix by name.
 
 A determinant is the product of the diagonal of an LU factorisation; its gradient is a solution of n columns. Vectors
-and values of a symmetric matrix take 9 n³ (§8.3), Q and R by Householder's reflections twice 2 n² (m − n/3) (§5.2). An
-exponential is a polynomial of degree 18 by five products (Bader et al. 2019), and its gradient that of a matrix of
-twice the size: how often it is squared depends on data.
+and values of a symmetric matrix take 9 n³ (Golub & Van Loan 2013, §8.3). An exponential is a polynomial of degree 18
+by five products (Bader et al. 2019), and its gradient that of a matrix of twice the size: how often it is squared
+depends on data. Of results that are made together, the gradients of those that are not read are left out.
 """
 
 

@@ -347,24 +347,31 @@ class NllLoss(Shaped, InnerLoss):
 
 
 @layer
-class ClassMargin(KeepsInputs, Shaped, InnerLoss):
+class ClassMargin(Shaped, InnerLoss):
     """Σ max(0, 1 − x[target] + x_i)/classes over the other classes i, of each row, or the mean of rows, or their sum.
 
-    shape: of the result.
+    shape: of the result. several: a row may have several classes; it is counted as if it had one.
     """
 
-    source = "torch.nn.functional.multi_margin_loss; keeps x and the target"
+    source = "torch.nn.functional.multi_margin_loss, multilabel_margin_loss; keeps x and the target"
     sorts = "reduction", "pointwise"
     arity = 2
 
     shape: tuple[int, ...]
+    several: bool = False
 
     def forward(self, call: Call) -> LayerFlops:
         """A difference, a sum with the margin, the larger of it and 0, their sum and a quotient; a mean over rows."""
-        rows = call.inputs[1].size
+        rows = call.x.rows
         return LayerFlops(0, 4 * (call.x.size - rows) + (0 if self.shape else rows))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The same, compared; a choice of g over classes, and for the target's own the sum of these."""
-        rows = call.inputs[1].size
+        rows = call.x.rows
         yield Gradient(call.x, LayerFlops(0, 5 * (call.x.size - rows) + rows + (0 if self.shape else 1)))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Of several classes also which they are."""
+        yield from call.inputs
+        if self.several:
+            yield call.fresh("activation", *call.x.shape)

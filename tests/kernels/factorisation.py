@@ -15,6 +15,7 @@ from tests.kernels.counting import Array, Tally, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
 SHIFT = 40.0
+TALL = ("left_vectors", "orthogonal", "orthogonal_alone", "right_vectors", "singular_values", "singular_vectors")
 SYMMETRIC = ("cholesky", "eigenvalues", "eigenvectors")
 
 
@@ -65,17 +66,21 @@ def diagonal(x: Array, n: int) -> Array:
 class OfMatrix(Kernel):
     table = (
         *("cholesky", "determinant", "eigenvalues", "eigenvectors", "exponential", "inverse", "log_determinant"),
-        *("orthogonal", "singular_values", "singular_vectors"),
+        *("left_vectors", "orthogonal", "orthogonal_alone", "right_vectors", "singular_values", "singular_vectors"),
     )
 
     def case(self, draw: Draw) -> Case:
         batch, n = draw(sizes), draw(sizes)
-        m = n + (draw(st.integers(0, 2)) if self.row in ("orthogonal", "singular_values", "singular_vectors") else 0)
+        m = n + (draw(st.integers(0, 2)) if self.row in TALL else 0)
         shape = {
             **dict.fromkeys(("determinant", "log_determinant"), (batch,)),
             **dict.fromkeys(("eigenvalues", "singular_values"), (batch, n)),
+            "right_vectors": (batch, n, n),
         }.get(self.row, (batch, m, n))
         others = {
+            "left_vectors": [(batch, n), (batch, n, n)],
+            "right_vectors": [(batch, m, n), (batch, n)],
+            "orthogonal_alone": [(batch, n, n)],
             "log_determinant": [(batch,)],
             "eigenvectors": [(batch, n)],
             "singular_vectors": [(batch, n), (batch, n, n)],
@@ -88,7 +93,7 @@ class OfMatrix(Kernel):
         )
 
     def matrix(self, x: np.ndarray) -> np.ndarray:
-        if self.row in ("exponential", "orthogonal", "singular_values", "singular_vectors"):
+        if self.row in (*TALL, "exponential"):
             return x
         x = (x + turned(x)) / 2 if self.row in SYMMETRIC else x
         return x + SHIFT * np.eye(x.shape[-1])
@@ -133,6 +138,11 @@ class OfMatrix(Kernel):
     def singular_vectors(self, a: Array) -> Array:
         return self._iterated(a, np.linalg.svd(a.values, full_matrices=False)[0], self._thin(a))
 
+    left_vectors = singular_vectors
+
+    def right_vectors(self, a: Array) -> Array:
+        return self._iterated(a, np.linalg.svd(a.values, full_matrices=False)[2], self._thin(a))
+
     def _thin(self, a: Array) -> int:
         _, m, n = a.shape
         return 14 * m * n**2 + 8 * n**3
@@ -140,6 +150,8 @@ class OfMatrix(Kernel):
     def orthogonal(self, a: Array) -> Array:
         _, m, n = a.shape
         return self._iterated(a, np.linalg.qr(a.values)[0], -(-(12 * m * n**2 - 4 * n**3) // 3))
+
+    orthogonal_alone = orthogonal
 
     def exponential(self, a: Array) -> Array:
         return self._iterated(a, linalg.expm(a.values), 5 * 2 * a.shape[-1] ** 3)
@@ -196,25 +208,39 @@ class OfMatrix(Kernel):
     def of_singular_vectors(self, a: Array, y: Array, g: Array) -> Array:
         """That of the others comes to nothing here, and takes as much."""
         _, s, v = (Array(x, a.tally) for x in np.linalg.svd(a.values, full_matrices=False))
-        n, along = a.shape[-1], turned(y) @ g
         other = v @ turned(zeros(v.shape, a.tally))
-        skew, other = along - turned(along), other - turned(other)
-        squares = s * s
+        return self._of_left(y, s, v, g, other - turned(other))
+
+    def of_left_vectors(self, a: Array, y: Array, g: Array) -> Array:
+        _, s, v = (Array(x, a.tally) for x in np.linalg.svd(a.values, full_matrices=False))
+        return self._of_left(y, s, v, g)
+
+    def of_right_vectors(self, a: Array, y: Array, g: Array) -> Array:
+        u, s, _ = (Array(x, a.tally) for x in np.linalg.svd(a.values, full_matrices=False))
+        return turned(self._of_left(turned(y), s, turned(u), turned(g)))
+
+    def _of_left(self, u: Array, s: Array, v: Array, g: Array, other: Array | None = None) -> Array:
+        n, along, squares = s.shape[-1], turned(u) @ g, s * s
+        skew = (along - turned(along)) * np.expand_dims(s, -2)
         apart = np.expand_dims(squares, -2) - np.expand_dims(squares, -1)
         apart[..., np.arange(n), np.arange(n)] = 1
-        inner = (skew * np.expand_dims(s, -2) + np.expand_dims(s, -1) * other) / apart
-        if a.shape[-2] == n:
-            return (y @ inner) @ v
-        beside = (g - y @ (turned(y) @ g)) / np.expand_dims(s, -2)
-        return (y @ inner + beside) @ v
+        inner = (skew if other is None else skew + np.expand_dims(s, -1) * other) / apart
+        if u.shape[-2] == n:
+            return (u @ inner) @ v
+        beside = (g - u @ (turned(u) @ g)) / np.expand_dims(s, -2)
+        return (u @ inner + beside) @ v
 
     def of_orthogonal(self, a: Array, y: Array, g: Array) -> Array:
         r = Array(np.linalg.qr(a.values)[1], a.tally)
-        n = a.shape[-1]
-        inner = zeros(r.shape, a.tally) @ turned(r) - turned(y) @ g
-        upper = Array(np.triu(inner.values), a.tally)
+        return self._of_q(y, g, zeros(r.shape, a.tally) @ turned(r) - turned(y) @ g, r)
+
+    def of_orthogonal_alone(self, a: Array, y: Array, g: Array) -> Array:
+        r = Array(np.linalg.qr(a.values)[1], a.tally)
+        return self._of_q(y, g, -(turned(y) @ g), r)
+
+    def _of_q(self, y: Array, g: Array, inner: Array, r: Array) -> Array:
+        upper, places = Array(np.triu(inner.values), g.tally), np.arange(r.shape[-1])
         both = upper + turned(upper)
-        places = np.arange(n)
         both[..., places, places] = both[..., places, places] * 0.5
         return turned(substituted(r, turned(g + y @ both), lower=False))
 
@@ -235,14 +261,18 @@ class OfMatrix(Kernel):
             "log_determinant": lambda a: np.linalg.slogdet(a)[1],
             "orthogonal": lambda a: np.stack([linalg.qr(one, mode="economic")[0] for one in a]),
             "singular_values": lambda a: np.sqrt(np.linalg.eigvalsh(turned(a) @ a)[..., ::-1].clip(0)),
-            "singular_vectors": lambda a: np.stack(
-                [linalg.svd(one, full_matrices=False, lapack_driver="gesvd")[0] for one in a]
-            ),
+            **dict.fromkeys(("left_vectors", "singular_vectors"), lambda a: singular_vectors(a, 0)),
+            "right_vectors": lambda a: singular_vectors(a, 2),
         }
+        plain["orthogonal_alone"] = plain["orthogonal"]
         y = plain[self.row](a)
         if self.row.endswith("vectors"):  # which way a vector points is not said
-            y = y * np.sign((y * p.y.values).sum(-2, keepdims=True))
+            y = y * np.sign((y * p.y.values).sum(-1 if self.row == "right_vectors" else -2, keepdims=True))
         return y
+
+
+def singular_vectors(a: np.ndarray, which: int) -> np.ndarray:
+    return np.stack([linalg.svd(one, full_matrices=False, lapack_driver="gesvd")[which] for one in a])
 
 
 def sum_of_powers(x: np.ndarray) -> np.ndarray:

@@ -1494,11 +1494,11 @@ def fractional(draw: Draw, op: Operator) -> Case:
     return Case(call, (x,))
 
 
-@case("multi_margin_loss")
+@case("multi_margin_loss", "multilabel_margin_loss")
 def multi_margin(draw: Draw, op: Operator) -> Case:
     """Without gradients, as the meta device has no backward."""
     shape, reduction = draw(sizes(2)), pick(draw, 0, 1, 2)
-    operands = (dense(*shape), dense(shape[0], role="index"))
+    operands = (dense(*shape), dense(*shape[: 2 if "label" in op.__name__ else 1], role="index"))
     return Case(lambda x, y: op(x, y, reduction=reduction), operands)
 
 
@@ -1537,8 +1537,8 @@ def masked_scatter(draw: Draw, op: Operator) -> Case:
 @case("linalg_inv_ex", "linalg_cholesky_ex", "_linalg_det", "_linalg_slogdet", "linalg_matrix_exp")
 def of_matrix(draw: Draw, op: Operator) -> Case:
     n, outer = draw(sizes(1))[0], draw(any_shape(0, 2))
-    which = {"_linalg_slogdet": 1}.get(op.__name__, 0)
-    return Case(lambda x: leaves(op(x))[which], (draw(given((*outer, n, n))),))
+    results = 2 if op.__name__ == "_linalg_slogdet" else 1
+    return Case(lambda x: leaves(op(x))[:results], (draw(given((*outer, n, n))),))
 
 
 @case("_linalg_eigh", "_linalg_svd", "linalg_qr")
@@ -1547,9 +1547,10 @@ def vectors(draw: Draw, op: Operator) -> Case:
     shape = (2, n, n) if op.__name__ == "_linalg_eigh" else (2, m, n)
     if op.__name__ == "_linalg_svd" and draw(st.booleans()):
         shape = (2, n, m)
-    values_alone = op.__name__ != "linalg_qr" and draw(st.booleans())
-    place = 0 if op.__name__ == "_linalg_eigh" else 1
-    return Case(lambda x: leaves(op(x))[place] if values_alone else op(x), (draw(given(shape)),))
+    few = pick(draw, *{"_linalg_svd": ((1,), (0,), (1, 2)), "_linalg_eigh": ((0,), (1,))}.get(op.__name__, ((0,),)))
+    if draw(st.booleans()):
+        return Case(op, (draw(given(shape)),))
+    return Case(lambda x: [leaves(op(x))[n] for n in few], (draw(given(shape)),))
 
 
 @case("_linalg_solve_ex", "linalg_solve_triangular")

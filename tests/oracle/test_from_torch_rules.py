@@ -83,6 +83,10 @@ WITH_DATA: dict[str, tuple[Any, tuple[Given, ...]]] = {
         lambda x, y: nn.functional.multi_margin_loss(x, y % 4, reduction="none"),
         (Given((3, 4), (0, 1), requires_grad=True), Given((3,), (0,), "index")),
     ),
+    "margin of several classes": (
+        lambda x, y: nn.functional.multilabel_margin_loss(x, y % 4),
+        (Given((3, 4), (0, 1), requires_grad=True), Given((3, 4), (0, 1), "index")),
+    ),
     "soft margin": (
         lambda x, y: nn.functional.soft_margin_loss(x, y, reduction="mean"),
         (Given((3, 4), (0, 1), requires_grad=True), Given((3, 4), (0, 1))),

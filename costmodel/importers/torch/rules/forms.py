@@ -40,6 +40,7 @@ layer_rules(
         "max_unpool2d": (lambda op: Unpool(op.shape), "self indices"),
         "max_unpool3d": (lambda op: Unpool(op.shape), "self indices"),
         "multi_margin_loss": (lambda op: ClassMargin(op.shape), "self target"),
+        "multilabel_margin_loss": (lambda op: ClassMargin(op.shape, several=True), "self target"),
         "rrelu_with_noise": (
             lambda op: RandomizedRelu(op.value("training", False), op.step.changes == op.step.args["self"][TENSOR]),
             "self noise",

@@ -30,36 +30,42 @@ def of_matrix(op: OpCall) -> list[Tensor]:
 
 @rule("_linalg_slogdet")
 def log_determinant(op: OpCall) -> list[Tensor]:
-    """Signs, which no gradient goes to, and logarithms."""
+    """Signs, to which autograd hands a gradient of zeros, and logarithms."""
     x = op.tensor("A")
     sign = op.layer(Computed(op.shape), x, name=f"{op.step.name}.sign")
-    return [sign, op.layer(OfMatrix("log_determinant", op.shape), x, sign)]
+    y = op.layer(OfMatrix("log_determinant", op.shape), x, sign)
+    return [op.layer(FurtherResult(), y, sign, name=f"{op.step.name}.signs"), y]
 
 
-VECTORS = {
-    "_linalg_eigh": ("eigenvalues", "eigenvectors", 1),
-    "_linalg_svd": ("singular_values", "singular_vectors", 0),
-    "linalg_qr": ("orthogonal", "orthogonal", 0),
+VECTORS: dict[str, dict[tuple[int, ...], tuple[str, int]]] = {
+    "_linalg_eigh": {(0,): ("eigenvalues", 1), (): ("eigenvectors", 1)},
+    "_linalg_svd": {
+        (1,): ("singular_values", 0),
+        (0, 1): ("left_vectors", 0),
+        (1, 2): ("right_vectors", 2),
+        (): ("singular_vectors", 0),
+    },
+    "linalg_qr": {(0,): ("orthogonal_alone", 0), (): ("orthogonal", 0)},
 }
-"""Operators of several results: what they are if values alone are read, and else, and which is that of vectors."""
+"""Operators of several results: what they are if only some are read, or others too, and which result stands for all."""
 
 
 @rule(*VECTORS)
 def of_vectors(op: OpCall) -> list[Tensor]:
-    """Vectors, whose backward pass is that of the others too; what only values are read of takes less."""
+    """Vectors and values, whose backward pass is one; it takes less if few of them are read."""
     if op.value("full_matrices", False) or op.value("mode", "reduced") != "reduced":
         raise op.fail("of all vectors, also those that belong to no value, has no rule")
     if not op.value("compute_v", True) or not op.value("compute_uv", True):
         raise op.fail("of values without vectors has no rule")
     x = op.tensor("A")
-    values, vectors, main = VECTORS[op.step.op]
     rows, columns = x.shape[-2:]
     if op.step.op == "linalg_qr" and rows < columns:
         raise op.fail("of more columns than rows has no rule")
-    read = [output.name in op.replay.read for output in op.step.makes]
-    only_values = op.step.op != "linalg_qr" and not any(read[n] for n in range(len(read)) if n != 1 - main)
+    read = {n for n, output in enumerate(op.step.makes) if output.name in op.replay.read}
+    ways = VECTORS[op.step.op]
+    function, main = next((way for few, way in ways.items() if few and read <= set(few)), ways[()])
     results = {n: _result(op, n) for n in range(len(op.shapes)) if n != main}
-    y = op.layer(OfMatrix(values if only_values else vectors, op.shapes[main]), x, *results.values())
+    y = op.layer(OfMatrix(function, op.shapes[main]), x, *results.values())
     further = {n: op.layer(FurtherResult(), y, result, name=f"{op.step.name}.{n}") for n, result in results.items()}
     return [y if n == main else further[n] for n in range(len(op.shapes))]
 
