@@ -25,7 +25,7 @@ from costmodel.architectures.feedforward import dropped
 from costmodel.architectures.parts import PLAIN, Experts, Head, Window
 from costmodel.architectures.spec import HEAD, ComposedModel
 from costmodel.architectures.transformer import Transformer
-from costmodel.documents.description import ABSENT, Description, PartOf, Reads, part_of
+from costmodel.documents.description import ABSENT, Description, PartOf, part_of
 from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
@@ -157,8 +157,8 @@ class EncoderDecoder(ComposedModel):
     final_dropout: DropRate = Field(default=0.0, description="dropout after the last block and norm of each side")
     shared_embedding: bool = Field(default=True, description="source and target have one table of tokens")
     tied: bool = Field(default=True, description="the head's weight is the target's token embedding")
-    head: Annotated[Reads[Head, Head | Mapping[str, Any] | bool], part_of(Head)] = Field(
-        default=PLAIN, description="what makes logits over the vocabulary (default: a linear layer)"
+    head: Annotated[PartOf[Head], part_of(Head)] = Field(
+        default=PLAIN, description="what makes logits over the vocabulary, false for none (default: a linear layer)"
     )
 
     @model_validator(mode="after")
@@ -226,8 +226,8 @@ class EncoderDecoder(ComposedModel):
 
     @property
     def default_loss(self) -> LossKind | None:
-        """Next-token cross-entropy of the target."""
-        return "cross_entropy"
+        """Next-token cross-entropy of the target; none without a head."""
+        return None if self.head is None else "cross_entropy"
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """Of the tokens' choice of experts."""
@@ -300,8 +300,8 @@ class EncoderDecoder(ComposedModel):
             x = Embedding(self.vocab, self.width)(tokens, name="embedding", tied=tied)
             table = tape.weights_of("embedding")["weight"]
             x = body(decoder, tape, embedded(decoder, x, tokens), attention, memory)
-        y = logits(decoder, x, table)
-        return y.view((shape.batch * shape.target, self.vocab))
+        y = x if self.head is None else logits(decoder, x, table)
+        return y.view((shape.batch * shape.target, y.shape[-1]))
 
     def _heard(self, tape: Tape, batch: int) -> Tensor:
         """(batch, T, width): two convolutions over time, the second of which halves it; the height of 1 is no axis."""

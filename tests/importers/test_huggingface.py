@@ -228,6 +228,15 @@ def test_numbers_that_nothing_reads_are_taken() -> None:
     assert cm.predict(build(sized("t5", **alone), "config")).params == 35330816
 
 
+def test_an_encoder_decoder_may_have_no_head() -> None:
+    """BART's whole model, which has no loss of its own; Lewis et al. 2020 have it beside a head of the same weights."""
+    whole, bare = (
+        build(sized("bart", architectures=[name]), "c") for name in ("BartForConditionalGeneration", "BartModel")
+    )
+    assert (whole.default_loss, bare.default_loss) == ("cross_entropy", None)
+    assert cm.predict(bare, seq=8).params == cm.predict(whole, seq=8).params == 406291456
+
+
 def test_what_a_setting_says_instead_is_left_to_it() -> None:
     assert (
         "Left to the setting checkpoint: gradient_checkpointing."

@@ -171,6 +171,21 @@ def test_architectures_that_end_in_classes_cost_the_same(family: str, architectu
     holds()
 
 
+HEADLESS = [(family, name) for family in IN_PACKAGE for name, end in FAMILIES[family].ends.items() if end == "decoder"]
+"""Encoder-decoders without a head."""
+
+
+@pytest.mark.parametrize(("family", "architecture"), HEADLESS, ids=[name for _, name in HEADLESS])
+def test_encoder_decoders_without_a_head_cost_the_same(family: str, architecture: str) -> None:
+    @examples(max(1, DRAWN // 6))
+    @given(small_configurations(family), st.integers(1, 2), st.integers(2, 5))
+    def holds(config: dict[str, Any], batch: int, seq: int) -> None:
+        config["architectures"] = [architecture]
+        assert on_paper(config, batch, seq) == counted(config, batch, seq)
+
+    holds()
+
+
 @pytest.mark.parametrize("family", IN_PACKAGE)
 def test_small_configurations_cost_the_same(family: str) -> None:
     @differential

@@ -17,11 +17,13 @@ TIED_THERE = "Its head has weights of its own, as its file says; the package tie
 
 
 def encoder_decoder(config: Config, made: dict[str, Any]) -> Architecture:
-    """An encoder, and a decoder with a head; or the encoder alone."""
+    """An encoder, and a decoder with a head or without; or the encoder alone."""
     if "tokens" in config.end and not made.get("tied", True):
         made["notes"] = f"{made['notes']} {TIED_THERE}"
+    if "decoder" in config.end:
+        made = {name: value for name, value in made.items() if not name.startswith("head.")} | {"head": False}
     whole = EncoderDecoder.of(made)
-    if "tokens" in config.end:
+    if {"tokens", "decoder"} & config.end:
         return whole
     return Transformer(**whole.encoder.model_dump() | {"notes": whole.notes, "tied": False})
 
@@ -54,7 +56,7 @@ T5 = Family(
     model_type="t5",
     source="T5, T5 1.1 and Flan-T5 (Raffel et al. 2020; Chung et al. 2022)",
     builds=encoder_decoder,
-    ends=architectures("T5ForConditionalGeneration T5WithLMHeadModel", "T5EncoderModel"),
+    ends=architectures("T5ForConditionalGeneration T5WithLMHeadModel", "T5EncoderModel") | {"T5Model": "decoder"},
     fields={"vocab_size": 32128, "n_positions": 512, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6}
     | {"num_decoder_layers": None, "num_heads": 8, "relative_attention_num_buckets": 32, "dropout_rate": 0.1}
     | {"feed_forward_proj": "relu", "tie_word_embeddings": True, "scale_decoder_outputs": None}
@@ -71,7 +73,7 @@ MT5 = Family(
     model_type="mt5",
     source="mT5 (Xue et al. 2021): T5 1.1 in a hundred languages",
     like=T5,
-    ends=architectures("MT5ForConditionalGeneration", "MT5EncoderModel"),
+    ends=architectures("MT5ForConditionalGeneration", "MT5EncoderModel") | {"MT5Model": "decoder"},
     fields={"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
     aliases=T5.aliases,
 )
@@ -79,7 +81,7 @@ UMT5 = Family(
     model_type="umt5",
     source="UMT5 (Chung et al. 2023): mT5 with biases by distance of each block's own",
     like=MT5,
-    ends=architectures("UMT5ForConditionalGeneration", "UMT5EncoderModel"),
+    ends=architectures("UMT5ForConditionalGeneration", "UMT5EncoderModel") | {"UMT5Model": "decoder"},
     sets={"relative_shared": False},
     aliases=T5.aliases,
 )
@@ -116,7 +118,8 @@ SWITCH_TRANSFORMERS = Family(
     model_type="switch_transformers",
     source="Switch Transformers (Fedus et al. 2022): T5 with experts, of which each token takes one",
     builds=encoder_decoder,
-    ends=architectures("SwitchTransformersForConditionalGeneration", "SwitchTransformersEncoderModel"),
+    ends=architectures("SwitchTransformersForConditionalGeneration", "SwitchTransformersEncoderModel")
+    | {"SwitchTransformersModel": "decoder"},
     fields={"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_decoder_layers": 12}
     | {"num_heads": 12, "relative_attention_num_buckets": 32, "dropout_rate": 0.1, "dense_act_fn": "relu"}
     | {"tie_word_embeddings": True, "num_experts": 8, "num_sparse_encoder_layers": 3}
@@ -221,7 +224,7 @@ BART = Family(
     model_type="bart",
     source="BART (Lewis et al. 2020): encoder and decoder with learned positions; norms come last",
     builds=encoder_decoder,
-    ends=architectures("BartForConditionalGeneration"),
+    ends={"BartForConditionalGeneration": "tokens", "BartModel": "decoder"},
     fields={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096}
     | {"encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16}
     | {"activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0}
@@ -238,7 +241,7 @@ PLBART = Family(
     model_type="plbart",
     source="PLBART (Ahmad et al. 2021): BART for code, its embeddings times √width",
     like=BART,
-    ends={"PLBartForConditionalGeneration": "tokens"},
+    ends={"PLBartForConditionalGeneration": "tokens", "PLBartModel": "decoder"},
     fields={"vocab_size": 50005, "encoder_layers": 6, "encoder_ffn_dim": 3072, "encoder_attention_heads": 12}
     | {"decoder_layers": 6, "decoder_ffn_dim": 3072, "decoder_attention_heads": 12, "d_model": 768}
     | {"scale_embedding": True, "attention_dropout": 0.1},
@@ -248,7 +251,7 @@ MBART = Family(
     model_type="mbart",
     source="mBART (Liu et al. 2020; Tang et al. 2020): BART with norms first",
     like=BART,
-    ends={"MBartForConditionalGeneration": "tokens"},
+    ends={"MBartForConditionalGeneration": "tokens", "MBartModel": "decoder"},
     sets={"norm_placement": "pre"},
     aliases=BART.aliases,
 )
@@ -256,7 +259,7 @@ BLENDERBOT = Family(
     model_type="blenderbot",
     source="BlenderBot (Roller et al. 2021): norms first, and none of the embeddings",
     like=MBART,
-    ends={"BlenderbotForConditionalGeneration": "tokens"},
+    ends={"BlenderbotForConditionalGeneration": "tokens", "BlenderbotModel": "decoder"},
     fields={"vocab_size": 8008, "max_position_embeddings": 128, "encoder_layers": 2, "encoder_ffn_dim": 10240}
     | {"encoder_attention_heads": 32, "decoder_layers": 24, "decoder_ffn_dim": 10240, "decoder_attention_heads": 32}
     | {"d_model": 2560},
@@ -268,7 +271,7 @@ BLENDERBOT_SMALL = Family(
     model_type="blenderbot-small",
     source="BlenderBot small (Roller et al. 2021): BART with tables of as many rows as the context",
     like=BART,
-    ends={"BlenderbotSmallForConditionalGeneration": "tokens"},
+    ends={"BlenderbotSmallForConditionalGeneration": "tokens", "BlenderbotSmallModel": "decoder"},
     fields={"max_position_embeddings": 512, "encoder_layers": 8, "encoder_ffn_dim": 2048, "decoder_layers": 8}
     | {"decoder_ffn_dim": 2048, "d_model": 512},
     rules={"decoder": same_positions},
@@ -278,7 +281,7 @@ PEGASUS = Family(
     model_type="pegasus",
     source="PEGASUS (Zhang et al. 2020): norms first; positions are sinusoids among the weights",
     like=BLENDERBOT,
-    ends={"PegasusForConditionalGeneration": "tokens"},
+    ends={"PegasusForConditionalGeneration": "tokens", "PegasusModel": "decoder"},
     fields={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096}
     | {"encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16}
     | {"d_model": 1024},
@@ -300,7 +303,7 @@ MARIAN = Family(
     model_type="marian",
     source="Marian (Junczys-Dowmunt et al. 2018), OPUS-MT: norms come last; positions are sinusoids among the weights",
     like=PEGASUS,
-    ends={"MarianMTModel": "tokens"},
+    ends={"MarianMTModel": "tokens", "MarianModel": "decoder"},
     fields={"vocab_size": 58101, "decoder_vocab_size": None},
     sets={"norm_placement": "post"},
     rules={"decoder": one_vocabulary},
@@ -313,7 +316,7 @@ M2M_100 = Family(
     model_type="m2m_100",
     source="M2M-100 and NLLB (Fan et al. 2021; NLLB Team 2022): norms first; positions are sinusoids",
     like=MBART,
-    ends={"M2M100ForConditionalGeneration": "tokens"},
+    ends={"M2M100ForConditionalGeneration": "tokens", "M2M100Model": "decoder"},
     fields={"vocab_size": 128112, "activation_function": "relu", "attention_dropout": 0.1, "scale_embedding": True},
     sets={"embedding_norm": False, "position_table": "constant"},
     aliases=BART.aliases,
@@ -325,7 +328,7 @@ WHISPER = Family(
     model_type="whisper",
     source="Whisper (Radford et al. 2022): sound in, text out; keys have no bias",
     builds=encoder_decoder,
-    ends=architectures("WhisperForConditionalGeneration"),
+    ends={"WhisperForConditionalGeneration": "tokens", "WhisperModel": "decoder"},
     fields={"vocab_size": 51865, "num_mel_bins": 80, "encoder_layers": 4, "encoder_attention_heads": 6}
     | {"decoder_layers": 4, "decoder_attention_heads": 6, "decoder_ffn_dim": 1536, "encoder_ffn_dim": 1536}
     | {"activation_function": "gelu", "d_model": 384, "dropout": 0.0, "attention_dropout": 0.0}
