@@ -222,7 +222,11 @@ class Settings(Frozen):
     ] = "output"
     implementation: Annotated[
         Implementation,
-        Setting("Operators as PyTorch has them, or as the package transformers writes the model.", "transformers"),
+        Setting(
+            "Operators as PyTorch has them, or as the package transformers writes the model.",
+            "transformers",
+            executed="default",
+        ),
     ] = "plain"
     device: Annotated[Device, Setting("Whose kernels decide what is kept.", "cpu", executed="nothing")] = "gpu"
     flop_rule: Annotated[FlopRule, Setting("Count FLOPs as PyTorch does, or as done.", "arithmetic")] = "pytorch"

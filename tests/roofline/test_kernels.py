@@ -41,10 +41,11 @@ ROWS = {"pointwise": "pointwise pow"}
 EXTRA = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.extra)
 SEED = st.integers(0, 99)
 
-REFUSED = (*MIXERS, "disentangled", "altup")
-"""Modules of what mixes tokens in another way, or holds several streams, which is refused by name."""
-OF_REFUSED = {"compared", "parameter", "copy"}
-"""Kinds of losses and of pooling by attention, which are refused by name."""
+REFUSED = (*MIXERS, "disentangled", "altup", "composition")
+"""Modules of what mixes tokens in another way, holds several streams or is written otherwise, which is refused by name.
+"""
+OF_REFUSED = {"compared", "parameter", "copy", "computed"}
+"""Kinds of losses, of pooling by attention, and of tokens that are chosen or in boxes, which are refused by name."""
 
 
 def test_no_architecture_has_a_kind_without_a_program() -> None:
