@@ -110,6 +110,7 @@ SEQUENCES: dict[str, Operator | tuple[Operator, Callable[[], nn.Module]]] = {
     "power": lambda x: x**3,
     "power of two": lambda x: 2**x,
     "prod": lambda x: x.prod(-1),
+    "quantile": lambda x: x.quantile(torch.tensor([0.25, 0.5], device=x.device), 1),
     "repeat": lambda x: x.repeat(1, 2, 1) * 2,
     "repeat_interleave": lambda x: x.repeat_interleave(2, 1) * 2,
     "roll": lambda x: x.roll(2, 1) * x,

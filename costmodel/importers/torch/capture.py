@@ -395,7 +395,7 @@ def _trace_into(torch: Any, graph: Any, inputs: list[tuple[str, Any]]) -> Iterat
 
     def noted(tensor: Any, node: Any) -> Any:
         tensors.append(tensor)
-        node.meta.setdefault("val", tensor)
+        node.meta.setdefault("val", tensor.detach())
         return nodes.setdefault(id(tensor), node)
 
     def node_of(value: Any) -> Any:
@@ -410,7 +410,8 @@ def _trace_into(torch: Any, graph: Any, inputs: list[tuple[str, Any]]) -> Iterat
             read = torch.utils._pytree.tree_map(node_of, (tuple(args), dict(kwargs or {})))
             results = function(*args, **(kwargs or {}))
             node = graph.create_node("call_function", function, *read)
-            node.meta.update(val=results, grad=torch.is_grad_enabled())
+            made = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, results)
+            node.meta.update(val=made, grad=torch.is_grad_enabled())  # its shape now: what is in place may change it
             if isinstance(results, torch.Tensor):
                 nodes[id(results)] = node
                 tensors.append(results)
