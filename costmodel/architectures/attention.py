@@ -20,7 +20,7 @@ from costmodel.layers.embedding import Embedding
 from costmodel.layers.indexing import Computed
 from costmodel.layers.linear import ExpandValue, Linear, Matmul
 from costmodel.layers.norm import Rmsnorm
-from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
+from costmodel.layers.shape import Cat, MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.symbolic.sizes import branch_value, exact_div, minimum, product
 from costmodel.training.settings import AttentionName
 
@@ -194,6 +194,7 @@ class Attention:
         self.mask = context.mask(window) if memory is None else None
         self.angles = context.angles(windowed=variant.windowed) if self.rotated else []
         self.stored: dict[str, Any] = {}
+        self.queries: Any = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
@@ -214,6 +215,12 @@ class Attention:
             merged = MergeHeads()(mixed)
             if gate:
                 merged = Multiply()(merged, Sigmoid()(gate[0], name="gate_sigmoid"), name="gated")
+            if model.span_convolution is not None and self.memory is None:
+                from costmodel.architectures.span_convolution import span_convolved
+
+                spans = span_convolved(x, self.queries, model.heads, model.span_convolution)
+                shape = (*merged.shape[:2], merged.shape[2] + spans.shape[2])
+                merged = Cat(shape, 2)(merged, spans, name="join_spans")
             merged = normed(model, merged, "inner_norm") if model.inner_norm else merged
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
 
@@ -280,6 +287,7 @@ class Attention:
                 parts["value"] = parts["key"]
             if model.disentangled is not None and self.memory is None:
                 self.stored = {name: x.tape.weights_of(name) for name in ("query", "key")}
+            self.queries = parts["query"]
             gate = [self._gate(parts)] if model.attention_gate else []
             parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
             return [self._split(parts[name], name, n) for name, n in heads.items()] + gate

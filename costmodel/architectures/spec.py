@@ -159,6 +159,7 @@ class TransformerSpec(ComposedModel):
         "indexer.heads": "h_i",
         "indexer.head_size": "d_i",
         "boxes": "n_box",
+        "span_convolution": "k_v",
         "spare_weights": "n_w",
     }
     RENAMED: ClassVar[Mapping[str, str]] = RENAMED
@@ -218,6 +219,10 @@ class TransformerSpec(ComposedModel):
     )
     sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
     attention_bias: bool = Field(default=True, description="bias in attention's output projection")
+    span_convolution: Size | None = Field(
+        default=None,
+        description="tokens, an odd number, of convolutions made for each span, beside as many heads (default: none)",
+    )
     inner_norm: bool = Field(
         default=False, description="norm of what attention mixes and of the MLP's hidden features, before their outputs"
     )
@@ -370,6 +375,10 @@ class TransformerSpec(ComposedModel):
         self._check_latent()
         self._check_disentangled()
         self._check_sublayers()
+        if self.span_convolution is not None:
+            self._check_needs("span_convolution", causal=False, latent=None, **OTHERWISE_MADE)
+            if self.span_convolution % 2 == 0:
+                raise ValueError(f"span_convolution {self.span_convolution} must be odd, around each token")
         if self.inner_norm:
             self._check_needs("inner_norm", experts=None)
         if self.mlp_output_bias is not None:

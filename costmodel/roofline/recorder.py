@@ -312,7 +312,7 @@ def check_runs(prediction: Prediction) -> None:
     parts: list[str] = []
     if isinstance(model, Transformer):
         parts += [] if model.mixer is None else [model.mixer_name]
-        names = ("disentangled", "altup", "shared_kv_layers", "boxes", "indexer", "layer_inputs")
+        names = ("disentangled", "altup", "shared_kv_layers", "boxes", "indexer", "layer_inputs", "span_convolution")
         parts += [name for name in names if getattr(model, name) is not None]
         parts += [name for name in ("token_dropout", "block_scale") if getattr(model, name)]
         parts += ["classes.told_by: mean"] * (model.value("classes.told_by") == "mean")

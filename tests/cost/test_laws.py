@@ -369,6 +369,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"boxes": 9}),
     ({}, {"token_dropout": True}),
     ({}, {"contact_head": True}),
+    (APART, {"span_convolution": 3}),
     ({}, {"spare_weights": 7}),
     ({"pooler": "tanh", "classes": 3}, {"pooler.over": "mean"}),
     ({"pooler": "tanh", "classes": 3}, {"pooler.spare": True}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -63,6 +64,7 @@ class Saved:
     @property
     def held(self) -> int:
         """The same of those that a graph still holds: one that nothing leads to any more has gone."""
+        gc.collect()  # a node that nothing leads to may be in a cycle with what it saved
         return sum(t.untyped_storage().nbytes() for key, t in self._found.items() if self._packs[key])
 
 

@@ -248,6 +248,26 @@ class Chosen(nn.Module):
         return torch.ones(b, t, t, dtype=torch.bool, device=x.device).scatter(-1, best, False)[:, None]
 
 
+class Span(nn.Module):
+    """Convolutions whose kernels are made of each span of tokens."""
+
+    def __init__(self, spec: Any, wide: int) -> None:
+        super().__init__()
+        self.heads, self.size, d = spec.heads, spec.span_convolution, spec.width
+        self.depthwise = nn.Conv1d(d, d, self.size, padding=self.size // 2, groups=d, bias=False)
+        self.pointwise = nn.Conv1d(d, wide, 1)
+        self.kernels, self.value = nn.Linear(wide, self.heads * self.size), nn.Linear(d, wide)
+
+    def forward(self, x: Tensor, query: Tensor) -> Tensor:
+        b, t, wide = query.shape
+        key = self.pointwise(self.depthwise(x.transpose(1, 2))).transpose(1, 2)
+        kernels = torch.softmax(self.kernels(key * query).view(-1, self.size), -1)
+        image = self.value(x).transpose(1, 2).contiguous().unsqueeze(-1)
+        columns = F.unfold(image, (self.size, 1), padding=(self.size // 2, 0))
+        windows = columns.transpose(1, 2).reshape(-1, wide // self.heads, self.size)
+        return (windows @ kernels[..., None]).view(b, t, wide)
+
+
 class Attention(nn.Module):
     """Multi-head attention, to itself or across to a memory; `kernel` is eager, or the fused one to call."""
 
@@ -284,7 +304,9 @@ class Attention(nn.Module):
             self.distance_query = nn.Linear(spec.width, widths[0]) if part.to_content else None
         if spec.attention_gate:
             self.query = nn.Linear(spec.width, 2 * widths[0], bias=spec.qkv_bias)
-        self.output = nn.Linear(spec.heads * self.value_size, spec.width, bias=spec.attention_bias)
+        self.span = Span(spec, widths[0]) if spec.span_convolution and not crosses else None
+        both = 1 if self.span is None else 2
+        self.output = nn.Linear(both * spec.heads * self.value_size, spec.width, bias=spec.attention_bias)
         if spec.query_key_norm:
             whole = spec.query_key_norm == "width"
             features = widths[:2] if whole else [self.size, self.size]
@@ -294,7 +316,8 @@ class Attention(nn.Module):
                 RMSNorm(self.size, device, affine=False) if self.turns else nn.Identity() for _ in range(2)
             )
         self.value_norm = RMSNorm(self.size, device, affine=False) if spec.value_norm else nn.Identity()
-        self.inner_norm = inner_norm(spec, spec.heads * self.value_size, device)
+        self.inner_norm = inner_norm(spec, both * spec.heads * self.value_size, device)
+        self.queries: Tensor | None = None
         self.kind, self.lends, self.borrows = lending(spec, number) if not crosses else (None, False, False)
         self.lent: dict[Any, tuple[Tensor, Tensor]] = {}
         if self.borrows:
@@ -326,6 +349,9 @@ class Attention(nn.Module):
         if self.spec.attention_gate:
             mixed = mixed * torch.sigmoid(self.gate)
             self.gate = None  # autograd holds what it needs
+        if self.span is not None:
+            spans, self.queries = self.span(x, self.queries), None
+            mixed = torch.cat([mixed, spans], -1)
         return self.output(self.inner_norm(mixed))
 
     def heads_of(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -337,6 +363,7 @@ class Attention(nn.Module):
         else:
             key = self.clip(self.key(source))
             parts = [self.clip(self.query(x)), key, key if self.value is None else self.clip(self.value(source))]
+        self.queries = parts[0] if self.span is not None else None
         if self.spec.attention_gate:
             parts[0], gate = parts[0].view(*x.shape[:2], self.spec.heads, -1).chunk(2, -1)
             self.gate = gate.reshape(*x.shape[:2], -1)

@@ -373,6 +373,9 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
             "index_n_heads": st.integers(1, 3),
         }
         needed["index_head_dim"] = st.sampled_from([64, 65])
+    if family == "convbert":
+        needed |= {"conv_kernel_size": st.sampled_from([1, 3, 5]), "head_ratio": st.sampled_from([1, 2, 4])}
+        needed["embedding_size"] = st.sampled_from([5, width])
     if family == "esm":
         needed |= {"position_embedding_type": st.sampled_from(["rotary", "absolute"]), "pad_token_id": st.just(1)}
         config["mask_token_id"] = 0

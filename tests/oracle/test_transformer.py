@@ -257,6 +257,10 @@ def embedded(draw: st.DrawFn) -> Transformer:
     }
     if spec.experts is None:
         fields |= {"inner_norm": draw(st.booleans()), "mlp_output_bias": draw(st.none() | st.booleans())}
+    if not spec.causal and draw(st.booleans()):
+        none = dict.fromkeys(("kv_heads", "query_key_norm", "qkv_clip"))
+        fields |= {"fused_qkv": False, "attention_gate": False, "span_convolution": draw(st.sampled_from([1, 3, 5]))}
+        fields |= none
     if spec.pooler is None and (spec.head or spec.classes) and draw(st.booleans()):
         fields |= {"pooler": "tanh", "pooler.spare": True, "pooler.over": draw(st.sampled_from(["first", "mean"]))}
     return Transformer.of(spec.model_dump() | fields)

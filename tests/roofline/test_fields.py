@@ -114,6 +114,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "disentangled": {"disentangled": 3, "causal": False, "fused_qkv": False},
     "short_convolution": {"short_convolution": 3},
     "layer_inputs": {"layer_inputs": 3},
+    "span_convolution": {"causal": False, "fused_qkv": False},
     "indexer": LATENT | {"latent.query_width": 3, "indexer": {"chosen": 2, "heads": 2, "head_size": 4}},
     "altup": {"altup": {"streams": 2, "laurel_rank": 2, "layer_width": 3}, "norm_placement": "both", "mlp": "gated"},
     "shared_kv_layers": {"fused_qkv": False},
@@ -142,7 +143,7 @@ NEVER = {(VisionTransformer, "pooler.spare")}
 FIELDS = [(of, field) for of in SMALL for field in of.field_names() if field not in WITHOUT_EFFECT]
 FIELDS = [pair for pair in FIELDS if pair not in NEVER]
 NOT_RUN = ("state_space", "gated_delta", "short_convolution", "attention_pool", "disentangled", "altup")
-NOT_RUN += ("shared_kv_layers", "boxes", "token_dropout", "indexer", "layer_inputs", "block_scale")
+NOT_RUN += ("shared_kv_layers", "boxes", "token_dropout", "indexer", "layer_inputs", "block_scale", "span_convolution")
 """Parts that NumPy does not run: their fields have an effect on costs."""
 
 

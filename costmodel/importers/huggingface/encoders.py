@@ -203,6 +203,41 @@ ELECTRA = Family(
 )
 
 
+def span_heads(config: Config, made: dict[str, Any]) -> None:
+    """Of the heads named there are fewer, of half the features that would be theirs, and as many convolutions."""
+    heads = max(made["heads"] // config["head_ratio"], 1)
+    if made["width"] % heads or made["width"] // heads % 2:
+        raise wrong("hidden_size", f"{made['width']} is not a multiple of {2 * heads}: two halves of {heads} heads")
+    made |= {"heads": heads, "head_size": made["width"] // heads // 2, "span_convolution": config["conv_kernel_size"]}
+    pooler_dropped(config, made)
+    if "pooler" in config.end:
+        made["pooler"] = made["activation"]
+    if "tokens" in config.end:
+        made["head.transform"] = "gelu"
+    if made["embedding_width"] == made["width"]:
+        made |= {"embedding_width": None, "embedding_factored": False}
+
+
+CONVBERT = Family(
+    model_type="convbert",
+    source="ConvBERT (Jiang et al. 2020): BERT, half of whose heads are convolutions made for each span",
+    like=BERT,
+    ends={
+        "ConvBertForMaskedLM": "tokens",
+        "ConvBertModel": "",
+        "ConvBertForSequenceClassification": "pooler classes",
+        "ConvBertForTokenClassification": "classes each",
+        "ConvBertForQuestionAnswering": "classes spans",
+    },
+    fields={"embedding_size": 768, "head_ratio": 2, "conv_kernel_size": 9},
+    sets={"head.spare_bias": False, "embedding_factored": True},
+    rules={"spans": span_heads},
+    fixed={"num_groups": (1,), "is_decoder": (False,)},
+    idle="summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type "
+    "summary_use_proj",
+)
+
+
 def albert_blocks(config: Config, made: dict[str, Any]) -> None:
     """Dropout of attention's output alone; the factored embeddings are always projected."""
     made |= {"mixed_dropout": made["residual_dropout"], "residual_dropout": 0.0}

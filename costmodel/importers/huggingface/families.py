@@ -55,7 +55,6 @@ NOT_MODELLED: dict[str, str] = {
     **_each(
         "mobilebert", "its blocks are narrower within than without, with several MLPs each, which no block here does"
     ),
-    **_each("convbert", "half of its heads are convolutions made for each span, of which no layer kind has the cost"),
     **_each("kimi_linear", "its linear attention decays each feature by itself, of which no layer kind has the cost"),
     **_each(
         "longcat_flash", "its experts go around the next attention, and some compute nothing, which no block here does"

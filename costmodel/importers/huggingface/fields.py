@@ -160,6 +160,7 @@ FIELDS: dict[str, Meaning] = {
         ("flag", "experts.router_bias", "router_bias"),
         ("mapping", "", "encoder decoder"),
         ("texts", "", "lora_adaptations"),
+        ("size", "", "head_ratio conv_kernel_size"),
         ("size", "", "lora_rank"),
         ("size", "indexer.chosen", "index_topk"),
         ("size", "indexer.heads", "index_n_heads"),
