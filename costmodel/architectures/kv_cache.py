@@ -54,13 +54,15 @@ class Cache(NamedTuple):
                 earlier = x.tape.cache((*rest, held, features), dtype, f"{name}.past", scales)
                 shape = (*rest, self.seen(0, window), features)
                 y = kept(earlier.view(shape, earlier.strides), x, name=name)
-            x.tape.keep(y.storage, token)
+            seen = y.shape[-2] if window is None else minimum(self.past + length, window - 1)
+            x.tape.keep(y.storage, token, product((*rest, seen, features)))
             return y
         room = self.past + length if window is None else minimum(self.past + length, window)
         if self.kind == "paged":
             room = self.page * ceil_div(room, self.page)
         memory = x.tape.cache((*rest, room, features), dtype, name, scales)
-        x.tape.keep(memory.storage, token)
+        tokens = self.past + length if window is None else minimum(self.past + length, window)
+        x.tape.keep(memory.storage, token, product((*rest, tokens, features)))
         y = Insert(self.seen(length, window))(memory, x, name=name)
         return y if self.has_past else x  # attention over new tokens alone reads them as they were made
 

@@ -247,8 +247,8 @@ _FROM_TAPE: dict[str, Callable[[Costs], int]] = {
     "memory.gradients": lambda p: gradient_bytes(p.tape, exactly),
     "memory.temporaries": lambda p: p.timeline.temporaries,
     "memory.peak": lambda p: p.timeline.peak,
-    "memory.cache": lambda p: sum(s.bytes * s.times for s, _ in p.tape.cached),
-    "kv_bytes_per_token": lambda p: sum(size_bytes(token, s.dtype) * s.times for s, token in p.tape.cached),
+    "memory.cache": lambda p: sum(kept.storage.bytes * kept.storage.times for kept in p.tape.cached),
+    "kv_bytes_per_token": lambda p: sum(size_bytes(token, s.dtype) * s.times for s, token, _ in p.tape.cached),
 }
 """Quantities that are no sums of rows' columns; other lines of memory are those of what is there throughout."""
 

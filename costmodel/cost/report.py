@@ -215,6 +215,11 @@ def _memory(p: Costs) -> Table:
     if p.settings.allocator == "cuda":
         remarks["peak"] = "the most given out at once, in blocks of 512 B"
         lines["reserved"] = p.reserved
+    used = sum(kept.used_bytes * kept.storage.times for kept in p.tape.cached) if p.settings.keeps else p.memory.cache
+    if used != p.memory.cache:
+        remarks["cache"] = "what storages hold of tokens"
+        remarks["cache used"] = "of it, what the next token attends to"
+        lines["cache used"] = used
     rows = [(name, show_bytes(size), show_exact(size), remarks.get(name, "")) for name, size in lines.items()]
     rows = [tuple(Marked(cell, "strong") for cell in row) if row[0] == "peak" else row for row in rows]
     return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))

@@ -22,7 +22,7 @@ from costmodel.graph.tensor import (
     show_shape,
 )
 from costmodel.symbolic.sizes import LARGEST_SIZE, peek, product
-from costmodel.training.dtypes import FLOATS, REAL, Dtype
+from costmodel.training.dtypes import FLOATS, REAL, Dtype, size_bytes
 from costmodel.training.precision import FP32, Precision
 from costmodel.training.settings import Device
 
@@ -61,10 +61,20 @@ class Shared:
 
 
 class Cached(NamedTuple):
-    """What decoding keeps after a pass, and how many elements of it a further token of one sample adds."""
+    """What decoding keeps after a pass, and how many elements of it a further token of one sample adds.
+
+    used: elements that later tokens attend to, if not all.
+    """
 
     storage: Storage
     token: int
+    used: int | None = None
+
+    @property
+    def used_bytes(self) -> int:
+        """Of one storage, what later tokens attend to."""
+        s = self.storage
+        return s.bytes if self.used is None or self.used == s.elements else size_bytes(self.used, s.dtype)
 
 
 class Tape:
@@ -177,9 +187,9 @@ class Tape:
         self.caches[tensor.storage] = tensor
         return tensor
 
-    def keep(self, storage: Storage, token: int) -> None:
-        """Note what decoding keeps after this pass, of which a token of one sample takes so many elements."""
-        self.cached.append(Cached(storage, token))
+    def keep(self, storage: Storage, token: int, used: int | None = None) -> None:
+        """Note what decoding keeps after this pass, see `Cached`."""
+        self.cached.append(Cached(storage, token, used))
 
     def record(
         self, layer: AbstractLayer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None

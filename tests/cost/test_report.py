@@ -370,3 +370,14 @@ def test_the_report_is_what_a_prompt_shows() -> None:
 @pytest.mark.parametrize(("precision", "said"), [("fp32", True), ("bf16", False), ("fp16-autocast", False)])
 def test_flash_attention_in_fp32_is_another_kernel(precision: Any, said: bool) -> None:
     assert ("attention='efficient'" in str(predict("gpt2-small", attention="flash", precision=precision))) is said
+
+
+def test_what_storages_hold_of_a_window_and_what_is_used_of_it_are_two_lines() -> None:
+    """A prefill of 32 tokens leaves storages of all of them, of which the next one attends to the last 7 (window 8)."""
+    sizes: dict[str, Any] = {"vocab": 50, "context": 64, "layers": 2, "width": 16, "heads": 4, "positions": "rotary"}
+    report = str(predict(cm.Transformer(**sizes, window=8), mode="prefill", seq=32))
+    lines = {line.split("  ")[0].strip(): line for line in report.splitlines()}
+    held = 2 * 2 * 16 * 4  # keys and values of each layer, in fp32
+    assert f"{32 * held:,}  what storages hold" in lines["cache"]
+    assert f"{7 * held:,}  of it, what the next token attends to" in lines["cache used"]
+    assert "cache used" not in str(predict(cm.Transformer(**sizes), mode="prefill", seq=32))
