@@ -243,15 +243,20 @@ class OfMatrix(OfMatrices):
 
 @layer
 class LinearSolve(OfMatrices):
-    """X of A X = B, or of X A = B, A: (..., n, n), which may be triangular; B: (..., n, columns), or a vector each."""
+    """X of A X = B, or of X A = B, A: (..., n, n), which may be triangular; B: (..., n, columns), or a vector each.
 
-    source = "torch.linalg.solve, solve_triangular; dB solves with Aᵀ, dA = −dB Xᵀ"
+    by_cholesky: the first input is Cholesky's factor of A. columns_kept: B is kept too.
+    """
+
+    source = "torch.linalg.solve, solve_triangular, cholesky_solve; dB solves with Aᵀ, dA = −dB Xᵀ, dL = (dA + dAᵀ) L"
     in_lists = False
     arity = 2
 
     shape: tuple[int, ...]
     triangular: bool = False
     left: bool = True
+    by_cholesky: bool = False
+    columns_kept: bool = False
 
     def output(self, call: Call) -> Tensor:
         strides = by_columns(self.shape) if self.left or self.triangular else None
@@ -266,16 +271,19 @@ class LinearSolve(OfMatrices):
 
     def _substitutions(self, call: Call) -> int:
         batch, n, columns = self._sizes(call)
+        if self.by_cholesky:
+            return batch * 2 * columns * n * n
         return batch * (columns * n * n if self.triangular else solved(n, columns))
 
     def products(self, call: Call) -> Iterable[Product]:
         batch, n, columns = self._sizes(call)
-        return [Product(batch, n, n, columns)] if call.x.requires_grad else []
+        sizes = [Product(batch, n, n, columns), *([Product(batch, n, n, n)] if self.by_cholesky else [])]
+        return sizes if call.x.requires_grad else []
 
     def forward(self, call: Call) -> LayerFlops:
         """A factorisation of each A, unless it is triangular, and substitutions."""
         _, n, _ = self._sizes(call)
-        factorisations = 0 if self.triangular else product(call.x.shape[:-2]) * eliminated(n)
+        factorisations = 0 if self.triangular or self.by_cholesky else product(call.x.shape[:-2]) * eliminated(n)
         return LayerFlops(0, factorisations + self._substitutions(call))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -283,18 +291,21 @@ class LinearSolve(OfMatrices):
         substitutions = self._substitutions(call)
         a, b = call.inputs
         batch, n, _ = self._sizes(call)
-        size, products = batch * n * n, sum(sizes.flops for sizes in self.products(call))
-        first = 0 if b.requires_grad else substitutions
-        yield Gradient(a, LayerFlops(products, first + size + (size if a.size is not size and a.size != size else 0)))
+        whole, products = batch * n * n, sum(sizes.flops for sizes in self.products(call))
+        work = (1 + self.by_cholesky) * whole + (0 if b.requires_grad else substitutions)
+        yield Gradient(a, LayerFlops(products, work + (0 if a.size == whole else whole)))
         yield Gradient(b, LayerFlops(0, substitutions + (0 if b.size == call.y.size else call.y.size)))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x
-        if not self.triangular:
+        if self.columns_kept:
+            yield call.inputs[1]
+        if not (self.triangular or self.by_cholesky):
             yield from lu_factors(call, call.x)
         yield call.y
 
     def workspace(self, call: Call) -> Workspace:
         """A's gradient before it is negated, and B's if that is made for A's alone."""
         a, b = call.inputs
-        return Workspace(0, (a.size + (0 if b.requires_grad else b.size)) if a.requires_grad else 0)
+        steps = (2 if self.by_cholesky else 1) * a.size + (0 if b.requires_grad else b.size)
+        return Workspace(0, steps if a.requires_grad else 0)

@@ -286,20 +286,26 @@ def sum_of_powers(x: np.ndarray) -> np.ndarray:
 class LinearSolve(Kernel):
     def case(self, draw: Draw) -> Case:
         batch, n, columns = draw(sizes), draw(sizes), draw(sizes)
-        triangular, constant = draw(st.booleans()), draw(st.sampled_from([None, 0, 1]))
+        how, constant = draw(st.sampled_from(["", "triangular", "by_cholesky"])), draw(st.sampled_from([None, 0, 1]))
         shape = (batch, n, columns)
-        layer = self.layer(shape=shape, triangular=triangular)
+        layer = self.layer(shape=shape, **({how: True} if how else {}))
         return Case(layer, [Operand((batch, n, n), constant=constant == 0), Operand(shape, constant=constant == 1)])
 
     def matrix(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return (np.tril(x) if p.kind.triangular else x) + SHIFT * np.eye(x.shape[-1])
+        lower = p.kind.triangular or p.kind.by_cholesky
+        return (np.tril(x) if lower else x) + SHIFT * np.eye(x.shape[-1])
 
     def forward(self, p: Pass) -> Array:
         a, b = Array(self.matrix(p, p.x.values), p.tally), p.inputs[1]
         p.saved["a"] = a
+        if p.kind.by_cholesky:
+            return substituted(turned(a), substituted(a, b, lower=True), lower=False)
         return substituted(a, b, lower=True) if p.kind.triangular else solved(lu(a), b)
 
     def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.kind.by_cholesky:
+            yield from self._by_cholesky(p, p.saved["a"], g)
+            return
         a = turned(p.saved["a"])
         factors = a if p.kind.triangular else Array(lu(untold(a)).values, p.tally)
         db = substituted(factors, g, lower=False) if p.kind.triangular else solved(factors, g)
@@ -310,4 +316,13 @@ class LinearSolve(Kernel):
             yield p.x, Array(np.tril(da.values), p.tally) if p.kind.triangular else da
 
     def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.linalg.solve(self.matrix(p, a), b)
+        a = self.matrix(p, a)
+        return np.linalg.solve(a @ turned(a) if p.kind.by_cholesky else a, b)
+
+    def _by_cholesky(self, p: Pass, factor: Array, g: Array) -> Gradients:
+        db = substituted(turned(factor), substituted(factor, g, lower=True), lower=False)
+        if p.needs(p.inputs[1]):
+            yield p.inputs[1], db
+        if p.needs(p.x):
+            inner = db @ turned(p.y)
+            yield p.x, Array(np.tril((-((inner + turned(inner)) @ factor)).values), p.tally)

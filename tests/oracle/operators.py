@@ -1553,6 +1553,12 @@ def vectors(draw: Draw, op: Operator) -> Case:
     return Case(lambda x: [leaves(op(x))[n] for n in few], (draw(given(shape)),))
 
 
+@case("cholesky_solve", "triangular_solve")
+def solve_by_factor(draw: Draw, op: Operator) -> Case:
+    n, columns = draw(sizes(2))
+    return Case(lambda b, a: leaves(op(b, a))[0], some(draw, (2, n, columns), (2, n, n)))
+
+
 @case("_linalg_solve_ex", "linalg_solve_triangular")
 def linear_solve(draw: Draw, op: Operator) -> Case:
     n, columns = draw(sizes(2))

@@ -84,3 +84,12 @@ def solve(op: OpCall) -> Tensor | list[Tensor]:
     a, b = (op.tensor(name) for name in (("self", "B") if triangular else ("A", "B")))
     y = op.layer(LinearSolve(op.shape, triangular, bool(op.value("left", True))), a, b)
     return y if triangular else [y]
+
+
+@rule("cholesky_solve", "triangular_solve")
+def solve_by_factor(op: OpCall) -> Tensor | list[Tensor]:
+    """The solution by a factor; the older operator returns a copy of that too."""
+    triangular = op.step.op == "triangular_solve"
+    a, b = op.tensor("A" if triangular else "input2"), op.tensor("self")
+    y = op.layer(LinearSolve(op.shape, triangular, by_cholesky=not triangular, columns_kept=True), a, b)
+    return [y, op.layer(Computed(op.shapes[1]), name=f"{op.step.name}.copy")] if triangular else y
