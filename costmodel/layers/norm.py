@@ -10,6 +10,7 @@ from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, S
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Layer, OneKernel, Unary, Unbuffered, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, new_gradients, saved_bytes, stream
 from costmodel.layers.shape import Moving
+from costmodel.layers.spatial import arranged
 from costmodel.symbolic.sizes import exact_div
 from costmodel.training.dtypes import size_bytes
 
@@ -135,8 +136,9 @@ class BatchStatistics(PerChannel):
     def groups_of(self, call: Call) -> int:
         return call.x.shape[1]
 
-    def output(self, call: Call) -> Tensor:
-        return call.like(call.x)
+    def output(self, call: Call) -> Shape | Tensor:
+        """In row-major order, or with channels last as in the input, whatever else its order is."""
+        return arranged(call, call.x.shape)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel that reads the batch and its gradient twice."""
@@ -186,7 +188,7 @@ class BatchnormUntracked(BatchStatistics):
 
 
 @layer
-class BatchnormFixed(Tracked, Channelled, Unary):
+class BatchnormFixed(Tracked, Channelled, OneKernel):
     """Batch norm by running statistics that are no longer updated: y = (x − μ)/√(σ² + ε)·w + b per channel."""
 
     source = "torch.nn.BatchNorm2d in evaluation mode; dx = g·w/√(σ² + ε)"
@@ -198,6 +200,10 @@ class BatchnormFixed(Tracked, Channelled, Unary):
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """In row-major order, or with channels last as in the input, whatever else its order is."""
+        return arranged(call, call.x.shape)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g·w/√(σ² + ε), whose root is made again; Σ g·x̂ from x̂ made again, Σ g."""

@@ -225,6 +225,25 @@ def test_operators_cost_what_they_do(
     check_tape(tape)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_what_is_transposed_is_in_order(training: bool) -> None:
+    """So that what is transposed back is copied by each layer that reads it."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+            self.last = nn.ModuleList(nn.Linear(8, 4) for _ in range(2))
+
+        def forward(self, x: Tensor) -> list[Tensor]:
+            h = self.norm(self.first(x).transpose(1, 2)).transpose(1, 2)
+            return [layer(h) for layer in self.last]
+
+    module = Normed().train(training)
+    model = cm.from_torch(module, torch.zeros(2, 5, 6), dynamic={})
+    assert found(model) == measured(module, torch.zeros(2, 5, 6), device="cpu")
+
+
 NORMS = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 
 
