@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import costmodel as cm
-from costmodel.importers.torch import isolation
+from costmodel.importers.torch.exporting import Exporter
 from tests.command import said_in_one_line
 
 pytestmark = pytest.mark.oracle
@@ -156,7 +156,7 @@ def test_a_module_that_cannot_be_read_is_refused_in_one_line(name: str) -> None:
 
 
 def test_a_forward_pass_without_end_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "MOST_OPERATORS", 100)
+    monkeypatch.setattr(Exporter.__init__, "__defaults__", (100,))
     with pytest.raises(cm.CostModelError, match="calls more than 100 operators: does it end"):
         cm.from_torch(Part(None, without_end), X)
 

@@ -261,3 +261,11 @@ def test_what_is_fixed_is_exported_anew() -> None:
     model = cm.from_torch(module, meta(2, 5, 8))
     assert "seq is fixed at 5" in model.notes
     assert found(model, batch=3, seq=7) == measured(module, meta(3, 7, 8))
+
+
+def test_exports_for_other_sizes_are_bounded_work() -> None:
+    model = cm.from_torch(Sized(again).to("meta"), meta(2, 12, 8))
+    says = r"seq=1048576 is not as 'Sized' was exported for.*calls more than .* operators: does it end"
+    with pytest.raises(cm.CostModelError, match=says) as caught:
+        cm.predict(model, seq=2**20)
+    said_in_one_line(caught.value)

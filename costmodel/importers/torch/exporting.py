@@ -24,7 +24,15 @@ from costmodel.errors import SpecError
 from costmodel.importers.torch.assumptions import TransformersModels, assumed
 from costmodel.importers.torch.axes import NO_GRAPH, Example
 from costmodel.importers.torch.capture import Capture
-from costmodel.importers.torch.isolation import EndlessError, bounded, deep_calls, module_on_meta, plain, undisturbed
+from costmodel.importers.torch.isolation import (
+    MOST_OPERATORS,
+    EndlessError,
+    bounded,
+    deep_calls,
+    module_on_meta,
+    plain,
+    undisturbed,
+)
 from costmodel.importers.torch.program import CapturedProgram
 
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "contextlib.py")
@@ -87,13 +95,17 @@ Captured = tuple[Callable[..., CapturedProgram], Example]
 
 @dataclass(frozen=True)
 class Exporter:
-    """A module without data, with its inputs. time_limit: seconds for the attempt to leave height and width open."""
+    """A module without data, with its inputs.
+
+    time_limit: seconds for the attempt to leave height and width open. most: operators that it may call.
+    """
 
     module: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     example: Example
     time_limit: float
+    most: int = MOST_OPERATORS
 
     def first(self) -> Captured:
         """What captures the program at as many open sizes as the module leaves open.
@@ -115,9 +127,9 @@ class Exporter:
                 return _more_open(partial(self._attempt, attempts[0]), fallback, self.time_limit)
         return self._in_turn(attempts, failure)
 
-    def at(self, sizes: Mapping[str, int], open_sizes: frozenset[str]) -> Captured:
+    def at(self, sizes: Mapping[str, int], open_sizes: frozenset[str], most: int) -> Captured:
         """The same at these sizes of the batch, with these open if that works; a size of 1 is always fixed."""
-        there = replace(self, example=replace(self.example, sizes=dict(sizes)))
+        there = replace(self, example=replace(self.example, sizes=dict(sizes)), most=min(most, self.most))
         free = frozenset(name for name in open_sizes if sizes[name] > 1)
         return there._in_turn([free, frozenset()] if free else [free])
 
@@ -158,7 +170,7 @@ class Exporter:
             _quiet(),
             deep_calls(),
             undisturbed(torch),
-            bounded(torch, name),
+            bounded(torch, name, self.most),
             torch.device("meta"),
             assumed(torch, examples, taken, told=told),
             _without_layout(torch),

@@ -77,7 +77,7 @@ def from_torch(
     exporter = Exporter(bare, args, kwargs, example, time_limit)
     reading = Reading(exporter, name or type(module).__name__, unknown)
     model = reading.model(*exporter.first())
-    vars(model)["elsewhere"] = Elsewhere(partial(reading.at, frozenset(model.open)))
+    vars(model)["elsewhere"] = Elsewhere(partial(reading.at, frozenset(model.open)), len(model.program.steps))
     return _tried_at_one(model)
 
 
@@ -89,9 +89,9 @@ class Reading:
     title: str
     unknown: Literal["error", "lower_bound"]
 
-    def at(self, open_sizes: frozenset[str], sizes: Mapping[str, int]) -> Imported:
-        """The module exported at other sizes. Raises SpecError."""
-        return self.model(*self.exporter.at(sizes, open_sizes))
+    def at(self, open_sizes: frozenset[str], sizes: Mapping[str, int], most: int) -> Imported:
+        """The module exported at other sizes, with so many operators at most. Raises CostModelError."""
+        return self.model(*self.exporter.at(sizes, open_sizes, most))
 
     def model(self, captured: Callable[..., CapturedProgram], example: Example) -> Imported:
         """The model of a program. Raises SpecError for what has no rule."""

@@ -126,8 +126,8 @@ def undisturbed(torch: Any) -> Iterator[None]:
 
 
 @contextmanager
-def bounded(torch: Any, name: str) -> Iterator[None]:
-    """Raise EndlessError where more operators are called within than any forward pass has."""
+def bounded(torch: Any, name: str, most: int) -> Iterator[None]:
+    """Raise EndlessError where more operators are called within than so many."""
     count = 0
     create = torch.fx.proxy.TracerBase.create_node
 
@@ -136,8 +136,8 @@ def bounded(torch: Any, name: str) -> Iterator[None]:
         nonlocal count
         count += 1
         tracer.record_stack_traces = False  # which nobody reads, and takes a sixth of the time
-        if count > MOST_OPERATORS:
-            raise EndlessError(f"{name}: its forward pass calls more than {MOST_OPERATORS:,} operators: does it end?")
+        if count > most:
+            raise EndlessError(f"{name}: its forward pass calls more than {most:,} operators: does it end?")
         return create(tracer, *args, **kwargs)
 
     with patch.object(torch.fx.proxy.TracerBase, "create_node", counted):

@@ -25,17 +25,22 @@ _COARSEST = 128
 """Steps of a size up to this are tried for one that the module takes."""
 _MOST_EXPORTS = 32
 """Sizes that a module is exported at anew, beside the example's."""
+_MOST_STEPS = 5_000
+"""Operators that it calls there in all, beside as many times those at the example's as `_MOST_TIMES` says."""
+_MOST_TIMES = 8
 
 
 class Elsewhere:
     """What a module does at sizes at which its first program is not what it does, each by an export of its own.
 
-    export: makes one, while the module is at hand; it is not pickled. Programs and refusals are kept in the order in
+    export: makes one of so many operators at most, while the module is at hand; it is not pickled. steps: those of the
+    first program. Programs and refusals are kept in the order in
     which they were asked for, so that letters meet the same decisions whenever they come.
     """
 
-    def __init__(self, export: Callable[[Mapping[str, int]], Imported] | None = None) -> None:
+    def __init__(self, export: Callable[[Mapping[str, int], int], Imported] | None = None, steps: int = 0) -> None:
         self.export = export
+        self._left = _MOST_STEPS + _MOST_TIMES * steps
         self._known: list[Imported | tuple[dict[str, int], str]] = []
         self._lock = RLock()
 
@@ -60,11 +65,13 @@ class Elsewhere:
                     raise SettingError(known[1])
             if self.export is None:
                 raise SettingError(objection)
-            if len(self._known) >= _MOST_EXPORTS:
-                raise SettingError(f"{objection} (exported {_MOST_EXPORTS} times for others: import it at such sizes)")
+            if len(self._known) >= _MOST_EXPORTS or self._left <= 0:
+                raise SettingError(
+                    f"{objection} (exported {len(self._known)} times for others: import it at such sizes)"
+                )
             point = {name: peek(size) for name, size in sizes.items()}
             try:
-                model = self.export(point)
+                model = self.export(point, self._left)
                 if (unlike := model.objection(point)) is not None:
                     raise SettingError(unlike)
             except CostModelError as error:
@@ -72,6 +79,7 @@ class Elsewhere:
                 self._known.append((point, refusal))
             else:
                 self._known.append(model)
+                self._left -= len(model.program.steps)
             return self.at(sizes, objection)
 
 
