@@ -54,7 +54,9 @@ def native(value: Any) -> Any:
 
 
 def natives(value: Any, depth: int = 6) -> Any:
-    """Plain data with `native` values, down to a depth."""
+    """Plain data with `native` values, down to a depth; what has more items than any description is as it was."""
+    if type(value) in (list, tuple, dict) and len(value) > MOST_CHECKED:
+        return value
     if type(value) is dict and depth:
         return {key: natives(item, depth - 1) for key, item in value.items()}
     if type(value) in (list, tuple) and depth:

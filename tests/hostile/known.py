@@ -164,7 +164,7 @@ def _calls() -> dict[str, tuple[Callable[[], Any], str]]:
         "value": (lambda: cm.predict("mlp-mnist").value(np.ones(3)), "unknown quantity"),  # type: ignore[arg-type]
         "sensitivity": (lambda: cm.sensitivity("mlp-mnist", np.ones(3)), "unknown quantity"),  # type: ignore[arg-type]
         "compare": (lambda: cm.compare("mlp-mnist", "vgg16", quantities=3), "quantities=3"),  # type: ignore[arg-type]
-        "pareto": (lambda: cm.pareto(cm.sweep("mlp-mnist", batch=[1, 2]), 10**5000, "params"), "unknown quantity"),  # type: ignore[arg-type]
+        "pareto": (lambda: cm.pareto(cm.sweep("mlp-mnist", batch=[1, 2]), 10**5000, "params"), "is not a text"),  # type: ignore[arg-type]
         "match": (lambda: cm.match("mlp-mnist", "params", 10**5000, by="sizes"), "a number below 10^30"),
         "match by": (lambda: cm.match("mlp-mnist", "params", 10, by=["batch"]), "unknown size"),  # type: ignore[arg-type]
         "a pickle": (pickled, ""),

@@ -14,6 +14,7 @@ from costmodel.cli import run
 from tests.hostile.files import Case
 from tests.hostile.ground import Ground
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 THREADS = """
 import sys, threading
 sys.setswitchinterval(1e-6)
@@ -68,13 +69,13 @@ def places(_: Ground) -> Iterator[Case]:
 
 
 def _ended(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr[-500:]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stderr[-500:])
 
 
 def _without_traceback(command: list[str], words: list[str]) -> None:
     """Whatever is closed, no traceback is written, and a file is there that was asked for."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr[-500:]
     assert done.returncode in (0, 1, 2), done.returncode
     asked = [word for word in words if word.startswith("made")]

@@ -12,6 +12,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.documents.document import dump
+from costmodel.importers.files import build
 from costmodel.training.optimizers import OPTIMIZERS
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.setting import plain
@@ -116,7 +117,9 @@ def test_json_of_a_prediction_reads_back_equal_with_every_setting() -> None:
     }  # fmt: skip
     fitting: dict[str, Any] = {"past": 16, "checkpoint": ("mlp", "attention"), "target_seq": 8}
     for name, setting in SETTINGS.items():
-        model = {"image": "resnet18", "target_seq": "t5-small"}.get(name, "gpt2-small")
+        read = build({"model_type": "llama", "num_hidden_layers": 2}, "config")
+        models = {"image": "resnet18", "target_seq": "t5-small", "implementation": read}
+        model = models.get(name, "gpt2-small")
         more = {"page_size": {"cache": "paged"}, "stack": {"on": "h100-sxm"}}.get(name, {})
         given = {**needs[setting.needs], **more, name: fitting.get(name, setting.example)}
         p = cm.predict(model, **given)
