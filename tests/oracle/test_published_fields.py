@@ -116,7 +116,7 @@ def changed(draw: st.DrawFn, family: str) -> dict[str, Any]:
     if draw(st.booleans()):
         config = {name: value for name, value in config.items() if not isinstance(value, list)}
     made = CONFIG_MAPPING[family](**config)
-    values = {name: config.get(name, getattr(made, name, None)) for name in known(family)}
+    values = {name: config.get(name, vars(made).get(name)) for name in known(family)}
     told = LEFT_TO_SETTINGS | BOOKKEEPING
     choices = [
         (name, other)
