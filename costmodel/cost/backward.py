@@ -1,8 +1,9 @@
 """The walk back over a graph, and the optimizer's over its weights, that find how long gradients stay in memory.
 
 What a call kept is free once it has run backward, and so is the gradient of what it made. The gradient of a weight
-stays; that of a weight used twice is a sum, as that of any tensor used twice: for a moment there are both and the sum.
-To a gradient that a weight already has, of an earlier micro-batch or recomputed stretch, the sum is added in place.
+stays; that of a weight used twice is a sum, as that of any tensor used twice. The second is added to the first in place
+where nothing else holds that and it is no view; else for a moment there are both and the sum. To a gradient that a
+weight already has, of an earlier micro-batch or recomputed stretch, the sum is added in place.
 """
 
 from __future__ import annotations
@@ -10,10 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from costmodel.cost.forward import CallRound, ForwardLiveness, GradientSlot, LoopEdge, Order, StretchRound, last_of
+from costmodel.cost.forward import (
+    CallRound,
+    ForwardLiveness,
+    GradientSlot,
+    GradientView,
+    LoopEdge,
+    Order,
+    StretchRound,
+    last_of,
+)
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Storage
+from costmodel.graph.tensor import Storage, Tensor
 from costmodel.symbolic.sizes import branch_value
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import Settings
@@ -84,10 +94,15 @@ class BackwardLiveness:
         for slot in stretch.exits:
             if slot.gradient is None and not slot.parts:
                 slot.gradient = self.lifetimes.take(slot.size, len(self.lifetimes.moments))
+                slot.gradient.handles = 1
         incoming = [before.slot.gradient for before in _calls(stretch.ran)]
+        for held in incoming:
+            if held is not None:
+                held.handles += 1
         order, results = self.forward.again(stretch)
         for before, call in zip(_calls(stretch.ran), _calls(order), strict=True):
             call.slot.gradient, before.slot.gradient = before.slot.gradient, None
+            call.slot.view = before.slot.view
             call.slot.parts, before.slot.parts = before.slot.parts, ()
         outside = {slot: slot.gradient for slot in stretch.slots.values() if slot.gradient and not slot.of_weight}
         for slot in outside:
@@ -100,7 +115,7 @@ class BackwardLiveness:
         for slot, first in outside.items():
             second, slot.gradient = slot.gradient, first
             if second is not None:
-                self._add(slot, first, second, next(item for item in order if isinstance(item, CallRound)))
+                self._sum(slot, first, second, next(item for item in order if isinstance(item, CallRound)))
 
     def _resume(self, stretch: StretchRound) -> None:
         """Go back over a stretch, and run it again as soon as something is needed that it did not keep.
@@ -135,6 +150,7 @@ class BackwardLiveness:
         starts: list[Allocation] = []
         for slot in dict.fromkeys((last.slot, *(slot for slot, _ in self.forward.ends))):
             slot.gradient = slot.gradient or self.lifetimes.take(slot.size, len(self.lifetimes.moments))
+            slot.gradient.handles = 2
             starts.append(slot.gradient)
         return starts
 
@@ -148,6 +164,7 @@ class BackwardLiveness:
         incoming, slot.gradient = slot.gradient, None
         for allocation in slot.lent:
             allocation.died = len(self.lifetimes.moments)
+            allocation.handles -= 1
         if incoming is None and further:
             incoming = further.pop()
         if incoming is None:
@@ -165,16 +182,24 @@ class BackwardLiveness:
             self.lifetimes.take(memory.results - sum(one.size for one in (incoming, *further)), now)
         take = self.lifetimes.take
         scratch = [take(memory.backward_scratch, now)] if memory.backward_scratch else []
+        incoming.handles -= 1
         if memory.collects:
             self._starts.append(incoming)
+            incoming.handles += 1
         if memory.lends:
             call.targets[-1][0].lent = [incoming, *scratch]
-        gradients = [(target, incoming if shared else take(target.size, now)) for target, shared in call.targets]
-        for target, gradient in gradients:
+            incoming.handles += 1
+        gradients = [
+            (target, incoming if own.shared else take(target.size if own.size is None else own.size, now))
+            for target, own in call.targets
+        ]
+        for _, gradient in gradients:
+            gradient.handles += 1
+        for (target, gradient), (_, own) in zip(gradients, call.targets, strict=True):
             if target.gradient is None:
-                target.gradient = gradient
+                target.gradient, target.view = gradient, own.view or (slot.view if own.shared else None)
             else:
-                self._add(target, target.gradient, gradient, call)
+                self._add(target, target.gradient, gradient, call, own.view)
             if memory.later and target is gradients[-1][0]:
                 self._finish(call, target, *memory.later)
             if target.of_weight:
@@ -226,13 +251,28 @@ class BackwardLiveness:
     def _moment(self, call: CallRound) -> int:
         return self.lifetimes.moment("backward", call.name, call.rounds)
 
-    def _add(self, target: GradientSlot, first: Allocation, second: Allocation, call: CallRound) -> None:
+    def _add(
+        self, target: GradientSlot, first: Allocation, second: Allocation, call: CallRound, view: GradientView = None
+    ) -> None:
+        """Source: ``can_accumulate_inplace`` of ``torch/csrc/autograd/input_buffer.cpp``."""
         if target.several:
             target.parts = (*target.parts, (second, second.size, 1))
             return
+        whole = first.size is target.size or branch_value(first.size) == branch_value(target.size)
+        owned = target.view is None or (target.view is view and isinstance(view, Tensor))
+        if whole and owned and first.handles == 1:
+            second.handles -= 1
+        else:
+            self._sum(target, first, second, call)
+
+    def _sum(self, target: GradientSlot, first: Allocation, second: Allocation, call: CallRound) -> None:
+        """The sum is a tensor of its own."""
         now = self._moment(call)
         first.died = second.died = now
-        target.gradient = self.lifetimes.take(target.size, now)
+        first.handles -= 1
+        second.handles -= 1
+        target.gradient, target.view = self.lifetimes.take(target.size, now), None
+        target.gradient.handles = 1
 
     def _pass(self, call: CallRound, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
@@ -251,8 +291,9 @@ class BackwardLiveness:
         whole.parts = ()
         self._waiting.pop(whole, None)
         joined = self.lifetimes.take(whole.size, now)
+        joined.handles = 1
         if whole.gradient is None:
-            whole.gradient = joined
+            whole.gradient, whole.view = joined, None
         else:
             self._add(whole, whole.gradient, joined, call)
 

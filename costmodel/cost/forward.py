@@ -16,7 +16,7 @@ from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifet
 from costmodel.errors import SpecError, shown
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.graph.tensor import Block, Call, Gradient, Origin, Storage, Tensor
 from costmodel.symbolic.sizes import branch_value, peek
 from costmodel.training.dtypes import Dtype, size_bytes
 
@@ -24,6 +24,21 @@ MOST_ROUNDS = 10_000
 """More rounds of calls than these are not looked at, those that are alike being one: a bound on what a walk takes."""
 _KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS, "cache": CACHE}
 """Origins of memory that comes and goes, and its line where it is kept; all other is there throughout."""
+
+
+GradientView = Tensor | Call | None
+"""A tensor that is another one seen otherwise, a call that sees an operand otherwise, or neither."""
+
+
+class OperandGradient(NamedTuple):
+    """The gradient that a call gives an operand: whether it is the incoming one, through what view it comes, and how
+    large its memory is [bytes], unless it is of the operand's size.
+    """
+
+    operand: Tensor
+    shared: bool
+    view: GradientView
+    size: int | None
 
 
 class GradientSlot:
@@ -34,15 +49,17 @@ class GradientSlot:
     lent: what is there until the gradient has been used.
     several: whether the gradients of several results come together, which are not summed.
     settled: whether it is of a weight that has a gradient by now, to which what comes together is then added.
+    view: through what the gradient came, if that is a view; only what comes through the same is added to it in place.
     """
 
-    __slots__ = ("gradient", "lent", "of_weight", "parts", "settled", "several", "size")
+    __slots__ = ("gradient", "lent", "of_weight", "parts", "settled", "several", "size", "view")
 
     def __init__(self, size: int, *, of_weight: bool = False) -> None:
         self.size = size
         self.of_weight = of_weight
         self.settled = self.several = False
         self.gradient: Allocation | None = None
+        self.view: GradientView = None
         self.parts: tuple[tuple[Allocation, int, int], ...] = ()
         self.lent: list[Allocation] = []
 
@@ -52,8 +69,8 @@ class CallMemory(NamedTuple):
 
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
     itself, its output first if that is new. saved: what it keeps, and on which line. held: see `AbstractLayer.held`.
-    trained: if several weights get a gradient, these, those that it is given before its own. gradients: the operands to
-    give one to, in the order in which they come, and whether it is the incoming one. output: size. results: see
+    trained: if several weights get a gradient, these, those that it is given before its own. gradients: in the
+    order in which they come. output: size. results: see
     `AbstractLayer.results_bytes`. saves: whether it keeps anything, be it weights. later: of a backward of several
     steps what it makes once all is let go of that came in or was kept, but for the input, and the input. passes:
     whether the gradient only passes through, to an input that is as large (same) or larger (a slice). cached: whether
@@ -70,7 +87,7 @@ class CallMemory(NamedTuple):
     saved: list[tuple[Storage, int]]
     held: list[Storage]
     trained: list[Tensor]
-    gradients: list[tuple[Tensor, bool]]
+    gradients: list[OperandGradient]
     output: int
     results: int
     saves: bool
@@ -98,7 +115,7 @@ class CallRound(NamedTuple):
     rounds: str
     memory: CallMemory
     slot: GradientSlot
-    targets: list[tuple[GradientSlot, bool]]
+    targets: list[tuple[GradientSlot, OperandGradient]]
     saved: list[Allocation]
 
 
@@ -351,7 +368,7 @@ class ForwardLiveness:
                     self.held.append(allocation)
             for weight in memory.trained:
                 self._slot(weight)
-            targets = [(self._slot(x), shared) for x, shared in memory.gradients]
+            targets = [(self._slot(gradient.operand), gradient) for gradient in memory.gradients]
             self.order.append(CallRound(call.name, self._rounds, memory, slot, targets, saved))
 
     def _follow(self, call: Call) -> None:
@@ -428,18 +445,34 @@ def last_of(order: Order) -> CallRound | StretchRound | None:
     return next((item for item in reversed(order) if not isinstance(item, LoopEdge)), None)
 
 
+def _is_view(x: Tensor) -> bool:
+    """Whether a tensor is another one seen otherwise, so that its gradient comes to that as a view."""
+    if x.maker is None:
+        return False
+    y = x.maker.y
+    return not x.has(y.shape) or x.strides != y.strides or y.storage in [read.storage for read in x.maker.inputs]
+
+
+def _operand_gradient(call: Call, gradient: Gradient) -> OperandGradient:
+    x, y = gradient.operand, call.y
+    view = call if call.layer.views_gradient(call, x) else x if _is_view(x) else None
+    elements = call.layer.gradient_elements(call, x)
+    size = None if elements is x.size else size_bytes(elements, x.dtype)
+    return OperandGradient(x, gradient.shared and x.dtype == y.dtype, view, size)
+
+
 def memory_of(call: Call) -> CallMemory:
     """What all rounds of `call` have in common."""
     y, layer, tape = call.y, call.layer, call.tape
     operands = call.operands()
     inputs = call.inputs if call.raw_inputs is call.inputs else (*call.raw_inputs, *call.inputs)
     known = [x.storage for x in (*operands, *call.buffers.values())]
-    gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
-    trained = [x for x, _ in gradients if x.storage.origin == "weight"]
+    gradients = [_operand_gradient(call, gradient) for gradient in call.gradients()]
+    trained = [gradient.operand for gradient in gradients if gradient.operand.storage.origin == "weight"]
     new = [s for s in dict.fromkeys((y.storage, *call.saved, *call.detached)) if s not in known]
     makes = [(s, s.bytes) for s in new if not s.elsewhere]
     workspace = layer.workspace(call)
-    passes = len(operands) == 1 == len(call.inputs) and [shared for _, shared in gradients] == [True]
+    passes = len(operands) == 1 == len(call.inputs) and [gradient.shared for gradient in gradients] == [True]
     same = passes and branch_value(y.size) == branch_value(call.x.size)
     kept = y.storage.origin == "cache" and y.storage not in known
     return CallMemory(

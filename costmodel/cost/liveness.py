@@ -28,17 +28,19 @@ Moment = tuple[MomentPhase, str, str]
 class Allocation:
     """Bytes that are alive from one moment to another, both included; `died` moves on with every use.
 
-    rounds: how many are given back at once, where it stands for those of alike rounds and all stay until after them.
+    handles: of a gradient, how many hold it. rounds: how many are given back at once, where it stands for those of
+    alike rounds and all stay until after them.
     settled: the moment after which a gradient is its weight's.
     """
 
-    __slots__ = ("born", "died", "line", "rounds", "settled", "size")
+    __slots__ = ("born", "died", "handles", "line", "rounds", "settled", "size")
 
     def __init__(self, size: int, line: int, born: int) -> None:
         self.size = size
         self.line = line
         self.born = self.settled = self.died = born
         self.rounds = 1
+        self.handles = 0
 
 
 class MomentLoop(NamedTuple):

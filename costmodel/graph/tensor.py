@@ -476,6 +476,14 @@ class AbstractLayer(ABC):
         """Whether it reads all of its input, for statistics of the batch, before it writes any output."""
         return False
 
+    def gradient_elements(self, call: Call, x: Tensor) -> int:
+        """Elements that the memory of an operand's gradient has room for."""
+        return x.size
+
+    def views_gradient(self, call: Call, x: Tensor) -> bool:
+        """Whether PyTorch computes with another view of an operand, so that its gradient comes as a view."""
+        return False
+
 
 class Call:
     """One layer applied to its inputs: what it reads, makes and keeps.

@@ -65,6 +65,10 @@ class Elementwise(OneKernel, Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         return elementwise_gradients(call, self.work)
 
+    def views_gradient(self, call: Call, x: Tensor) -> bool:
+        """A sum over axes that an operand lacks is made with those, and seen without (``at::sum_to``)."""
+        return len(x.shape) < len(call.y.shape)
+
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel for each operand, and a sum where it was broadcast."""
         return backward_each(call)

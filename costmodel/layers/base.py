@@ -336,6 +336,10 @@ class Contraction(Unbuffered):
         if a.requires_grad:
             yield self.operand(call, b)
 
+    def views_gradient(self, call: Call, x: Tensor) -> bool:
+        """Products are of matrices, or of batches of them: all else is seen as such, and so is a transposed weight."""
+        return True
+
     def workspace(self, call: Call) -> Workspace:
         return NO_WORKSPACE
 

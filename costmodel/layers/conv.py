@@ -28,6 +28,9 @@ class Convolving(WeightProduct):
     bias: bool
     transposed: bool
 
+    def views_gradient(self, call: Call, x: Tensor) -> bool:
+        return False
+
     def sizes(self, call: Call) -> Product:
         """Each output, or in the transpose each input, meets its window and the channels of its group."""
         channels, *met = call.weights["weight"].shape

@@ -70,6 +70,10 @@ class Linear(WeightProduct):
         gradients = super().backward(call)
         return reversed([*gradients]) if self.bias else gradients
 
+    def views_gradient(self, call: Call, x: Tensor) -> bool:
+        """Not of one matrix of rows."""
+        return x is not call.x or len(x.shape) != 2
+
     def operand(self, call: Call, x: Tensor) -> Storage:
         """Rows as one matrix."""
         return x.storage if is_matrix(x) else call.copy_of(x)
@@ -165,6 +169,10 @@ class Matmul(Weightless, Contraction):
                 work = (self.added_scaled + (not whole)) * call.y.size
                 what, sort = ("scaling", "pointwise") if whole else ("sum", "reduction")
                 yield stream(call, f"backward {what}", sort, work, call.y.bytes, c.bytes)
+
+    def views_gradient(self, call: Call, x: Tensor) -> bool:
+        """Not of one matrix by another."""
+        return any(len(factor.shape) != 2 for factor in self.factors(call)) or len(x.shape) != 2
 
     def operand(self, call: Call, x: Tensor) -> Storage:
         """A batch of matrices, or the rows of a as one."""

@@ -9,7 +9,7 @@ from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, T
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Movement, Shaped, layer
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
-from costmodel.symbolic.sizes import exact_div
+from costmodel.symbolic.sizes import exact_div, maximum, product
 from costmodel.training.fields import Pair, pair
 
 NEIGHBOURS = {"nearest": 1, "linear": 2, "bilinear": 4, "trilinear": 8, "bicubic": 16}
@@ -155,7 +155,11 @@ class PadTo(Movement):
 
 @layer
 class Columns(Moving):
-    """Windows of an image as columns, or columns `back` to windows of an image, added up where they overlap."""
+    """Windows of an image as columns, or columns `back` to windows of an image, added up where they overlap.
+
+    An image is in memory that was taken for the columns, if those are more (``col2im``: ``empty_like`` of them, then
+    ``resize_``).
+    """
 
     source = "torch.nn.functional.unfold, fold; each is the other's gradient"
 
@@ -163,7 +167,19 @@ class Columns(Moving):
     back: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
-        return arranged(call, self.shape)
+        y = arranged(call, self.shape)
+        if not self.back:
+            return y
+        memory = call.fresh("activation", maximum(product(self.shape), call.x.size))
+        strides = y.strides if isinstance(y, Tensor) else None
+        return Tensor(call.tape, self.shape, memory, requires_grad=False, strides=strides)
+
+    def gradient_elements(self, call: Call, x: Tensor) -> int:
+        return x.size if self.back else maximum(x.size, call.y.size)
+
+    def workspace(self, call: Call) -> Workspace:
+        """Columns are made in memory as large as the image first, which is there until they have their own."""
+        return Workspace(0, call.y.size) if self.back else Workspace(call.x.size, 0)
 
     def forward(self, call: Call) -> LayerFlops:
         """An addition for each number that goes back."""

@@ -123,10 +123,13 @@ class SelectiveScan(Weightless):
             yield c
 
     def workspace(self, call: Call) -> Workspace:
-        """Results until they are stacked and, unless it is kept, the state; backward: a token's part of a gradient."""
+        """Results until they are stacked and, unless it is kept, the state; backward: a token's part of a gradient.
+
+        That part is among zeros, in a tensor as large as the gradient, which it is added to in place.
+        """
         state = 2 * self._state(call) if not call.y.requires_grad else 0
         b, channels, t, _ = call.x.shape
-        return Workspace(b * channels * t + state, 2 * call.x.size - self._state(call))
+        return Workspace(b * channels * t + state, call.x.size)
 
 
 def check_states(call: Call, first: Sequence[Tensor], *, keeps: bool) -> None:

@@ -48,8 +48,11 @@ def step_of(module: nn.Module, inputs: tuple[Tensor, ...]) -> Iterator[str]:
     y.backward(torch.ones_like(y))
 
 
-def assert_allocated(module: nn.Module, *inputs: Tensor) -> None:
-    """Each phase's peak on paper is within half a percent of what the allocator handed out."""
+def assert_allocated(module: nn.Module, *inputs: Tensor, named: bool = False) -> None:
+    """Each phase's peak on paper is within half a percent of what the allocator handed out.
+
+    named: what a function has names for until it returns makes its forward pass the highest.
+    """
     on_paper: Any = stated(cm.predict(cm.from_torch(module, inputs, dynamic={}), device="cpu", optimizer="sgd"))
     for _ in step_of(module, inputs):  # the first step also takes what stays
         pass
@@ -57,7 +60,8 @@ def assert_allocated(module: nn.Module, *inputs: Tensor) -> None:
     seen = allocated(lambda: step_of(module, inputs), [*inputs, *module.parameters(), *module.buffers()])
     assert on_paper["backward"].alive == pytest.approx(seen["backward"], rel=0.005)
     assert on_paper["forward"].alive <= seen["forward"] * 1.005
-    assert max(most.alive for most in on_paper.values()) == pytest.approx(max(seen.values()), rel=0.005)
+    if not named:
+        assert max(most.alive for most in on_paper.values()) == pytest.approx(max(seen.values()), rel=0.005)
 
 
 LOSSES: dict[str, Callable[..., Function]] = {
@@ -119,3 +123,50 @@ def test_functions_of_several(name: str, layers: int, row: bool) -> None:
     module = After(OF_SEVERAL[name], 400, layers, *[(400,)] * row)
     others = (torch.rand(64, 400) for _ in range(3 - layers - row))
     assert_allocated(module, *(torch.rand(64, 8) for _ in range(layers)), *others)
+
+
+def _boxes(y: Tensor, t: Tensor) -> Tensor:
+    """The generalised intersection over union of boxes, whose four columns are read several times each."""
+    p = y.view(-1, 4)
+    q = t.view(-1, 4)
+    low, high = torch.max(p[:, :2], q[:, :2]), torch.min(p[:, 2:], q[:, 2:])
+    side = (high - low).clamp(min=0)
+    met = side[:, 0] * side[:, 1]
+    joint = (p[:, 2] - p[:, 0]) * (p[:, 3] - p[:, 1]) + (q[:, 2] - q[:, 0]) * (q[:, 3] - q[:, 1]) - met
+    hull = (torch.max(p[:, 2], q[:, 2]) - torch.min(p[:, 0], q[:, 0])) * (p[:, 3] - p[:, 1]).abs() + 1
+    return (1 - met / joint + (hull - joint) / hull).mean()
+
+
+SUMS: dict[str, Function] = {
+    "a product of two functions": lambda y, _: y.sin() * y.exp(),
+    "a residual": lambda y, _: (lambda h: (h + h.exp()).sin())(y.cos()),
+    "read thrice": lambda y, _: torch.cat([y, y * 2, y.exp()], 1),
+    "two halves": lambda y, _: y[:, :200] * y[:, 200:],
+    "a view and what it is of": lambda y, _: (y.view(-1).exp()).view(y.shape) * y.sin(),
+    "columns": lambda y, _: (lambda p: p[:, 0] * p[:, 1] + p[:, 2] * p[:, 3])(y.view(-1, 4)),
+    "boxes": _boxes,
+    "losses of columns": lambda y, t: (
+        F.mse_loss(y[:, :100], t[:, :100]) + F.smooth_l1_loss(y[:, 100:300], t[:, 100:300]) + y[:, 300:].exp().mean()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_gradients_that_come_together(name: str) -> None:
+    """The second is added to the first in place, where nothing else holds that and it is no view."""
+    assert_allocated(After(SUMS[name], 400), torch.rand(64, 8), torch.rand(64, 400), named=name == "boxes")
+
+
+IMAGES: dict[str, Function] = {
+    "unfold": lambda y: F.unfold(y, 3, padding=1) * 2,
+    "unfold to as many": lambda y: F.unfold(y, 4, stride=4).exp(),
+    "fold": lambda y: F.fold(F.unfold(y, 3, padding=1).exp(), (16, 16), 3, padding=1).sin(),
+    "reflected": lambda y: F.pad(y, (2, 2, 1, 1), mode="reflect").exp(),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_windows_of_an_image(name: str) -> None:
+    """What windows are added up to is in memory that was taken for all of them."""
+    module = After(lambda y: IMAGES[name](y.view(4, 8, 16, 16)), 2048)
+    assert_allocated(module, torch.rand(4, 8))

@@ -84,6 +84,9 @@ IN_WHOLE = {
 The meta device makes one number.
 """
 
+OWNED = 4, 2
+"""Uses of a tensor and of its memory where `Tracker` sees it and nothing but one buffer of gradients holds it."""
+
 ZEROS = (torch.ops.aten.zeros.default, torch.ops.aten.new_zeros.default)
 
 
@@ -137,12 +140,23 @@ class Tracker(TorchDispatchMode):
         self._packs[key] -= 1
         self._saved_now -= size * (self._packs[key] == 0)
 
+    def _sums_gradients(self, first: Any, second: Any, **others: Any) -> bool:
+        """Whether backward adds to a gradient that nothing else holds, which it does in place unless a mode looks on.
+
+        Source: ``can_accumulate_inplace`` of ``torch/csrc/autograd/input_buffer.cpp``.
+        """
+        if torch.is_grad_enabled() or others or not isinstance(second, Tensor) or first.shape != second.shape:
+            return False
+        return (first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)) == OWNED
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in INTO_ZEROS and not torch.is_grad_enabled() and args[0].untyped_storage()._cdata == self._zeros:
             func = INTO_ZEROS[func]
         if func in IN_PLACE and not torch.is_grad_enabled():  # for the same reason
             whole = args[0].shape == torch.broadcast_shapes(*(mask.shape for mask in args))
             func = IN_PLACE[func] if whole else func
+        if func is torch.ops.aten.add.Tensor and self._sums_gradients(*args, **(kwargs or {})):
+            func = torch.ops.aten.add_.Tensor
         result = func(*args, **(kwargs or {}))
         within = WITHIN[func](*args, **(kwargs or {})) if func in WITHIN else 0
         if func in IN_WHOLE and result.shape != args[0].shape:
@@ -227,6 +241,7 @@ def allocated(step: Callable[[], Any], given: list[Tensor]) -> dict[str, int]:
                 events.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
             collect(event.children)
 
+    assert profiled is not None
     assert profiled.kineto_results is not None
     collect(profiled.kineto_results.experimental_event_tree())
     most, alive = dict.fromkeys((phase for _, phase in starts), 0), set()
