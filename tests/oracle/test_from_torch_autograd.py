@@ -567,3 +567,15 @@ def test_inference_mode_is_without_gradients() -> None:
     net = Using(body)
     net.encoder = Encoder()
     assert_costs(net, meta(5, 8))
+
+
+@pytest.mark.parametrize("body", [FUNCTIONS["GELU"], FUNCTIONS["recomputed as needed"]])
+def test_a_file_that_leaves_a_step_out_is_refused(body: Body) -> None:
+    """A stretch or a function has both its start and its end."""
+    model = cm.from_torch(Using(body), torch.zeros(2, 8))
+    steps = model.program.steps
+    marks = {"checkpoint", "checkpoint_end", "function_backward", "function"}
+    for left_out in [step for step in steps if step.op in marks]:
+        program = model.program._replace(steps=tuple(step for step in steps if step is not left_out))
+        with pytest.raises(cm.CostModelError):
+            cm.predict(type(model)(name="cut", program=program, example=model.example))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
@@ -148,17 +148,17 @@ class Interpreter:
             )
         if self._stretch or rerun not in ("whole", "needed"):
             raise SpecError(f"a stretch that is recomputed (rerun {shown(rerun)}) is not one as from_torch makes them")
-        if self.tape.training:
-            stretch = self.tape.recomputation.stretch(self.tape.block, rerun, inputs)
-            stretch.__enter__()
-            self._stretch = stretch, self.tape.block
+        block, recomputation = self.tape.block, self.tape.recomputation
+        stretch = recomputation.stretch(block, rerun, inputs) if self.tape.training else nullcontext()
+        stretch.__enter__()
+        self._stretch = stretch, block
 
     def close_stretch(self, results: Sequence[Tensor]) -> None:
         """What came since `open_stretch` is all."""
-        if self._stretch is None:
-            return
-        (stretch, block), self._stretch = self._stretch, None
+        stretch, block = self._stretch or (nullcontext(), None)
+        self._stretch = None
         self._check_open(block)
+        assert block is not None
         stretch.__exit__(None, None, None)
         if block.entries and isinstance(last := block.entries[-1], Block) and last.recomputed:
             last.results = tuple(x for x in results if x.requires_grad)
