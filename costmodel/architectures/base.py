@@ -151,8 +151,8 @@ class Architecture(Description):
         """This model as it is plainly written, or as the package transformers writes it. Raises SettingError."""
         if by != "plain":
             raise SettingError(
-                f"implementation={by!r} is of what was read from a published configuration, of some families: how "
-                f"{by} writes {self.title} is not known"
+                f"implementation={by!r}: how {by} writes {self.title} is not known: give a published config.json of a "
+                "family of which it is, or leave it out"
             )
         return self
 

@@ -228,6 +228,15 @@ def test_numbers_that_nothing_reads_are_taken() -> None:
     assert cm.predict(build(sized("t5", **alone), "config")).params == 35330816
 
 
+def test_what_the_package_writes_keeps_more_and_has_the_same_parameters_and_flops() -> None:
+    model = build(sized("gpt2", n_layer=2, n_embd=64, n_head=4), "config")
+    plain, own = (cm.predict(model, seq=32, implementation=by) for by in ("plain", "transformers"))
+    assert (plain.params, plain.flops) == (own.params, own.flops)
+    assert own.memory.activations > plain.memory.activations
+    said = error_of(lambda: cm.predict("gpt2-small", implementation="transformers"))
+    assert "how transformers writes gpt2-small is not known: give a published config.json" in said
+
+
 def test_an_encoder_decoder_may_have_no_head() -> None:
     """BART's whole model, which has no loss of its own; Lewis et al. 2020 have it beside a head of the same weights."""
     whole, bare = (
