@@ -44,20 +44,17 @@ class ZooEntry(Frozen):
     @property
     def architecture(self) -> str:
         """CNN, MLP, Transformer, VisionTransformer or EncoderDecoder."""
-        return type(self.model).__name__
+        return ARCHITECTURES[_fields(self.name)["architecture"]][1]
 
     @property
     def notes(self) -> str:
         """Where the model's numbers come from."""
-        return self.model.notes
+        return _fields(self.name)["notes"]
 
-    @cached_property
+    @property
     def params(self) -> int:
         """Trained weights."""
-        from costmodel.architectures.trace import trace
-
-        tape = trace(self.model, Settings(mode="inference"))
-        return sum(weight.elements * weight.times for weight in tape.weights)
+        return _fields(self.name)["params"]
 
 
 class Models(Answer, list[ZooEntry]):
@@ -169,16 +166,23 @@ def _ready(name: str) -> Architecture:
 
 
 READY: Final = os.path.join(SPECS, "ready.json")
-"""The fields of all ready models, a line for each: read sooner than YAML, and written from it by `write_ready`."""
+"""The fields and parameters of all ready models, a line for each: read sooner than YAML, and written from it by
+`write_ready`."""
 
 
 @cache
 def _spec(name: str) -> Architecture:
+    fields = {field: value for field, value in _fields(name).items() if field not in ("architecture", "params")}
+    module, attribute = ARCHITECTURES[_fields(name)["architecture"]]
+    return getattr(import_module(module), attribute).unchecked(fields)
+
+
+@cache
+def _fields(name: str) -> dict[str, Any]:
+    """What is written of a ready model."""
     import json
 
-    fields = json.loads(_ready_fields()[name])
-    module, attribute = ARCHITECTURES[fields.pop("architecture")]
-    return getattr(import_module(module), attribute).unchecked(fields)
+    return json.loads(_ready_fields()[name])
 
 
 @cache
@@ -199,14 +203,17 @@ def write_ready() -> None:
     """Write `READY` from the specs, as ``python -m costmodel.importers.zoo`` does. Raises SpecError."""
     import json
 
+    from costmodel.architectures.trace import trace
     from costmodel.documents.document import parse
 
     def line(name: str) -> str:
         path = os.path.join(SPECS, f"{name}.yaml")
         fields = parse(text_of(path, path), path).data
         model = build(fields, path)
-        if model.DATA_ALONE:
-            fields = {"architecture": fields["architecture"], **model.stated()}
+        weights = trace(model, Settings(mode="inference")).weights
+        params = sum(weight.elements * weight.times for weight in weights)
+        stated = model.stated() if model.DATA_ALONE else {k: v for k, v in fields.items() if k != "architecture"}
+        fields = {"architecture": fields["architecture"], "params": params, **stated}
         return f"{json.dumps(name)}: {json.dumps(fields)}"
 
     names = sorted(name.removesuffix(".yaml") for name in os.listdir(SPECS) if name.endswith(".yaml"))
