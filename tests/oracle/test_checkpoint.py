@@ -39,7 +39,7 @@ class Grouped(torch.nn.Module):
         self.owned = model.blocks
         blocks = list(model.blocks)
         groups = [torch.nn.Sequential(*blocks[start : start + size]) for start in range(0, len(blocks), size)]
-        self.groups = [lambda x, group=group: again(lambda x: self.run(group, x), x) for group in groups]
+        self.groups = [lambda x, *_, group=group: again(lambda x: self.run(group, x), x) for group in groups]
 
     def run(self, group: Any, x: Any) -> Any:
         """With gradients only when run again, in backward."""
