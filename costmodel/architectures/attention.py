@@ -246,12 +246,12 @@ class Attention:
             return projected(self.model, x, angles, self._kept)
         query, *own = self._project(x)
         if angles:
-            query = self._turned(query, *angles, "rotate_query")
+            query = self._turned(query, angles, "rotate_query")
         if self.variant.borrows:
             return [query, *self.context.lent[self.variant.keys], *own]
         key, value, *gate = own
         if angles:
-            key = self._turned(key, *angles, "rotate_key")
+            key = self._turned(key, angles, "rotate_key")
         kept = [self._kept(key, "key"), self._kept(value, "value")]
         if self.variant.lends:
             if x.tape.recomputation.open:
@@ -262,11 +262,11 @@ class Attention:
             self.context.lent[self.variant.keys] = kept
         return [query, *kept, *gate]
 
-    def _turned(self, x: Tensor, cos: Tensor, sin: Tensor, name: str) -> Tensor:
+    def _turned(self, x: Tensor, angles: list[Tensor], name: str) -> Tensor:
         """x, (batch, h, T, d_h), with the features turned that are."""
         if self.model.written is None:
-            return Rotary(self.model.rotated)(x, cos, sin, name=name)
-        return composition().turned(x, cos, sin, self.model.rotated, name, joined=self.model.written.joined)
+            return Rotary(self.model.rotated)(x, *angles, name=name)
+        return composition().turned(x, *angles, self.model.rotated, name, joined=self.model.written.joined)
 
     def _project(self, x: Tensor) -> list[Tensor]:
         model, size = self.model, self.model.head_features

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor, strides_of
 from costmodel.layers.arithmetic import Add, Cast, Multiply, Shift
@@ -11,12 +13,12 @@ from costmodel.layers.indexing import Computed, Parameter
 from costmodel.layers.reduction import Reduce
 from costmodel.layers.shape import AsStrided, Cat
 from costmodel.symbolic.sizes import exact_div
-from costmodel.training.dtypes import Dtype
+from costmodel.training.dtypes import Dtype, RealType
 
 
 def typed(x: Tensor, dtype: Dtype, name: str) -> Tensor:
-    """x in a type, itself if it has that."""
-    return x if x.dtype == dtype else Cast(dtype)(x, name=name)
+    """`x` in a type, which is not complex: itself, if it is so already."""
+    return x if x.dtype == dtype else Cast(cast("RealType", dtype))(x, name=name)
 
 
 def rms_norm(x: Tensor, name: str, *, affine: bool, written: str) -> Tensor:

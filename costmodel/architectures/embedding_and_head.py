@@ -90,12 +90,11 @@ def positions(model: TransformerSpec, tokens: Tensor, width: int) -> Tensor:
     rows = model.context if model.position_rows is None else model.position_rows
     written = model.written
     if written is not None and written.positions != "range":
-        if written.positions == "buffer" or model.segments is not None:
-            numbers = tokens.tape.buffer((1, rows), "index", "positions")
-        if written.positions == "tokens":
-            numbers = Computed(tokens.shape, "index", 1)(tokens, name="position_numbers")
-        else:
-            numbers = numbers.as_strided((1, tokens.shape[1]), (rows, 1))
+        of_tokens = Computed(tokens.shape, "index", 1)
+        if written.positions == "tokens" and model.segments is None:
+            return Embedding(rows, width)(of_tokens(tokens, name="position_numbers"), name="positions")
+        stored = tokens.tape.buffer((1, rows), "index", "positions").as_strided((1, tokens.shape[1]), (rows, 1))
+        numbers = of_tokens(tokens, name="position_numbers") if written.positions == "tokens" else stored
         return Embedding(rows, width)(numbers, name="positions")
     if model.position_table == "constant":
         return tokens.tape.buffer((rows, width), "activation", tokens.tape.within("positions")).view(

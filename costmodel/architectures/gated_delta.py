@@ -8,9 +8,10 @@ to chunk one after another (`DeltaScan`). The composition is that of ``torch_chu
 from __future__ import annotations
 
 from costmodel.architectures.activations import activation
+from costmodel.architectures.composition import typed
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import GatedDelta
-from costmodel.architectures.state_space import STATE, causal, parameter, typed, upper
+from costmodel.architectures.state_space import STATE, causal, parameter, upper
 from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.layers.activation import Sigmoid, Silu
 from costmodel.layers.arithmetic import Add, Multiply, Scale, Shift, Subtract

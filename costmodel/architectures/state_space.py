@@ -17,12 +17,13 @@ import math
 from typing import NamedTuple
 
 from costmodel.architectures.activations import activation
+from costmodel.architectures.composition import typed
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import StateSpace
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor, strides_of
 from costmodel.layers.activation import Silu
-from costmodel.layers.arithmetic import Add, Cast, Clamp, Multiply, Subtract
+from costmodel.layers.arithmetic import Add, Clamp, Multiply, Subtract
 from costmodel.layers.attention import Mask
 from costmodel.layers.conv import Convolve
 from costmodel.layers.function import Pointwise
@@ -68,11 +69,6 @@ def causal(x: Tensor, size: int, states: States, *, bias: bool) -> Tensor:
     places, end = (seen - size + 1, 2) if states.steps(t) else (seen + size - 1, seen)
     wide = Convolve((b, channels, places), weight, bias, channels)(x, name="convolution")
     return Slice(t, end - t)(wide, name="causal")
-
-
-def typed(x: Tensor, dtype: Dtype, name: str) -> Tensor:
-    """`x` in a type: itself, if it is so already."""
-    return x if x.dtype == dtype else Cast(dtype)(x, name=name)
 
 
 def _mamba2(spec: StateSpace, states: States, x: Tensor) -> Tensor:
