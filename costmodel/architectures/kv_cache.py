@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Shape, Tensor
 from costmodel.layers.attention import Append, Insert
 from costmodel.symbolic.sizes import ceil_div, minimum, product
-from costmodel.training.dtypes import Dtype
+from costmodel.training.dtypes import Dtype, RealType
 from costmodel.training.settings import CacheName
 
 
@@ -26,7 +26,7 @@ class Cache(NamedTuple):
     past: int = 0
     kind: CacheName = "dynamic"
     page: int = 16
-    dtype: Dtype | None = None
+    dtype: RealType | None = None
 
     def seen(self, tokens: int, window: int | None) -> int:
         """Keys that so many new tokens attend to, masks aside: theirs, and those kept of earlier ones."""
@@ -90,11 +90,11 @@ class States(NamedTuple):
         return tape.cache(shape, dtype, name) if self.begun else None
 
     def keep(self, new: Tensor, earlier: Tensor | None, name: str, dtype: Dtype) -> None:
-        """Keep a state (..., n, d) from here on, in the place of the earlier one."""
+        """Keep a state (..., n, d), which is not complex, from here on, in the place of the earlier one."""
         assert self.cache is not None
         tape = new.tape
         if earlier is None and self.cache.kind == "dynamic":
-            kept = Append(dtype, lasting=True)(new, name=name)
+            kept = Append(cast("RealType", dtype), lasting=True)(new, name=name)
         else:
             kept = tape.cache(new.shape, dtype, name) if earlier is None else earlier
             Insert(new.shape[-2])(kept, new, name=name)

@@ -502,7 +502,7 @@ def memory_of(call: Call) -> CallMemory:
     )
 
 
-def _lends(gradients: list[tuple[Tensor, bool]], last: Tensor) -> bool:
+def _lends(gradients: list[OperandGradient], last: Tensor) -> bool:
     """Whether what made the last input has a backward of its own, so that there is something to lend to."""
     maker = last.maker
-    return len(gradients) > 0 and gradients[-1][0] is last and maker is not None and not memory_of(maker).same
+    return len(gradients) > 0 and gradients[-1].operand is last and maker is not None and not memory_of(maker).same

@@ -22,7 +22,7 @@ from costmodel.graph.tensor import (
     show_shape,
 )
 from costmodel.symbolic.sizes import LARGEST_SIZE, peek, product
-from costmodel.training.dtypes import FLOATS, REAL, Dtype, size_bytes
+from costmodel.training.dtypes import FLOATS, REAL, Dtype, RealType, size_bytes
 from costmodel.training.precision import FP32, Precision
 from costmodel.training.settings import Device
 
@@ -97,7 +97,7 @@ class Tape:
         training: bool,
         device: Device,
         precision: Precision = FP32,
-        cast: Callable[[Dtype], Callable[..., Tensor]] | None = None,
+        cast: Callable[[RealType], Callable[..., Tensor]] | None = None,
         recomputation: Recomputation | None = None,
         adaptation: WeightAdaptation | None = None,
     ) -> None:
@@ -293,7 +293,7 @@ class Tape:
         call.weights = {weight: self._cast(w, target, f"{name}.{weight}") for weight, w in call.weights.items()}
         self._compute = precision.made_in(target)
 
-    def _cast(self, x: Tensor, dtype: Dtype, name: str) -> Tensor:
+    def _cast(self, x: Tensor, dtype: RealType, name: str) -> Tensor:
         """`x` in another type: made once for a weight that is trained, else each time, as torch.autocast does."""
         if x.dtype == dtype or x.dtype not in FLOATS:
             return x
@@ -310,7 +310,7 @@ class Tape:
             self._casts[key] = cast
         return cast
 
-    def _cast_once(self, shared: Shared, dtype: Dtype, x: Tensor, name: str) -> Tensor:
+    def _cast_once(self, shared: Shared, dtype: RealType, x: Tensor, name: str) -> Tensor:
         """A cast that the first round makes for all: it is recorded before them."""
         assert self.cast is not None
         inner = child = self.block

@@ -111,7 +111,7 @@ class Precision(Declaration):
             return compute
         return _FIXED[role]
 
-    def cast_to(self, kind: str, device: str) -> Dtype | None:
+    def cast_to(self, kind: str, device: str) -> RealType | None:
         """What autocast casts the inputs and weights of this kind to; None if it leaves them as they are."""
         if self.autocast is None:
             return None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args, r
 
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.training.declaration import built
-from costmodel.training.dtypes import Dtype
+from costmodel.training.dtypes import RealType
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.optimizers import Optimizer, OptimizerName
@@ -328,7 +328,7 @@ class Settings(Frozen):
         return self.mode in ("prefill", "decode")
 
     @property
-    def cache_dtype(self) -> Dtype | None:
+    def cache_dtype(self) -> RealType | None:
         """The type that keys and values are kept in, if another than they are computed in."""
         return None if self.cache_precision == "same" else self.cache_precision
 

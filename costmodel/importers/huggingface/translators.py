@@ -171,7 +171,8 @@ def two_sides(config: Config, made: dict[str, Any]) -> None:
 
 def _side(config: Config, name: str) -> Transformer:
     fields = dict(config[name] or {})
-    fields.pop("cross_attention_hidden_size", None), fields.pop("is_decoder", None)
+    fields.pop("cross_attention_hidden_size", None)
+    fields.pop("is_decoder", None)
     side = SIDES[0].read(fields)
     assert isinstance(side, Transformer)
     return side
