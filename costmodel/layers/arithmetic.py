@@ -124,15 +124,11 @@ def steps_or_sums(call: Call, steps: Sequence[int], operands: Sequence[Tensor] |
     return Workspace(0, 0, maximum(largest(steps) - gradients, summing_bytes))
 
 
-@layer
-class Multiply(Elementwise):
-    """y = a·b, as in gating."""
-
-    source = "y = a·b (torch.mul); da = g·b, db = g·a, summed over broadcast axes"
-    work = 1, 1
+class Multiplying(Elementwise):
+    """Abstract: a product of the last two inputs, each of which is kept for the gradient of the other."""
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        a, b = call.inputs
+        a, b = call.inputs[-2:]
         if b.requires_grad:
             yield a
         if a.requires_grad:
@@ -140,6 +136,14 @@ class Multiply(Elementwise):
 
     def workspace(self, call: Call) -> Workspace:
         return product_gradients(call.inputs, call.y)
+
+
+@layer
+class Multiply(Multiplying):
+    """y = a·b, as in gating."""
+
+    source = "y = a·b (torch.mul); da = g·b, db = g·a, summed over broadcast axes"
+    work = 1, 1
 
 
 @layer
@@ -163,7 +167,7 @@ class Remainder(Elementwise):
 
 
 @layer
-class CrossProduct(Elementwise):
+class CrossProduct(Multiplying):
     """y = a × b of vectors of three."""
 
     source = "torch.linalg.cross; da = b × g, db = g × a, summed over broadcast axes"
@@ -176,16 +180,6 @@ class CrossProduct(Elementwise):
     def forward(self, call: Call) -> LayerFlops:
         """Two products and their difference per element."""
         return LayerFlops(0, 3 * call.y.size)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        a, b = call.inputs
-        if b.requires_grad:
-            yield a
-        if a.requires_grad:
-            yield b
-
-    def workspace(self, call: Call) -> Workspace:
-        return product_gradients(call.inputs, call.y)
 
 
 @layer
@@ -431,18 +425,11 @@ class AddTerm(Elementwise):
 
 
 @layer
-class AddProduct(AddTerm):
+class AddProduct(Multiplying, AddTerm):
     """y = c + a·b."""
 
     source = "torch.addcmul; dc = g, da = g·b, db = g·a"
     work = 0, 1, 1
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        _, a, b = call.inputs
-        if b.requires_grad:
-            yield a
-        if a.requires_grad:
-            yield b
 
     def workspace(self, call: Call) -> Workspace:
         """The other factor times the operator's own, beside a gradient, and that of a beside b's."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Workspace, dense_strides, strides_of
-from costmodel.layers.arithmetic import Elementwise
-from costmodel.layers.base import Function, OneKernel, PerElement, Shaped, Weightless, layer
+from costmodel.layers.arithmetic import Elementwise, steps_or_sums
+from costmodel.layers.base import NO_WORKSPACE, Function, OneKernel, PerElement, Shaped, Weightless, layer
 from costmodel.symbolic.sizes import branch_value, ceil_div, ceil_log2, exact_div
 from costmodel.training.dtypes import COMPLEX, REAL, Dtype
 
@@ -74,6 +74,12 @@ class Assembled(Elementwise):
             yield call.y
         elif self.function == "complex":
             yield from (x for x in call.inputs if x.requires_grad)
+
+    def workspace(self, call: Call) -> Workspace:
+        """Of a polar form ȳ·i, a copy of ḡ and both gradients before their real parts are read (``polar_backward``)."""
+        if self.function != "polar":
+            return NO_WORKSPACE
+        return steps_or_sums(call, [4 * call.y.bytes])
 
 
 class ComplexOperation(NamedTuple):
@@ -138,19 +144,38 @@ class ComplexArithmetic(Elementwise):
             yield b
 
     def workspace(self, call: Call) -> Workspace:
-        """The products of a gradient, of which a real operand has the real part, or a broadcast one the sum."""
-        smaller = sum(x.requires_grad and x.bytes != call.y.bytes for x in call.inputs)
-        return Workspace(0, 0 if self.function in ("add", "sub") else smaller * call.y.size)
+        """The products of a gradient, of which a real operand has the real part, or a broadcast one the sum.
+
+        Beside them is a copy of the conjugate that they are made with, or on a CPU of the real operand as complex ones;
+        of a quotient for b's gradient, which is made first, −g, a/b, that over b, and a copy of its conjugate.
+        """
+        a, b = call.inputs
+        n = call.y.bytes
+        if self.function in ("add", "sub"):
+            return NO_WORKSPACE
+        if self.function == "mul":
+            factors = [self._copied(call, other) for x, other in ((a, b), (b, a)) if x.requires_grad]
+            steps = [number * n + factor for number, factor in enumerate(factors, 1)]
+        else:
+            steps = [5 * n] if b.requires_grad else []
+            steps += [(len(steps) + 1) * n + self._copied(call, b)] if a.requires_grad else []
+        return steps_or_sums(call, steps)
+
+    def _copied(self, call: Call, factor: Tensor) -> int:
+        """Bytes of a factor's conjugate."""
+        if factor.dtype in REAL:
+            return factor.bytes
+        return 2 * factor.bytes if call.tape.device == "cpu" else 0
 
 
 COMPLEX_FUNCTIONS = {
     "abs": Function(4, 8, "input", 1),
-    "angle": Function(1, 7, "input", 1),
+    "angle": Function(1, 7, "input", 4),
     "conj": Function(1, 1, "nothing"),
-    "exp": Function(5, 6, "output"),
+    "exp": Function(5, 6, "output", 1),
     "move": Function(2, 0, "nothing", shared=True),
     "neg": Function(2, 2, "nothing"),
-    "reciprocal": Function(5, 14, "output", 1),
+    "reciprocal": Function(5, 14, "output", 3),
     "scale": Function(2, 2, "nothing"),
     "shift": Function(1, 0, "nothing", shared=True),
     "turn": Function(6, 6, "nothing"),
@@ -184,8 +209,15 @@ class ComplexFunction(PerElement):
         )
 
     def workspace(self, call: Call) -> Workspace:
-        """Steps of the gradient, each of complex numbers."""
-        return Workspace(0, 0, self.costs.steps * call.x.bytes)
+        """Steps of the gradient, each of complex numbers; real results are the real parts of complex ones.
+
+        Of an angle also a mask of where x is 0; of an absolute value, on a CPU, g as complex numbers.
+        """
+        steps, real = self.costs.steps * call.x.bytes, self.function in ("abs", "angle")
+        if self.function == "abs" and call.tape.device == "cpu":
+            steps += call.x.bytes
+        mask = call.x.size if self.function == "angle" else 0
+        return Workspace(2 * call.x.size if real else 0, 0, steps + mask)
 
 
 Transformed = Literal["complex", "from real", "to real"]

@@ -169,6 +169,11 @@ class MaskedScatter(Moving):
         yield Gradient(call.x, LayerFlops(0, call.x.size))
         yield Gradient(call.inputs[1], LayerFlops(0, 0))
 
+    def workspace(self, call: Call) -> Workspace:
+        """The numbers that were read, and zeros for the others, before they are put one after another."""
+        numbers = call.inputs[1]
+        return Workspace(0, numbers.size if numbers.requires_grad else 0)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.inputs[2]
 

@@ -308,7 +308,8 @@ class Compared(InnerLoss):
 
         Backward of a divergence has −g for x; for the target also g of each element if that is of a mean, the terms of
         t·log t, and three masks. Of logits it has −x for the target; weights of positives, already multiplied by the
-        target, and σ(x) for x, or log σ of both signs for the target, which on a CPU keeps a tensor for itself.
+        target, and σ(x) for x, or log σ of both signs for the target, which on a CPU keeps a tensor for itself. Of a
+        soft margin it has −t and −t·x beside their exponential.
         """
         x, target, *_ = call.inputs
         operations, steps, mask_bytes = LOSSES[self.function], 0, 0
@@ -320,6 +321,8 @@ class Compared(InnerLoss):
             steps = 2 + (target.requires_grad and call.tape.device == "cpu")
         elif self.function == "binary_cross_entropy_with_logits":
             steps = int(target.requires_grad)
+        elif self.function == "soft_margin_loss":
+            steps = 2
         weights = call.inputs[-1].size if self.weighs_positives else 0
         return Workspace((operations.steps + apart) * x.size + weights, steps * x.size, mask_bytes)
 

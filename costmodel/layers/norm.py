@@ -369,3 +369,11 @@ class Renorm(KeepsInputs, Unary):
         Of each slice a square, two quotients and a comparison, less the addition that a sum spares.
         """
         yield Gradient(call.x, LayerFlops(0, 8 * call.x.size + 3 * call.x.shape[self.axis]))
+
+    def workspace(self, call: Call) -> Workspace:
+        """The norms' gradient, that over the norm, its difference from g, that scaled, and three numbers of each slice.
+
+        All are in the type of sums, on a CPU of eight bytes, else of four (``renorm_backward``).
+        """
+        steps = 4 * call.x.size + 3 * call.x.shape[self.axis]
+        return Workspace(0, 0, (8 if call.tape.device == "cpu" else 4) * steps - call.x.bytes)

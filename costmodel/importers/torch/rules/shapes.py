@@ -253,7 +253,7 @@ def ranked(op: OpCall) -> list[Tensor] | Tensor:
     """Numbers by rank, and where they were."""
     x = op.tensor("self")
     if len(op.step.makes) == 1:
-        return op.layer(Reduce("amax", op.shape), x)  # as many comparisons, and as much is kept
+        return op.layer(Reduce("max", op.shape), x)  # as many comparisons, and as much is kept
     places = op.layer(Computed(op.shapes[1], "index", 1), x, name=f"{op.step.name}.places")
     values = op.layer(Gather(op.shape, op.step.op in ("cummax", "cummin")), x, places)
     strides = dense_strides(x.shape, x.strides) if op.step.op == "sort" else None
