@@ -1666,7 +1666,8 @@ def complex_case(draw: Draw, name: str) -> Case:
     if name in MIXED:
         return arithmetic_of_complex(draw, name)
     if name in ("to", "_to_copy"):
-        return Case(lambda x: as_reals(x.to(torch.complex64)), (one(draw),))
+        convert = getattr(aten, name)
+        return Case(lambda x: as_reals(convert(x, dtype=torch.complex64)), (one(draw),))
     if name == "type_as":
         return Case(lambda x, z: as_reals(x.type_as(torch.view_as_complex(z))), some(draw, (3,), (2,)))
     if name == "where":

@@ -71,6 +71,7 @@ LOSSES: dict[str, Callable[..., Function]] = {
     },
     "bce": lambda reduction: lambda y, t: F.binary_cross_entropy(y.sigmoid(), t, reduction=reduction),
     "kl_div": lambda reduction: lambda y, t: F.kl_div(y, t, reduction=reduction),
+    "soft margin": lambda reduction: lambda y, t: F.soft_margin_loss(y, t, reduction=reduction),
     "weighed positives": lambda reduction: (
         lambda y, t: F.binary_cross_entropy_with_logits(y, t, pos_weight=torch.ones(y.shape[-1]), reduction=reduction)
     ),
@@ -86,6 +87,16 @@ def test_losses(name: str, reduction: str) -> None:
     assert_allocated(After(LOSSES[name](reduction), 400), torch.rand(64, 8), torch.rand(64, 400))
 
 
+def pairs(y: Tensor) -> Tensor:
+    """Complex numbers of neighbours."""
+    return torch.view_as_complex(y.unflatten(-1, (-1, 2)))
+
+
+def real(y: Tensor) -> Tensor:
+    """Pairs of complex numbers' parts."""
+    return torch.view_as_real(y) if y.is_complex() else y
+
+
 OF_ONE: dict[str, Function] = {
     **{
         f"{name} along {axis}": lambda y, name=name, axis=axis: getattr(torch, name)(y, axis)
@@ -95,6 +106,13 @@ OF_ONE: dict[str, Function] = {
     **{f"{name} of all": lambda y, name=name: getattr(torch, name)(y) for name in ("max", "amin", "prod", "std")},
     **{f"norm {order}": lambda y, order=order: torch.linalg.vector_norm(y, order, 1) for order in (1, 2, 3, torch.inf)},
     "turned running sums": lambda y: y.flip(1).cumsum(1).flip(1).exp(),
+    "the middle of all": lambda y: y.median(),
+    "slices no longer than a norm": lambda y: y.renorm(2, 0, 1.0),
+    "few levels": lambda y: torch.fake_quantize_per_tensor_affine(y, 0.1, 0, 0, 255),
+    "sinc": torch.sinc,
+    "log_ndtr": torch.special.log_ndtr,
+    **{f"complex {name}": lambda y, name=name: real(getattr(pairs(y), name)()) for name in ("abs", "angle", "exp")},
+    "complex reciprocal": lambda y: real(pairs(y).reciprocal()),
 }
 
 
@@ -111,6 +129,10 @@ OF_SEVERAL: dict[str, Function] = {
     "addcmul": lambda a, b, c: torch.addcmul(a, b, c, value=0.5),
     "addcdiv": lambda a, b, c: torch.addcdiv(a, b, c),
     "addcmul, added last": lambda a, b, c: torch.addcmul(c, a, b),
+    "masked_scatter": lambda a, b, _: b.masked_scatter(a.detach() > 0, a),
+    "complex product": lambda a, b, _: real(pairs(a) * pairs(b)),
+    "complex quotient": lambda a, b, _: real(pairs(a) / pairs(b)),
+    "lengths and angles": lambda a, b, _: real(torch.polar(a, b)),
     "addcdiv, divided by the first": lambda a, b, c: torch.addcdiv(c, b, a, value=0.5),
 }
 
