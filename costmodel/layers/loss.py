@@ -353,25 +353,37 @@ class NllLoss(Shaped, InnerLoss):
 class ClassMargin(Shaped, InnerLoss):
     """Σ max(0, 1 − x[target] + x_i)/classes over the other classes i, of each row, or the mean of rows, or their sum.
 
-    shape: of the result. several: a row may have several classes; it is counted as if it had one.
+    A third input weighs rows by their class. shape: of the result. several: a row may have several classes; it is
+    counted as if it had one. squared: the sum is of squares.
     """
 
     source = "torch.nn.functional.multi_margin_loss, multilabel_margin_loss; keeps x and the target"
     sorts = "reduction", "pointwise"
-    arity = 2
+    arity = 2, 3
 
     shape: tuple[int, ...]
     several: bool = False
+    squared: bool = False
+
+    def _weighing(self, call: Call) -> int:
+        """Products by the weights of rows."""
+        return call.x.rows if len(call.inputs) > 2 else 0
 
     def forward(self, call: Call) -> LayerFlops:
         """A difference, a sum with the margin, the larger of it and 0, their sum and a quotient; a mean over rows."""
         rows = call.x.rows
-        return LayerFlops(0, 4 * (call.x.size - rows) + (0 if self.shape else rows))
+        return LayerFlops(
+            0, (4 + self.squared) * (call.x.size - rows) + (0 if self.shape else rows) + self._weighing(call)
+        )
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The same, compared; a choice of g over classes, and for the target's own the sum of these."""
+        """The same, compared; a choice of g over classes, and for the target's own the sum of these.
+
+        Of squares g over classes is doubled, and multiplied by the difference.
+        """
         rows = call.x.rows
-        yield Gradient(call.x, LayerFlops(0, 5 * (call.x.size - rows) + rows + (0 if self.shape else 1)))
+        work = (5 + self.squared) * (call.x.size - rows) + (1 + self.squared) * rows
+        yield Gradient(call.x, LayerFlops(0, work + (0 if self.shape else 1) + self._weighing(call)))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Of several classes also which they are."""

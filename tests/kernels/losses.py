@@ -246,12 +246,16 @@ class NllLoss(Kernel):
 
 
 class ClassMargin(Kernel):
-    """The mean, or each row's."""
+    """The mean, or each row's, of sums or sums of squares, perhaps weighed by the class."""
 
     def case(self, draw: Draw) -> Case:
         rows, classes = draw(sizes), draw(sizes) + 1
-        layer = self.layer(shape=(rows,) if draw(st.booleans()) else ())
-        return Case(layer, [Operand((rows, classes)), Operand((rows,), "index", below=classes)])
+        layer = self.layer(shape=(rows,) if draw(st.booleans()) else (), squared=draw(st.booleans()))
+        weights = [Operand((classes,), constant=True)] if draw(st.booleans()) else []
+        return Case(layer, [Operand((rows, classes)), Operand((rows,), "index", below=classes), *weights])
+
+    def _weighed(self, p: Pass, rows: Array) -> Array:
+        return rows * p.inputs[2][p.inputs[1].values] if len(p.inputs) > 2 else rows
 
     def _beyond(self, p: Pass) -> tuple[np.ndarray, Array]:
         """Which classes are others, and by how much each is beyond the target's less the margin."""
@@ -261,20 +265,25 @@ class ClassMargin(Kernel):
         return others, p.x[others].reshape(rows, classes - 1) - own + 1.0
 
     def forward(self, p: Pass) -> Array:
-        rows = np.maximum(self._beyond(p)[1], 0.0).sum(1, keepdims=False) / p.x.shape[1]
+        terms = np.maximum(self._beyond(p)[1], 0.0)
+        terms = terms * terms if p.kind.squared else terms
+        rows = self._weighed(p, terms.sum(1, keepdims=False) / p.x.shape[1])
         return rows if p.kind.shape else rows.mean(None, keepdims=False)
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         others, beyond = self._beyond(p)
         rows, classes = p.x.shape
-        share = np.broadcast_to(g if p.kind.shape else g / rows, (rows,)) / classes
-        slopes = np.where(beyond > 0.0, np.expand_dims(share, 1), 0.0)
+        share = self._weighed(p, np.broadcast_to(g if p.kind.shape else g / rows, (rows,)) / classes)
+        slope = np.expand_dims(share * 2.0, 1) * beyond if p.kind.squared else np.expand_dims(share, 1)
+        slopes = np.where(beyond > 0.0, slope, 0.0)
         dx = zeros(p.x.shape, p.tally)
         dx[others] = slopes.reshape(-1)
         dx[~others] = -slopes.sum(1, keepdims=False)
         yield p.x, dx
 
-    def reference(self, p: Pass, x: np.ndarray, target: np.ndarray) -> np.ndarray:
+    def reference(self, p: Pass, x: np.ndarray, target: np.ndarray, *weights: np.ndarray) -> np.ndarray:
         own = np.einsum("rc,rc->r", x, np.eye(x.shape[1])[target])
-        rows = (np.clip(x - own[:, None] + 1, 0, None).sum(1) - 1) / x.shape[1]
+        power = 2 if p.kind.squared else 1
+        rows = ((np.clip(x - own[:, None] + 1, 0, None) ** power).sum(1) - 1) / x.shape[1]
+        rows = rows * weights[0][target] if weights else rows
         return rows if p.kind.shape else rows.mean()

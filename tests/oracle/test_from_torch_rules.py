@@ -79,6 +79,10 @@ WITH_DATA: dict[str, tuple[Any, tuple[Given, ...]]] = {
         lambda x, y: nn.functional.multi_margin_loss(x, y % 4),
         (Given((3, 4), (0, 1), requires_grad=True), Given((3,), (0,), "index")),
     ),
+    "squared margin, weighed by the class": (
+        lambda x, y, w: nn.functional.multi_margin_loss(x, y % 4, p=2, weight=w),
+        (Given((3, 4), (0, 1), requires_grad=True), Given((3,), (0,), "index"), Given((4,), (0,))),
+    ),
     "margin of each row": (
         lambda x, y: nn.functional.multi_margin_loss(x, y % 4, reduction="none"),
         (Given((3, 4), (0, 1), requires_grad=True), Given((3,), (0,), "index")),

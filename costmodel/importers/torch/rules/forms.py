@@ -7,7 +7,7 @@ from typing import Literal
 from costmodel.graph.tensor import Tensor, strides_of
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
 from costmodel.importers.torch.program import TENSOR
-from costmodel.importers.torch.rules.layers import dense_table
+from costmodel.importers.torch.rules.layers import dense_table, weights
 from costmodel.layers.activation import RandomizedRelu
 from costmodel.layers.arithmetic import CrossProduct
 from costmodel.layers.embedding import EmbeddingBag
@@ -39,7 +39,6 @@ layer_rules(
         "linalg_cross": (lambda op: CrossProduct(), "self other"),
         "max_unpool2d": (lambda op: Unpool(op.shape), "self indices"),
         "max_unpool3d": (lambda op: Unpool(op.shape), "self indices"),
-        "multi_margin_loss": (lambda op: ClassMargin(op.shape), "self target"),
         "multilabel_margin_loss": (lambda op: ClassMargin(op.shape, several=True), "self target"),
         "rrelu_with_noise": (
             lambda op: RandomizedRelu(op.value("training", False), op.step.changes == op.step.args["self"][TENSOR]),
@@ -56,6 +55,13 @@ layer_rules(
         "_euclidean_dist": (lambda op: Distances(by_product=True), "x1 x2"),  # torch.cdist of more than 25 rows
     }
 )
+
+
+@rule("multi_margin_loss")
+def class_margin(op: OpCall) -> Tensor:
+    """Between a class and all others, perhaps squared, and weighed by the class."""
+    kind = ClassMargin(op.shape, squared=op.value("p", 1) == 2)
+    return op.layer(kind, op.tensor("self"), op.tensor("target"), *weights(op, "weight"))
 
 
 @rule("block_diag")
