@@ -182,6 +182,8 @@ class BackwardLiveness:
             self.lifetimes.take(memory.results - sum(one.size for one in (incoming, *further)), now)
         take = self.lifetimes.take
         scratch = [take(memory.backward_scratch, now)] if memory.backward_scratch else []
+        if memory.gradient_copy and not slot.several and branch_value(incoming.size) < branch_value(slot.size):
+            take(memory.gradient_copy, now)
         incoming.handles -= 1
         if memory.collects:
             self._starts.append(incoming)

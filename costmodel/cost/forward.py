@@ -77,7 +77,8 @@ class CallMemory(NamedTuple):
     autocast holds what it makes until forward and loss are done: copies of weights that ask for gradients
     (torch.autocast's ``cache_enabled``). replaces: bytes kept of earlier tokens that its output, kept too, takes the
     place of. writes: whether it writes into memory that is there. lends, collects: see `AbstractLayer`. scattered:
-    whether gradients are slices of the incoming one none of which lies in one piece.
+    whether gradients are slices of the incoming one none of which lies in one piece. gradient_copy: see
+    `AbstractLayer`.
     """
 
     part: str
@@ -102,6 +103,7 @@ class CallMemory(NamedTuple):
     lends: bool
     collects: bool
     scattered: bool
+    gradient_copy: int
 
 
 Order = list["CallRound | LoopEdge | StretchRound"]
@@ -499,6 +501,7 @@ def memory_of(call: Call) -> CallMemory:
         collects=layer.collects,
         lends=layer.lends and _lends(gradients, call.inputs[-1]),
         scattered=layer.scattered(call),
+        gradient_copy=size_bytes(layer.gradient_copy(call), y.dtype),
     )
 
 

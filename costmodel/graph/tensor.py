@@ -472,6 +472,13 @@ class AbstractLayer(ABC):
         """Whether gradients are slices of the incoming one none of which lies in one piece."""
         return False
 
+    def gradient_copy(self, call: Call) -> int:
+        """Elements that backward needs beside, if the incoming gradient is of fewer numbers, seen at several places.
+
+        That is the gradient of a sum, which kernels that go by rows copy (``contiguous``).
+        """
+        return 0
+
     def over_batch(self, call: Call) -> bool:
         """Whether it reads all of its input, for statistics of the batch, before it writes any output."""
         return False

@@ -79,6 +79,9 @@ class Softmax(Unary):
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.y
 
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size
+
 
 @layer
 class Mask(OneKernel, Weightless):

@@ -31,6 +31,9 @@ class Convolving(WeightProduct):
     def views_gradient(self, call: Call, x: Tensor) -> bool:
         return False
 
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size
+
     def sizes(self, call: Call) -> Product:
         """Each output, or in the transpose each input, meets its window and the channels of its group."""
         channels, *met = call.weights["weight"].shape

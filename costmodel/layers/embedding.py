@@ -49,6 +49,9 @@ class TrainedTable(Unbuffered):
     def workspace(self, call: Call) -> Workspace:
         return NO_WORKSPACE
 
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size
+
 
 @layer
 class Embedding(KeepsInputs, TrainedTable):

@@ -78,6 +78,11 @@ class Linear(WeightProduct):
         """Rows as one matrix."""
         return x.storage if is_matrix(x) else call.copy_of(x)
 
+    def gradient_copy(self, call: Call) -> int:
+        """Each of the products makes a copy; the bias sums its gradient when those are gone."""
+        bias = call.weights.get("bias")
+        return call.y.size - (bias.size if bias is not None and bias.requires_grad else 0)
+
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """As of every product, but that a kernel unpacks the weight before it, if the policy has one."""
         *copies, product = super().forward_kernels(call)
@@ -179,6 +184,10 @@ class Matmul(Weightless, Contraction):
         if len(x.shape) > 2 and len(call.inputs[1].shape) > 2:
             return call.as_batch(x)
         return x.storage if x is call.inputs[1] or is_matrix(x) else call.copy_of(x)
+
+    def gradient_copy(self, call: Call) -> int:
+        """As a matrix of rows; matrices of a batch are copied one by one."""
+        return 0 if len(call.inputs[1].shape) > 2 else call.y.size
 
     def workspace(self, call: Call) -> Workspace:
         """Copies of factors of batches, unless they are kept.

@@ -87,6 +87,9 @@ class Layernorm(Centred):
     def groups_of(self, call: Call) -> int:
         return call.x.rows
 
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size
+
     def weights(self, call: Call) -> Weights:
         d = call.x.shape[-1:] if self.heads is None else (self.heads, call.x.shape[-1])
         return ({"weight": d} if self.affine else {}) | ({"bias": d} if self.affine and self.bias else {})
@@ -239,6 +242,9 @@ class Groupnorm(PerChannel):
 
     def groups_of(self, call: Call) -> int:
         return call.x.shape[0] * self.groups
+
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Sums for each channel, scales, the input's gradient, and the weights'."""

@@ -20,6 +20,9 @@ class Pool(KeepsInputs, Spatial, OneKernel, Weightless):
 
     sorts = "reduction", "pointwise"
 
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size
+
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel that reads the incoming gradient alone."""
         return backward_pass(call, "pointwise", kept=0)

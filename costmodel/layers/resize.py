@@ -31,6 +31,9 @@ class Interpolation(Movement):
         neighbours = NEIGHBOURS[self.mode]
         yield Gradient(call.x, LayerFlops(0, (2 * neighbours if neighbours > 1 else 1) * call.y.size))
 
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size
+
 
 @layer
 class Upsample(Spatial, Interpolation):
@@ -145,6 +148,9 @@ class PadTo(Movement):
         if self._repeats:
             yield call.x
 
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size if self._repeats else 0
+
     def workspace(self, call: Call) -> Workspace:
         """A circular rim's gradient is added to a copy of g without it, as one of the whole size: three with the sum.
 
@@ -176,6 +182,9 @@ class Columns(Moving):
 
     def gradient_elements(self, call: Call, x: Tensor) -> int:
         return x.size if self.back else maximum(x.size, call.y.size)
+
+    def gradient_copy(self, call: Call) -> int:
+        return call.y.size
 
     def workspace(self, call: Call) -> Workspace:
         """Columns are made in memory as large as the image first, which is there until they have their own."""

@@ -192,3 +192,37 @@ def test_windows_of_an_image(name: str) -> None:
     """What windows are added up to is in memory that was taken for all of them."""
     module = After(lambda y: IMAGES[name](y.view(4, 8, 16, 16)), 2048)
     assert_allocated(module, torch.rand(4, 8))
+
+
+SUMMED: dict[str, tuple[Function, tuple[int, ...]]] = {
+    "a product": (lambda y, w: y.view(64, -1) @ w, (90, 200)),
+    "a product of the result": (lambda y: y.view(64, -1) @ y.view(64, -1).t(), ()),
+    "rows": (lambda y, w: F.linear(y.view(4, 16, -1), w), (120, 90)),
+    "softmax": (lambda y: y.softmax(-1), ()),
+    "logarithms": (lambda y: y.log_softmax(-1), ()),
+    "gelu": (F.gelu, ()),
+    "a table": (lambda y, w: F.embedding(torch.zeros(64, 3, dtype=torch.long), w) * y.mean(), (50, 90)),
+    "groups": (lambda y: F.group_norm(y.view(2, 9, 320), 3), ()),
+    "maxima": (lambda y: F.max_pool2d(y.view(64, 1, 9, 10), 2), ()),
+    "means": (lambda y: F.avg_pool2d(y.view(64, 1, 9, 10), 2), ()),
+    "reflected": (lambda y: F.pad(y.view(64, 1, 9, 10), (2, 2, 2, 2), mode="reflect"), ()),
+    "enlarged": (lambda y: F.interpolate(y.view(64, 1, 9, 10), scale_factor=2, mode="bilinear"), ()),
+    "windows": (lambda y: F.unfold(y.view(64, 1, 9, 10), 3), ()),
+    "exponentials": (torch.exp, ()),
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("axis", [None, -1])
+def test_gradients_seen_at_several_places(name: str, axis: int | None) -> None:
+    """Of a sum there is one number for all that it adds up; what goes by rows has a copy made of it."""
+    function, shape = SUMMED[name]
+    module = After(lambda y, *w: function(y, *w).sum(axis), 90, 1, *[shape] * (shape != ()))
+    assert_allocated(module, torch.rand(64, 8))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("width", [10, 400])
+def test_sums_of_a_linear_layer(width: int, bias: bool) -> None:
+    module = nn.Sequential(nn.Linear(64, 90), nn.Linear(90, width, bias=bias), After(torch.sum, 1, 0))
+    assert_allocated(module, torch.rand(64, 64))
