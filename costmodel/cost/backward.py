@@ -124,13 +124,13 @@ class BackwardLiveness:
 
         Source: ``torch.utils.checkpoint._checkpoint_hook``, which is that of ``use_reentrant=False``.
         """
-        kept: list[CallRound] | None = None
+        calls: list[CallRound] | None = None
         ran = list(_calls(stretch.ran))
         for number in reversed(range(len(ran))):
             call = ran[number]
-            if kept is None and call.memory.saves and (call.slot.gradient or call.slot.parts):
-                kept = list(_calls(self.forward.again(stretch)[0]))
-            saved = kept[number].saved if kept is not None and number < len(kept) else []
+            if calls is None and call.memory.saves and (call.slot.gradient or call.slot.parts):
+                calls = list(_calls(self.forward.again(stretch)[0]))
+            saved = calls[number].saved if calls is not None and number < len(calls) else []
             self._call(call._replace(saved=saved))
         now = len(self.lifetimes.moments) - 1
         for allocation in self._read(stretch):

@@ -125,8 +125,7 @@ class StretchRound(NamedTuple):
     """One round of a stretch that is recomputed: what running it again needs.
 
     ran: its calls, which kept nothing. slot: where the gradient of its result comes together. exits: slots of several
-    results. places, slots, weights:
-    those of what it reads from outside, as they were in this round.
+    results. places, slots, weights: those of what it reads from outside, as they were in this round.
     """
 
     block: Block

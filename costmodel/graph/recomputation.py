@@ -180,9 +180,9 @@ def _recomputed(
     if any(call.differentiated for call in calls):
         block.saved = tuple(s for s in read if s not in made and s.origin == "computed")
     if inputs is not None:
-        kept = {leaf: None for x in inputs for leaf in _memory(x) if leaf.origin == "computed"}
-        block.held = tuple(s for s in block.saved if s not in kept)
-        block.saved = tuple(kept)
+        own = dict.fromkeys(leaf for x in inputs for leaf in _memory(x) if leaf.origin == "computed")
+        block.held = tuple(s for s in block.saved if s not in own)
+        block.saved = tuple(own)
     for call in calls:
         call.recomputed = call.rerun = True
     return block

@@ -25,7 +25,7 @@ class Storage:
 
     There is one of it for every time that `block` happens. A storage that stands for others, such as the input of a
     repeated block, lists them in `parts` and holds nothing itself. It may come with fp32 `scales`, as 8-bit floats do.
-    elsewhere: whether what it is of was written into its part, which was there.
+    elsewhere: whether its numbers were written into the memory of its part, so that it takes none.
     """
 
     __slots__ = ("block", "dtype", "elements", "elsewhere", "name", "origin", "parts", "role", "scales")

@@ -7,6 +7,7 @@ Loan (2013) do. Working memory of the libraries that PyTorch calls is left out.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -80,7 +81,7 @@ def _around_one(m: int, n: int) -> int:
 def _beside(m: int, n: int) -> list[tuple[int, int, int]]:
     """Skew parts of Uᵀ dU and Vᵀ dV, and both sides; of what is longer also what lies beside its vectors."""
     less, more = minimum(m, n), maximum(m, n)
-    return [(less, less, minimum(m, n)), *_beside_one(more, less)]
+    return [(less, less, less), *_beside_one(more, less)]
 
 
 def _beside_one(m: int, n: int) -> list[tuple[int, int, int]]:
@@ -168,9 +169,9 @@ def by_columns(shape: Shape) -> Shape:
 class OfMatrices(Shaped, Moving):
     """Abstract: one kernel for the function, and one for each product of a gradient."""
 
+    @abstractmethod
     def products(self, call: Call) -> Iterable[Product]:
         """Those of all gradients."""
-        raise NotImplementedError
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         return forward_pass(call, "reduction")

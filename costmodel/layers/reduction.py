@@ -86,9 +86,8 @@ def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
 
     Of the absolute sum the signs; of the Euclidean norm x/y, and a mask of where y is 0. Of the largest |x| it, a mask
     of where it is y, how many those are, and while that is counted whole numbers, or g divided by it, that at those
-    places, and the signs. Else |x| to a power,
-    the signs, and their product, for which then is a power of y; above 2 x is in the signs' place. Of the number of
-    those that are not 0 there is no gradient.
+    places, and the signs. Else |x| to a power, the signs, and their product, for which then is a power of y; above 2 x
+    is in the signs' place. Of the number of those that are not 0 there is no gradient.
     """
     n, rows, mask_bytes = x.size, y.size, x.size
     if order == 0:

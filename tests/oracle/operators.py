@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from costmodel.graph.tensor import Role
 from costmodel.importers.torch.op_call import COMPLEX_RULES, RULES
 from costmodel.importers.torch.rules import load_rules
-from costmodel.importers.torch.rules.complex import ALIKE, MADE
+from costmodel.importers.torch.rules.complex import ALIKE, NEW_NUMBERS
 from costmodel.importers.torch.rules.elementwise import ACTIVATIONS, LOGIC, RANGES
 from costmodel.layers.function import FUNCTIONS, IN_PLACE
 from costmodel.layers.reduction import REDUCTIONS
@@ -1661,7 +1661,7 @@ def arithmetic_of_complex(draw: Draw, name: str) -> Case:
 
 def complex_case(draw: Draw, name: str) -> Case:
     """A drawn case of an operator with complex numbers."""
-    if name in MADE:
+    if name in NEW_NUMBERS:
         return made_complex(draw, name)
     if name in MIXED:
         return arithmetic_of_complex(draw, name)

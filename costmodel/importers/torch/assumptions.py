@@ -80,7 +80,7 @@ def _values_in_range(torch: Any) -> Iterator[None]:
 @contextmanager
 def _quantised_without_data(torch: Any) -> Iterator[None]:
     """Tell PyTorch what fake quantisation makes: numbers like its input's, and which of them were in range."""
-    made = torch.library.Library("aten", "IMPL")
+    library = torch.library.Library("aten", "IMPL")
 
     def quantised(x: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
         return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
@@ -89,10 +89,10 @@ def _quantised_without_data(torch: Any) -> Iterator[None]:
     try:
         for name in (*operators, "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"):
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
-                made.impl(name, quantised, "Meta")
+                library.impl(name, quantised, "Meta")
         yield
     finally:
-        made._destroy()
+        library._destroy()
 
 
 EXPORTED = "a model of transformers is told that it is exported, and may then run other operators than in training"
@@ -118,13 +118,13 @@ def is_told(flag: str) -> bool:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _HANDED_ON:
         frame = frame.f_back
-    asks = frame.f_globals.get("__name__", "")
+    caller = frame.f_globals.get("__name__", "")
     if not getattr(torch.compiler, flag):
         return False
-    if asks.startswith("transformers.models."):
+    if caller.startswith("transformers.models."):
         TransformersModels.asked = True
         return TransformersModels.told
-    return asks.partition(".")[0] in ("torch", "transformers")
+    return caller.partition(".")[0] in ("torch", "transformers")
 
 
 @contextmanager
@@ -147,9 +147,9 @@ def _not_exporting(torch: Any, notes: list[str], *, told: bool) -> Iterator[None
     TransformersModels.told, TransformersModels.asked = told, False
     with ExitStack() as stack:
         for answer in (is_exporting, is_compiling):
-            asked = getattr(torch.compiler, answer.__name__)
-            stack.callback(setattr, asked, "__code__", asked.__code__)
-            asked.__code__ = answer.__code__
+            question = getattr(torch.compiler, answer.__name__)
+            stack.callback(setattr, question, "__code__", question.__code__)
+            question.__code__ = answer.__code__
         yield
     if told and TransformersModels.asked:
         notes.append(EXPORTED)

@@ -212,21 +212,21 @@ class _Functions:
         with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
             results = self.original(cls, *args, **kwargs)
         self.operators.function_backward()
-        made = [y for y in torch.utils._pytree.tree_leaves(results) if isinstance(y, torch.Tensor)]
-        nodes = [y.grad_fn for y in made if isinstance(y.grad_fn, torch.autograd.function.BackwardCFunction)]
+        tensors = [y for y in torch.utils._pytree.tree_leaves(results) if isinstance(y, torch.Tensor)]
+        nodes = [y.grad_fn for y in tensors if isinstance(y.grad_fn, torch.autograd.function.BackwardCFunction)]
         context = _Context(nodes[0], saved) if nodes else None
-        incoming, gradients = self._backward(cls, context, made) if context else ([], [])
+        incoming, gradients = self._backward(cls, context, tensors) if context else ([], [])
         kept, attributes = context.tensors(torch) if context else ([], [])
         of_inputs = [g for x, g in zip(args, gradients, strict=False) if isinstance(x, torch.Tensor)]
-        differentiable = [y for y in made if y.requires_grad]
+        differentiable = [y for y in tensors if y.requires_grad]
         self.operators.function(cls.__name__, inputs, differentiable, kept, attributes, incoming, of_inputs)
         return results
 
-    def _backward(self, cls: Any, context: _Context, made: list[Any]) -> tuple[list[Any], list[Any]]:
+    def _backward(self, cls: Any, context: _Context, tensors: list[Any]) -> tuple[list[Any], list[Any]]:
         """Gradients of results, and those of arguments."""
         torch = self.torch
         with torch.no_grad():
-            incoming = [torch.empty_like(y) for y in made]
+            incoming = [torch.empty_like(y) for y in tensors]
             try:
                 gradients = context.backward(*incoming)
             except SpecError:

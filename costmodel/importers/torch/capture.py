@@ -187,7 +187,7 @@ class Capture:
             makes = tuple(
                 StepOutput(self._unique(f"{node.name}_{n}"), *self._described(y)) for n, y in enumerate(results)
             )
-            inputs = [given[TENSOR] for given in args["inputs"]]
+            inputs = [tensor[TENSOR] for tensor in args["inputs"]]
             changed = next((inputs[n] for n, x in enumerate(node.args[1]) if x in results), None)
             self._names.update(zip(results, ({TENSOR: output.name} for output in makes), strict=True))
         self.steps.append(Step(op, path, node.name, args, makes, changed, grad))

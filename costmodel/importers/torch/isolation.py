@@ -73,13 +73,13 @@ def _as_it_is(_: Any) -> str:
 
 def _uncopied(error: BaseException) -> Any:
     """The object at which copying failed."""
-    found, trace = None, error.__traceback__
+    culprit, trace = None, error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_name == "deepcopy" and code.co_filename == copy.__file__:
-            found = trace.tb_frame.f_locals.get("x")
+            culprit = trace.tb_frame.f_locals.get("x")
         trace = trace.tb_next
-    return found
+    return culprit
 
 
 def _check(torch: Any, module: Any) -> None:

@@ -115,15 +115,15 @@ def reduced(op: OpCall) -> Tensor:
     return op.layer(Reduce(op.step.op, op.shape), op.tensor("self"))
 
 
-MADE = (
+NEW_NUMBERS = (
     *("full", "ones", "zeros", "empty", "constant", "full_like", "ones_like", "zeros_like", "empty_like"),
     *("new_ones", "new_zeros", "new_full", "new_empty", "randn"),
 )
-"""Of what makes numbers, what makes complex ones."""
+"""Operators that make numbers of nothing but sizes, or at random, and may make complex ones."""
 
 
-@rule(*MADE, rules=COMPLEX_RULES)
-def range_(op: OpCall) -> Tensor:
+@rule(*NEW_NUMBERS, rules=COMPLEX_RULES)
+def new_numbers(op: OpCall) -> Tensor:
     """New numbers, without arithmetic."""
     return as_complex(op.layer(Computed((*op.shape, 2))))
 
