@@ -91,6 +91,13 @@ WITH_DATA: dict[str, tuple[Any, tuple[Given, ...]]] = {
         lambda x, y: nn.functional.multilabel_margin_loss(x, y % 4),
         (Given((3, 4), (0, 1), requires_grad=True), Given((3, 4), (0, 1), "index")),
     ),
+    **{
+        f"mean of {name}, kept": (
+            lambda x, y, name=name: getattr(nn.functional, name)(x, y).square(),
+            (Given((3, 4), (0, 1), requires_grad=True), Given((3, 4), (0, 1))),
+        )
+        for name in ("mse_loss", "smooth_l1_loss", "binary_cross_entropy")
+    },
     "soft margin": (
         lambda x, y: nn.functional.soft_margin_loss(x, y, reduction="mean"),
         (Given((3, 4), (0, 1), requires_grad=True), Given((3, 4), (0, 1))),
