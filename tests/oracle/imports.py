@@ -43,7 +43,7 @@ def measured(module: nn.Module, *inputs: Tensor, device: str = "meta", **named: 
     outside = [*weights, *buffers, *inputs, *(x for x in named.values() if isinstance(x, Tensor))]
     with torch.device(device), sdpa_kernel(SDPBackend.MATH), Saved(outside) as saved:
         leaves = torch.utils._pytree.tree_leaves(module(*inputs, **named))
-    kept = saved.held
+        kept = saved.held
     with (
         torch.device(device),
         sdpa_kernel(SDPBackend.MATH),

@@ -50,11 +50,13 @@ class Saved:
         return packed
 
     def __enter__(self) -> Saved:
+        gc.freeze()  # what is there already takes long to look through, and is not what `held` looks for
         self._hooks.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._hooks.__exit__(*error)
+        gc.unfreeze()
 
     @property
     def bytes(self) -> int:
