@@ -361,8 +361,8 @@ class Attention(nn.Module):
         if self.fuses:
             parts = list(self.clip(self.qkv(x)).split(self.widths, -1))
         else:
-            key = self.clip(self.key(source))
-            parts = [self.clip(self.query(x)), key, key if self.value is None else self.clip(self.value(source))]
+            query, key = self.clip(self.query(x)), self.clip(self.key(source))  # backward comes to the key's first
+            parts = [query, key, key if self.value is None else self.clip(self.value(source))]
         self.queries = parts[0] if self.span is not None else None
         if self.spec.attention_gate:
             parts[0], gate = parts[0].view(*x.shape[:2], self.spec.heads, -1).chunk(2, -1)
