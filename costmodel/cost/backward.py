@@ -262,8 +262,9 @@ class BackwardLiveness:
             return
         whole = first.size is target.size or branch_value(first.size) == branch_value(target.size)
         owned = target.view is None or (target.view is view and isinstance(view, Tensor))
-        if whole and owned and first.handles == 1:
+        if whole and owned and first.handles == 1:  # the second is there while the call's weights are summed before
             second.handles -= 1
+            second.died = max(second.died, len(self.lifetimes.moments) - 1)
         else:
             self._sum(target, first, second, call)
 
