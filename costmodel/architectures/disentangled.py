@@ -39,7 +39,7 @@ def biases(model: TransformerSpec, distances: RelativeDistances, query: Tensor, 
     table = table.view((1, *table.shape))
     if part.trimmed:  # those within the sequence, each way
         reach = minimum(query.shape[2], part.size)
-        table = Slice(2 * reach, part.size - reach, axis=1)(table, name="distances_within")
+        table = Slice(2 * reach, part.size - reach, axis=1, alone=True)(table, name="distances_within")
     bias = None
     if part.to_position:
         bias = _of_pairs(model, distances, query, _projected(model, table, query, "key", stored), "to_position")

@@ -77,13 +77,18 @@ class Permute(View):
 
 @layer
 class Slice(View):
-    """`length` consecutive places of the last axis or of another, as one part of a joint projection, or some tokens."""
+    """`length` consecutive places of the last axis or of another, as one part of a joint projection, or some tokens.
+
+    alone: whether nothing takes the other places, so that backward does not wait for their gradients: it puts this one
+    among zeros.
+    """
 
     source = "torch.narrow"
 
     length: int
     start: int = 0
     axis: int | None = None
+    alone: bool = False
 
     def _axis(self, call: Call) -> int:
         return len(call.x.shape) - 1 if self.axis is None else self.axis
@@ -99,6 +104,10 @@ class Slice(View):
     def output(self, call: Call) -> Tensor:
         x, axis = call.x, self._axis(call)
         return x.as_strided((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides_of(x))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        among_zeros = self.alone and branch_value(call.y.size) < branch_value(call.x.size)
+        yield Gradient(call.x, LayerFlops(0, 0), shared=not among_zeros)
 
 
 @layer
