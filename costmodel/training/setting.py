@@ -97,7 +97,7 @@ def share(name: str, value: Any) -> float:
     """A share of a whole, from 0 to less than 1. Raises SettingError."""
     part = fit(value, Probability)
     if part is MISFIT:
-        raise SettingError(f"{name}={shown(value)} is not in [0, 1): use one such as 0.1")
+        raise SettingError(f"{name}={shown(value)} is not a number in [0, 1): use one such as 0.1")
     return float(part)
 
 

@@ -67,8 +67,8 @@ def test_label_smoothing(spec: MLP, batch: int, device: Device, share: float) ->
 @pytest.mark.parametrize(
     ("given_settings", "said"),
     [
-        ({"label_smoothing": 1}, r"label_smoothing=1 is not in \[0, 1\)"),
-        ({"label_smoothing": True}, "label_smoothing=True is not a number"),
+        ({"label_smoothing": 1}, r"label_smoothing=1 is not a number in \[0, 1\)"),
+        ({"label_smoothing": True}, r"label_smoothing=True is not a number in \[0, 1\)"),
         ({"label_smoothing": 0.1, "loss": "mean_squared_error"}, "label_smoothing=0.1 is for loss 'cross_entropy'"),
         ({"label_smoothing": 0.1, "loss_chunks": 2}, "label_smoothing=0.1 is not in the loss that runs in loss_chunks"),
         ({"label_smoothing": 0.1, "mode": "inference"}, "label_smoothing=0.1 does not apply to mode 'inference'"),

@@ -73,6 +73,14 @@ def _expanded(gradient: Tensor, *_: Any, **__: Any) -> int:
     return gradient.element_size() * gradient.numel() if several and not torch.is_grad_enabled() else 0
 
 
+def _logarithms(
+    x: Tensor, _: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = 1
+) -> int:
+    """Of logits: the elements' losses, unless they are the result, beside logarithms; weights of positives less 1."""
+    del weight  # it multiplies in place
+    return (1 if reduction == 0 else 2) * x.nbytes + (0 if pos_weight is None else pos_weight.nbytes)
+
+
 WITHIN: dict[Any, Callable[..., int]] = {
     **dict.fromkeys(
         [
@@ -89,6 +97,7 @@ WITHIN: dict[Any, Callable[..., int]] = {
     torch.ops.aten.sum.default: _counted,
     torch.ops.aten.sum.dim_IntList: _counted,
     torch.ops.aten.mul.Tensor: _cast,
+    torch.ops.aten.binary_cross_entropy_with_logits.default: _logarithms,
 }
 """Bytes that operators take for themselves while they run."""
 
