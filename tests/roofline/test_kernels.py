@@ -41,11 +41,12 @@ ROWS = {"pointwise": "pointwise pow"}
 EXTRA = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.extra)
 SEED = st.integers(0, 99)
 
-REFUSED = (*MIXERS, "disentangled", "altup", "composition")
+REFUSED = (*MIXERS, "disentangled", "altup", "composition", "span_convolution")
 """Modules of what mixes tokens in another way, holds several streams or is written otherwise, which is refused by name.
 """
-OF_REFUSED = {"compared", "parameter", "copy", "computed"}
-"""Kinds of losses, of pooling by attention, and of tokens that are chosen or in boxes, which are refused by name."""
+OF_REFUSED = {"compared", "parameter", "copy", "computed", "cat"}
+"""Kinds of losses, of pooling by attention, of tokens that are chosen or in boxes, and of spans beside attention, which
+are refused by name."""
 
 
 def test_no_architecture_has_a_kind_without_a_program() -> None:
