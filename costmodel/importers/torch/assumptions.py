@@ -134,18 +134,15 @@ def _not_exporting(torch: Any, notes: list[str], *, told: bool) -> Iterator[None
     The code of PyTorch's functions is exchanged, since modules may have imported the functions by their names.
     """
 
-    def is_exporting() -> bool:
-        from costmodel.importers.torch.assumptions import is_told
+    def is_exporting() -> Any:
+        return _costmodel_is_told("_is_exporting_flag")  # type: ignore[name-defined]  # noqa: F821
 
-        return is_told("_is_exporting_flag")
-
-    def is_compiling() -> bool:
-        from costmodel.importers.torch.assumptions import is_told
-
-        return is_told("_is_compiling_flag")
+    def is_compiling() -> Any:
+        return _costmodel_is_told("_is_compiling_flag")  # type: ignore[name-defined]  # noqa: F821
 
     TransformersModels.told, TransformersModels.asked = told, False
     with ExitStack() as stack:
+        stack.enter_context(patch.object(torch.compiler, "_costmodel_is_told", is_told, create=True))
         for answer in (is_exporting, is_compiling):
             question = getattr(torch.compiler, answer.__name__)
             stack.callback(setattr, question, "__code__", question.__code__)
