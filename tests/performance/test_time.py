@@ -301,7 +301,7 @@ def test_the_shell_refuses_wrong_runs_in_one_line(arguments: str, said: str, cap
         (lambda t: t.run(tokens=1e9), "has no tokens"),
         (lambda t: t.run(samples=-1), "above 0"),
         (lambda t: t.run(loader="2000"), "2000 images/s"),
-        (lambda t: t.run(devices=0), "at least 1"),
+        (lambda t: t.run(devices=0), "devices=0 is not a whole number from 1"),
     ],
 )
 def test_wrong_runs_are_refused_in_one_line(ask: Any, said: str) -> None:
