@@ -277,7 +277,7 @@ class Attention(nn.Module):
         same = spec.window is not None and spec.window.global_shared_values and not near
         spec = spec if near or crosses else spec.of_all_keys
         self.spec, self.kernel = spec, kernel
-        self.turns = spec.positions == "rotary" and falls_on(spec.value("rotary.pattern"), number)
+        self.turns = not crosses and spec.positions == "rotary" and falls_on(spec.value("rotary.pattern"), number)
         windowed = spec.window is not None and falls_on(spec.window.pattern, number)
         self.masks = not crosses and (spec.causal or windowed)
         self.fuses = spec.fused_qkv and not crosses
