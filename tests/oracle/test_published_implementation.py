@@ -79,8 +79,14 @@ def kept(config: dict[str, Any], batch: int, seq: int, dtype: torch.dtype, atten
     return cost.params, cost.saved
 
 
-@pytest.mark.parametrize("family", WRITTEN)
-@pytest.mark.parametrize("kernel", ["eager", "flash"])
+REFUSED = {("bloom", "flash"), ("gemma2", "flash"), ("t5", "flash")}
+"""Biases of the scores, and soft caps, that no fused kernel takes."""
+
+
+@pytest.mark.parametrize(
+    ("family", "kernel"),
+    [(family, kernel) for family in WRITTEN for kernel in ("eager", "flash") if (family, kernel) not in REFUSED],
+)
 def test_the_package_keeps_what_is_said_of_it(family: str, kernel: str) -> None:
     @examples(max(1, DRAWN // 3))
     @given(small_configurations(family), st.integers(1, 2), st.integers(3, 7), st.sampled_from(["fp32", "bf16"]))
@@ -120,6 +126,7 @@ def test_it_is_what_is_read_off_the_package_s_own_module(family: str) -> None:
     else:
         config |= {"n_layer": 2, "hidden_size": 32, "n_head": 4}
     config |= {"image_size": 32, "patch_size": 8, "num_labels": 5} if family == "vit" else {}
+    config |= {"num_key_value_heads": 2} if hasattr(CONFIG_MAPPING[family](), "num_key_value_heads") else {}
     made = CONFIG_MAPPING[family](**config)
     module = getattr(transformers, next(iter(FAMILIES[family].ends)))._from_config(made, attn_implementation="eager")
     wrapped = First(module.train(), inputs_of(config, 2, 12))
