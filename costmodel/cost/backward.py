@@ -16,6 +16,7 @@ from costmodel.cost.forward import (
     ForwardLiveness,
     GradientSlot,
     GradientView,
+    LastStep,
     LoopEdge,
     Order,
     StretchRound,
@@ -198,24 +199,27 @@ class BackwardLiveness:
         for _, gradient in gradients:
             gradient.handles += 1
         for (target, gradient), (_, own) in zip(gradients, call.targets, strict=True):
+            last_step = memory.last_step if target is gradients[-1][0] else None
+            if last_step is not None and last_step.whole:
+                self._finish(call, gradient, last_step)
             if target.gradient is None:
                 target.gradient, target.view = gradient, own.view or (slot.view if own.shared else None)
             else:
                 self._add(target, target.gradient, gradient, call, own.view)
-            if memory.later and target is gradients[-1][0]:
-                self._finish(call, target, *memory.later)
+            if last_step is not None and not last_step.whole:
+                self._finish(call, target.gradient, last_step)
             if target.of_weight:
                 self._settle(target, call, gradients)
 
-    def _finish(self, call: CallRound, target: GradientSlot, size: int, persistent: Storage) -> None:
-        """The last moment of a backward of several steps, the first of which gave `target` a part of its gradient."""
+    def _finish(self, call: CallRound, gradient: Allocation | None, last_step: LastStep) -> None:
+        """The last moment of a backward of several steps: the input's gradient, or what there is of it, is there."""
         now = self._moment(call)
-        if target.gradient is not None:
-            target.gradient.died = now
+        if gradient is not None:
+            gradient.died = now
         for (storage, _), allocation in zip(call.memory.saved, call.saved, strict=True):
-            if storage is persistent:
+            if storage is last_step.persistent:
                 allocation.died = now
-        self.lifetimes.take(size, now)
+        self.lifetimes.take(last_step.size, now)
 
     def _settle(
         self, target: GradientSlot, call: CallRound, gradients: Sequence[tuple[GradientSlot, Allocation]] = ()

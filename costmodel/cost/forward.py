@@ -64,21 +64,31 @@ class GradientSlot:
         self.lent: list[Allocation] = []
 
 
+class LastStep(NamedTuple):
+    """Of a backward of several steps, when all has been let go of that came in or was kept, but for the `persistent`.
+
+    size: of what is there beside gradients [bytes]. persistent: the input's memory. whole: whether all of the input's
+    gradient is made only then.
+    """
+
+    size: int
+    persistent: Storage
+    whole: bool
+
+
 class CallMemory(NamedTuple):
     """What all rounds of a call have in common; sizes in bytes.
 
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
     itself, its output first if that is new. saved: what it keeps, and on which line. held: see `AbstractLayer.held`.
     trained: if several weights get a gradient, these, those that it is given before its own. gradients: in the
-    order in which they come. output: size. results: see
-    `AbstractLayer.results_bytes`. saves: whether it keeps anything, be it weights. later: of a backward of several
-    steps what it makes once all is let go of that came in or was kept, but for the input, and the input. passes:
-    whether the gradient only passes through, to an input that is as large (same) or larger (a slice). cached: whether
-    autocast holds what it makes until forward and loss are done: copies of weights that ask for gradients
-    (torch.autocast's ``cache_enabled``). replaces: bytes kept of earlier tokens that its output, kept too, takes the
-    place of. writes: whether it writes into memory that is there. lends, collects: see `AbstractLayer`. scattered:
-    whether gradients are slices of the incoming one none of which lies in one piece. gradient_copy: see
-    `AbstractLayer`.
+    order in which they come. output: size. results: see `AbstractLayer.results_bytes`. saves: whether it keeps
+    anything, be it weights. last_step: of a backward of several. passes: whether the gradient only passes through, to
+    an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until forward and
+    loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``). replaces: bytes kept
+    of earlier tokens that its output, kept too, takes the place of. writes: whether it writes into memory that is
+    there. lends, collects, gradient_copy: see `AbstractLayer`. scattered: whether gradients are slices of the incoming
+    one none of which lies in one piece.
     """
 
     part: str
@@ -94,7 +104,7 @@ class CallMemory(NamedTuple):
     saves: bool
     forward_scratch: int
     backward_scratch: int
-    later: tuple[int, Storage] | None
+    last_step: LastStep | None
     passes: bool
     same: bool
     cached: bool
@@ -491,7 +501,9 @@ def memory_of(call: Call) -> CallMemory:
         forward_scratch=size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,
         backward_scratch=(size_bytes(workspace.backward, y.dtype) if workspace.backward else 0)
         + workspace.backward_bytes,
-        later=None if workspace.later is None else (size_bytes(workspace.later, y.dtype), call.x.storage),
+        last_step=None
+        if workspace.later is None
+        else LastStep(size_bytes(workspace.later, y.dtype), call.x.storage, workspace.whole),
         passes=passes and (same or y.storage is call.x.storage),
         same=same,
         cached=y.storage.origin == "cast" and (y.requires_grad or not tape.training),

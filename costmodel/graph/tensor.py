@@ -356,13 +356,15 @@ class Workspace(NamedTuple):
 
     backward_bytes: more in backward, of what is not in the result's data type, such as masks and indices [bytes].
     later: of a backward of several steps, what is there beside gradients and input when the last gradient is made and
-    the incoming one and all else that was kept has been let go of; None: one step.
+    the incoming one and all else that was kept has been let go of; None: one step. whole: whether that last gradient
+    is all that the input gets, not the last part of it.
     """
 
     forward: int
     backward: int
     backward_bytes: int = 0
     later: int | None = None
+    whole: bool = False
 
 
 class Share(NamedTuple):

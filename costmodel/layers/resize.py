@@ -9,7 +9,7 @@ from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, T
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Movement, Shaped, layer
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
-from costmodel.symbolic.sizes import exact_div, maximum, product
+from costmodel.symbolic.sizes import exact_div, largest, maximum, product
 from costmodel.training.fields import Pair, pair
 
 NEIGHBOURS = {"nearest": 1, "linear": 2, "bilinear": 4, "trilinear": 8, "bicubic": 16}
@@ -123,7 +123,7 @@ class Pad(Spatial, Movement):
 class PadTo(Movement):
     """A rim that fills up a `shape`: of a constant, of the input's own numbers, or of those of the other side.
 
-    The last (circular) are put there one side after another.
+    The last (circular) are put there strip by strip, of `widths` before and after, the last axis first.
     """
 
     source = "torch.nn.functional.pad; dx is a part of g, or sums what came from each number"
@@ -131,6 +131,7 @@ class PadTo(Movement):
 
     shape: tuple[int, ...]
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant"
+    widths: tuple[int, ...] = ()
 
     def output(self, call: Call) -> Shape | Tensor:
         return self.shape if self.mode == "circular" else arranged(call, self.shape)
@@ -152,11 +153,20 @@ class PadTo(Movement):
         return call.y.size if self._repeats else 0
 
     def workspace(self, call: Call) -> Workspace:
-        """A circular rim's gradient is added to a copy of g without it, as one of the whole size: three with the sum.
+        """Of a circular rim, whose strips go back one by one, the last first: a copy of g, the strip's own gradient and
+        the zeros in its place; once g is free, the gradient in an image, which is added to that copy in place.
 
-        By then g is free, if nobody else holds it.
+        The image itself goes last, with a copy of all beside its gradient.
         """
-        return Workspace(0, 2 * call.y.size - call.x.size) if self.mode == "circular" else NO_WORKSPACE
+        if self.mode != "circular":
+            return NO_WORKSPACE
+        x, y, shape = call.x.size, call.y.size, self.shape
+        sides = [(width, shape[-1 - side // 2]) for side, width in enumerate(self.widths) if width > 0]
+        if not sides:
+            return Workspace(0, y)
+        *others, last = [exact_div(y, size) * width for width, size in sides]
+        later = 2 * y + largest([x, last, *(2 * strip for strip in others)]) - x
+        return Workspace(0, y + 2 * last - x, later=later, whole=True)
 
 
 @layer

@@ -184,6 +184,10 @@ IMAGES: dict[str, Function] = {
     "unfold to as many": lambda y: F.unfold(y, 4, stride=4).exp(),
     "fold": lambda y: F.fold(F.unfold(y, 3, padding=1).exp(), (16, 16), 3, padding=1).sin(),
     "reflected": lambda y: F.pad(y, (2, 2, 1, 1), mode="reflect").exp(),
+    "round": lambda y: F.pad(y, (3, 1, 0, 2), mode="circular").exp(),
+    "round, handed out": lambda y: F.pad(y, (16, 2, 1, 16), mode="circular"),
+    "round on one side": lambda y: F.pad(y, (0, 12, 0, 0), mode="circular") * 2,
+    "round beside what is read": lambda y: F.pad(y, (2, 2, 16, 0), mode="circular").sum() + y.tanh().sum(),
 }
 
 

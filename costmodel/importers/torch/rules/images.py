@@ -71,7 +71,8 @@ MODES = {
 def pad(op: OpCall) -> Tensor:
     """A rim of one number, or of the image's own."""
     mode = op.value("mode", MODES.get(op.step.op, "constant"))
-    return op.layer(PadTo(op.shape, mode), op.tensor("self"))
+    widths = tuple(op.value("pad")) if mode == "circular" else ()
+    return op.layer(PadTo(op.shape, mode, widths), op.tensor("self"))
 
 
 @rule(
