@@ -205,17 +205,57 @@ def is_contiguous(shape: Shape, strides: Shape | None) -> bool:
     return True
 
 
-def dense_strides(shape: Shape, strides: Shape | None) -> Shape | None:
-    """Layout of an elementwise result: dense, with the axes in memory in its input's order (as TensorIterator does)."""
-    if strides is None or is_contiguous(shape, strides):
+def dense_strides(shape: Shape, *layouts: Shape | None) -> Shape | None:
+    """Layout of an elementwise result: dense, with the axes in memory in the order of its operands'.
+
+    layouts: strides of each operand along the result's axes, 0 along those it is broadcast to; None: contiguous. Of two
+    axes the nearer one in memory is that of the smaller stride in the first operand that has both, or, of equal ones,
+    the shorter (``TensorIteratorBase::reorder_dimensions``).
+    """
+    if not layouts or layouts[0] is None or is_contiguous(shape, layouts[0]):
         return None
-    order = sorted(range(len(shape)), key=lambda axis: (branch_value(strides[axis]), -axis))
+    steps = [tuple(map(branch_value, contiguous_strides(shape) if one is None else one)) for one in layouts]
+
+    def nearer(first: int, second: int) -> bool | None:
+        """Whether the first axis is the nearer one; None: no operand tells."""
+        for strides in steps:
+            a, b = strides[first], strides[second]
+            if a and b and (a != b or branch_value(shape[first]) > branch_value(shape[second])):
+                return a < b
+        return None
+
+    order = list(reversed(range(len(shape))))
+    for last in range(1, len(order)):
+        place = last
+        for before in reversed(range(last)):
+            ordered = nearer(order[before], order[place])
+            if ordered:
+                break
+            if ordered is False:
+                order[before], order[place] = order[place], order[before]
+                place = before
     result: list[int] = [1] * len(shape)
     step = 1
     for axis in order:
         result[axis] = step
         step = step * shape[axis]
     return None if is_contiguous(shape, tuple(result)) else tuple(result)
+
+
+def elementwise_strides(shape: Shape, operands: Sequence[Tensor]) -> Shape | None:
+    """As `dense_strides`, of tensors that broadcast to a shape."""
+    if all(x.strides is None for x in operands):
+        return None
+    return dense_strides(shape, *(_broadcast_strides(x, shape) for x in operands))
+
+
+def _broadcast_strides(x: Tensor, shape: Shape) -> Shape | None:
+    """Strides of a tensor along the axes of a shape that it broadcasts to; None: contiguous, and of that shape."""
+    if x.has(shape):
+        return x.strides
+    lacking = len(shape) - len(x.shape)
+    own = zip(x.shape, strides_of(x), shape[lacking:], strict=True)
+    return (0,) * lacking + tuple(0 if size == 1 and whole != 1 else stride for size, stride, whole in own)
 
 
 def viewed_strides(shape: Shape, strides: Shape | None, new_shape: Shape) -> Shape | Literal[False] | None:

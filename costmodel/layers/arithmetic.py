@@ -19,6 +19,7 @@ from costmodel.graph.tensor import (
     Workspace,
     broadcast,
     dense_strides,
+    elementwise_strides,
 )
 from costmodel.layers.base import (
     NO_WORKSPACE,
@@ -49,10 +50,9 @@ class Elementwise(OneKernel, Weightless):
     work: ClassVar[tuple[int, ...]]
 
     def output(self, call: Call) -> Tensor:
-        """New memory of the joint shape, in the order of the first input that has it."""
+        """New memory of the joint shape, in the inputs' order."""
         shape = self.joint(call)
-        whole = next((x for x in call.inputs if x.has(shape)), None)
-        return call.tape.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
+        return call.tape.tensor(shape, strides=elementwise_strides(shape, call.inputs))
 
     def joint(self, call: Call) -> Shape:
         """The shape that all inputs broadcast to."""
@@ -162,8 +162,9 @@ class Remainder(Elementwise):
 
     def workspace(self, call: Call) -> Workspace:
         """The quotient, rounded, and −g, which b's gradient is made of, or summed from."""
-        b = call.inputs[1]
-        return Workspace(0, 2 * call.y.size + (0 if b.has(call.y.shape) else call.y.size) if b.requires_grad else 0)
+        a, b = call.inputs
+        steps = [3 * call.y.bytes] if b.requires_grad else []
+        return steps_or_sums(call, steps, (b,) if a.has(call.y.shape) else (a, b))
 
 
 @layer
@@ -569,8 +570,8 @@ class Choose(Elementwise):
     arity = 3
 
     def output(self, call: Call) -> Tensor:
-        role = call.inputs[1].storage.role
-        return call.tape.tensor(self.joint(call), "activation" if role == "weight" else role)
+        y, role = super().output(call), call.inputs[1].storage.role
+        return call.tape.tensor(y.shape, "activation" if role == "weight" else role, strides=y.strides)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         for x in call.inputs[1:]:

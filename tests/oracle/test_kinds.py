@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from costmodel.graph.tape import Tape
+from costmodel.graph.tensor import strides_of
 from costmodel.layers import load_all
 from costmodel.layers.activation import ParametricRelu, Xielu
 from costmodel.layers.arithmetic import (
     Add,
+    AddProduct,
     Choose,
     Clamp,
     Divide,
@@ -34,6 +36,7 @@ from costmodel.layers.arithmetic import (
     Unread,
 )
 from costmodel.layers.attention import Append, FusedAttention, Insert, Mask, Rotary, Sink, Softmax
+from costmodel.layers.base import Layer
 from costmodel.layers.embedding import (
     Embedding,
     FixedPositions,
@@ -709,6 +712,40 @@ def test_linear_on_another_shape(name: str, data: st.DataObject) -> None:
 
 
 LAST, FIRST = (0, 2, 3, 1), (0, 1, 2, 3)
+
+
+@st.composite
+def seen_jointly(draw: st.DrawFn, count: int) -> list[Tensor]:
+    """Tensors that broadcast, each with its axes in memory in any order, or seen several times along some."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    operands = []
+    for _ in range(count):
+        own = [draw(st.sampled_from((size, size, 1))) for size in shape[draw(st.integers(0, len(shape))) :]]
+        order = draw(st.permutations(range(len(own))))
+        x = torch.rand([own[axis] for axis in order]).permute([order.index(axis) for axis in range(len(own))])
+        expanded = draw(st.booleans())
+        operands.append(x.expand(shape) if expanded else x)
+    return operands
+
+
+ELEMENTWISE = (
+    *((Add(), torch.add, 2), (Multiply(), torch.mul, 2), (Extreme(), torch.maximum, 2)),
+    *((AddProduct(), torch.addcmul, 3), (Choose(), torch.where, 3)),
+)
+
+
+@pytest.mark.parametrize(("kind", "call", "count"), ELEMENTWISE, ids=[kind.kind for kind, *_ in ELEMENTWISE])
+@differential
+@given(st.data())
+def test_elementwise_results_lie_as_all_operands_do(
+    kind: Layer, call: Callable[..., Tensor], count: int, data: st.DataObject
+) -> None:
+    operands = data.draw(seen_jointly(count))
+    if call is torch.where:
+        operands[0] = operands[0] > 0.5
+    tape = Tape(training=False, device="cpu")
+    y = kind(*(tape.tensor(tuple(x.shape), strides=x.stride()) for x in operands))
+    assert single.told(y.shape, strides_of(y)) == single.told(y.shape, call(*operands).stride())
 
 
 @pytest.mark.parametrize("orders", [(LAST,), (LAST, LAST), (LAST, FIRST), (FIRST, LAST)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from costmodel.graph.tensor import Tensor, broadcast, dense_strides
+from costmodel.graph.tensor import Shape, Tensor, broadcast, dense_strides, elementwise_strides
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
 from costmodel.layers.activation import (
     Elu,
@@ -228,8 +228,14 @@ def number(op: OpCall, name: str) -> Tensor:
 def computed(op: OpCall, *inputs: Tensor) -> Tensor:
     """Numbers that no gradient goes to, in the order of memory of what they are worked out from."""
     y = op.layer(Computed(op.shape, op.role, 1), *inputs)
-    whole = next((x for x in inputs if x.has(y.shape)), y)
-    return y.view(y.shape, dense_strides(whole.shape, whole.strides))
+    operands = [x for x in inputs if _broadcasts(x.shape, y.shape)]
+    return y.view(y.shape, elementwise_strides(y.shape, operands))
+
+
+def _broadcasts(shape: Shape, whole: Shape) -> bool:
+    return len(shape) <= len(whole) and all(
+        size in (1, each) for size, each in zip(reversed(shape), reversed(whole), strict=False)
+    )
 
 
 RANGES = (
