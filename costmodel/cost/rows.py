@@ -171,7 +171,7 @@ def _contractions(work: LayerFlops, flop_rule: str) -> int:
 
 def _read(call: Call, x: Tensor) -> int:
     """Bytes that a call reads of one operand; of weights in few bits their scales too."""
-    if x.storage.role != "weight":
+    if x.storage.role != "weight" and not any(x is weight for weight in call.weights.values()):
         return distinct_bytes(x)
     share, precision = call.layer.reads(call, x), call.tape.precision
     size = size_bytes(x.size if share is None else share.of(x.size), x.dtype)

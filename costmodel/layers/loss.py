@@ -307,9 +307,10 @@ class Compared(InnerLoss):
         weights of positives they less 1.
 
         Backward of a divergence has −g for x; for the target also g of each element if that is of a mean, the terms of
-        t·log t, and three masks. Of logits it has −x for the target; weights of positives, already multiplied by the
-        target, and σ(x) for x, or log σ of both signs for the target, which on a CPU keeps a tensor for itself. Of a
-        soft margin it has −t and −t·x beside their exponential.
+        t·log t, and three masks. It is composed, so that its number comes after the steps, and g goes once it is
+        divided. Of logits it has −x for the target; weights of positives, already multiplied by the target, and σ(x)
+        for x, or log σ of both signs for the target, which on a CPU keeps a tensor for itself. Of a soft margin it has
+        −t and −t·x beside their exponential.
         """
         x, target, *_ = call.inputs
         operations, steps, mask_bytes = LOSSES[self.function], 0, 0
@@ -317,7 +318,9 @@ class Compared(InnerLoss):
         if self.function == "kl_div":
             steps = 4 + (self.reduction == "mean") - x.requires_grad - 1 if target.requires_grad else 1
             mask_bytes = 3 * x.size * target.requires_grad
-        elif self.weighs_positives:
+            number, incoming = (call.y.size * other for other in (self.reduction != "none", self.reduction == "mean"))
+            return Workspace((2 + apart) * x.size - number, steps * x.size - incoming, mask_bytes)
+        if self.weighs_positives:
             steps = 2 + (target.requires_grad and call.tape.device == "cpu")
         elif self.function == "binary_cross_entropy_with_logits":
             steps = int(target.requires_grad)

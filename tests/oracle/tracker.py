@@ -61,10 +61,12 @@ def _counted(x: Tensor, *_: Any, **__: Any) -> int:
     return 8 * x.numel() if x.dtype == torch.bool else 0
 
 
-def _cast(x: Tensor, other: Any, *_: Any) -> int:
+def _cast(first: Tensor, second: Any, *_: Any) -> int:
     """The copy of a mask that a CPU makes to multiply it."""
-    mask = x.dtype == torch.bool and isinstance(other, Tensor) and other.is_floating_point()
-    return other.element_size() * x.numel() if mask else 0
+    if not isinstance(second, Tensor):
+        return 0
+    mask, other = (first, second) if first.dtype == torch.bool else (second, first)
+    return other.element_size() * mask.numel() if mask.dtype == torch.bool and other.is_floating_point() else 0
 
 
 def _expanded(gradient: Tensor, *_: Any, **__: Any) -> int:
