@@ -1,0 +1,600 @@
+"""Pipeline schedules: in which order each rank of a pipeline runs its stages on the micro-batches of a step.
+
+A model is cut into stages. A rank has one of them or several, in a loop (stage s on rank s mod P) or, with two, in the
+shape of a V (rank 0 has the first and the last). A schedule is for each rank a list of actions, which is told by runs
+of equal periods: a step of 32,768 micro-batches is a handful of them.
+
+The orders are those of ``torch.distributed.pipelining.schedules``, which differ from the papers' here and there. Times
+in units have one for a forward pass of one stage, for its input gradients and for its weight gradients, so two for a
+whole backward pass; sending takes none.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
+from typing import ClassVar, Literal, NamedTuple
+
+from costmodel.errors import SettingError
+from costmodel.training.frozen import Frozen, frozen
+
+ScheduleName = Literal[
+    "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "zbv-zero-bubble", "dualpipev"
+]
+"""Names of the schedules of a pipeline."""
+
+ActionKind = Literal["F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"]
+"""What a rank does: a forward pass, a whole backward pass, that for inputs or that for weights alone; what it hands to
+the stages beside it; sharded weights gathered and dropped; gradients summed over ranks, once a step."""
+
+
+class Action(NamedTuple):
+    """What a rank does at a time, to one of its stages: with one micro-batch, or with the weights of all (-1).
+
+    overlapped: whether the next action runs beside it.
+    """
+
+    stage: int
+    kind: ActionKind
+    microbatch: int = -1
+    overlapped: bool = False
+
+    @property
+    def result(self) -> Action:
+        """What others wait for of this pass: they take no notice of whether gradients of weights are made apart."""
+        return Action(self.stage, "B" if self.kind == "I" else self.kind, self.microbatch)
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}" + ("" if self.microbatch < 0 else str(self.microbatch))
+
+
+class Run(NamedTuple):
+    """Actions that a rank repeats, each time with the micro-batches `step` after those of the time before."""
+
+    actions: tuple[Action, ...]
+    times: int = 1
+    step: int = 1
+
+    def repetition(self, n: int) -> Iterator[Action]:
+        """The actions of the time after n others."""
+        for stage, kind, microbatch, overlapped in self.actions:
+            yield Action(stage, kind, microbatch + n * self.step, overlapped)
+
+
+MOST_GATHERED = 3
+"""Stages whose weights a rank has gathered at a time: one forward, one backward, and the next.
+
+Source: ``torch.distributed.pipelining.schedules``, ``_add_unshard_reshard``.
+"""
+
+
+class TimedAction(NamedTuple):
+    """An action of a rank, from when to when."""
+
+    action: Action
+    start: float
+    end: float
+
+
+@frozen()
+class Schedule(Frozen):
+    """Abstract: the order of a step over `microbatches`, in a pipeline of so many ranks with so many stages each.
+
+    Making one raises SettingError where the schedule takes no such pipeline.
+    """
+
+    name: ClassVar[ScheduleName]
+    source: ClassVar[str]
+    v_shaped: ClassVar[bool] = False
+    """Whether a rank has its second stage as far from the end as its first from the start."""
+    ranks: int
+    stages_per_rank: int
+    microbatches: int
+
+    def __post_init__(self) -> None:
+        """Raise SettingError for a pipeline that this schedule does not take."""
+        for field, value in (("pp", self.ranks), ("microbatches", self.microbatches)):
+            if value < 1:
+                raise SettingError(f"{field}={value}: use 1 or more")
+        own = self.legal_stages_per_rank
+        if (self.stages_per_rank < 1) if own is None else (self.stages_per_rank != own):
+            right = "1 or more" if own is None else str(own)
+            raise SettingError(f"stages_per_rank={self.stages_per_rank} with schedule={self.name!r}: use {right}")
+        if self.microbatches not in (near := self.nearest):
+            raise SettingError(
+                f"microbatches={self.microbatches} with schedule={self.name!r} on pp={self.ranks} ranks of "
+                f"{self.stages_per_rank} stages: use {' or '.join(map(str, near))}"
+            )
+
+    @property
+    def legal_stages_per_rank(self) -> int | None:
+        """The one count of stages that a rank may have; None: any."""
+        return None
+
+    @property
+    def nearest(self) -> tuple[int, ...]:
+        """`microbatches` if this pipeline takes so many, else the counts nearest to it that it does."""
+        return (self.microbatches,)
+
+    @property
+    def stages(self) -> int:
+        """Stages of the whole pipeline."""
+        return self.ranks * self.stages_per_rank
+
+    def rank_of(self, stage: int) -> int:
+        """Rank that has a stage."""
+        turn, place = divmod(stage, self.ranks)
+        return self.ranks - 1 - place if self.v_shaped and turn % 2 else place
+
+    def stages_of(self, rank: int) -> list[int]:
+        """The stages of a rank, in the order of the model."""
+        return [stage for stage in range(self.stages) if self.rank_of(stage) == rank]
+
+    @abstractmethod
+    def runs(self, rank: int) -> Iterator[Run]:
+        """What a rank computes, in order."""
+
+    def actions(self, rank: int) -> Iterator[Action]:
+        """What a rank computes, in order, one by one."""
+        for run in self.runs(rank):
+            for n in range(run.times):
+                yield from run.repetition(n)
+
+    @abstractmethod
+    def in_flight(self, rank: int) -> int:
+        """Most micro-batches whose forward pass a rank has run and whose backward pass it has not finished.
+
+        A micro-batch counts in each stage of the rank, until its weight gradients where these are made apart.
+        """
+
+    @property
+    @abstractmethod
+    def idle(self) -> int:
+        """What a rank waits in a step, from the first action of any rank to the last [units]."""
+
+    def needs(self, action: Action) -> Action | None:
+        """The pass of the stage beside it that an action waits for; those that pass nothing on wait for none."""
+        return self._beside(action, -1 if action.kind == "F" else 1)
+
+    def feeds(self, action: Action) -> Action | None:
+        """The pass of the stage beside it that waits for an action."""
+        return self._beside(action, 1 if action.kind == "F" else -1)
+
+    def _beside(self, action: Action, distance: int) -> Action | None:
+        passed_on = action.kind in ("F", "B", "I") and 0 <= action.stage + distance < self.stages
+        return action.result._replace(stage=action.stage + distance) if passed_on else None
+
+    def timetable(self, duration: Callable[[Action], float]) -> list[list[TimedAction]]:
+        """When each rank runs what, with no time between the end of a pass and its result's arrival at the next rank.
+
+        An action that runs beside the next takes its own time before it.
+        """
+        ends: dict[Action, float] = {}
+        ahead = [deque(self.actions(rank)) for rank in range(self.ranks)]
+        timed: list[list[TimedAction]] = [[] for _ in ahead]
+        while any(ahead):
+            for queue, own in zip(ahead, timed, strict=True):
+                while queue and ((before := self.needs(queue[0])) is None or before in ends):
+                    start = max(own[-1].end if own else 0, ends[before] if before else 0)
+                    action = queue.popleft()
+                    own.append(TimedAction(action, start, start + duration(action)))
+                    ends[action.result] = own[-1].end
+        return timed
+
+    def programs(self) -> list[list[Action]]:
+        """What each rank does in order, with what it hands to others and when it gathers and drops sharded weights.
+
+        Ranks take turns, in each of which one does what it computes next if all that it reads is there or on its way.
+        A message stands in the list of its receiver from the turn in which it is sent.
+        """
+        ahead = [deque(self._with_weights(rank)) for rank in range(self.ranks)]
+        programs: list[list[Action]] = [[] for _ in ahead]
+        there: set[Action] = set()
+        while any(ahead):
+            for queue, own in zip(ahead, programs, strict=True):
+                if not queue or any((before := self.needs(action)) and before not in there for action in queue[0]):
+                    continue
+                own.extend(queue[0])
+                for action in queue.popleft():
+                    there.add(action.result)
+                    self._send(action, own, programs)
+        return programs
+
+    def _send(self, action: Action, own: list[Action], programs: list[list[Action]]) -> None:
+        """Hand on what a pass has made, unless the next stage is on the same rank."""
+        after = self.feeds(action)
+        if after and (receiver := programs[self.rank_of(after.stage)]) is not own:
+            forward = action.kind == "F"
+            own.append(Action(action.stage, "SEND_F" if forward else "SEND_B", action.microbatch))
+            receiver.append(Action(after.stage, "RECV_F" if forward else "RECV_B", action.microbatch))
+
+    def _with_weights(self, rank: int) -> Iterator[tuple[Action, ...]]:
+        """What a rank does at a time, with gathering the weights of the next stages that it will work on.
+
+        What it has no room for is dropped before; gradients are summed over ranks after the last backward pass.
+        """
+        turns = [*_together(self.actions(rank))]
+        left = dict.fromkeys(self.stages_of(rank), self.microbatches)
+        gathered: list[int] = []
+        for turn, ahead in zip(turns, _stages_ahead(turns), strict=True):
+            soon = ahead[:MOST_GATHERED]
+            yield from ((Action(stage, "RESHARD"),) for stage in gathered if stage not in soon)
+            yield from ((Action(stage, "UNSHARD"),) for stage in soon if stage not in gathered)
+            gathered = [stage for stage in gathered if stage in soon] + [s for s in soon if s not in gathered]
+            yield turn
+            for action in turn:
+                left[action.stage] -= action.kind in ("B", "W")
+                if action.kind in ("B", "W") and not left[action.stage]:
+                    yield (Action(action.stage, "REDUCE_GRAD"),)
+        yield from ((Action(stage, "RESHARD"),) for stage in gathered)
+
+
+def _together(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
+    """Actions one by one, but for those that overlap."""
+    waiting: tuple[Action, ...] = ()
+    for action in actions:
+        waiting = (*waiting, action)
+        if not action.overlapped:
+            yield waiting
+            waiting = ()
+
+
+def _stages_ahead(turns: list[tuple[Action, ...]]) -> list[list[int]]:
+    """The stages that are worked on from each turn on, those first that are soonest."""
+    every: list[list[int]] = []
+    ahead: list[int] = []
+    for turn in reversed(turns):
+        own = [action.stage for action in turn]
+        ahead = own + [stage for stage in ahead if stage not in own]
+        every.append(ahead)
+    return every[::-1]
+
+
+def _forward(stage: int, microbatch: int = 0) -> Action:
+    return Action(stage, "F", microbatch)
+
+
+def _backward(stage: int, microbatch: int = 0) -> Action:
+    return Action(stage, "B", microbatch)
+
+
+class _Single(Schedule):
+    """Abstract: one stage a rank."""
+
+    @property
+    def legal_stages_per_rank(self) -> int:
+        return 1
+
+    @property
+    def idle(self) -> int:
+        return 3 * (self.ranks - 1)
+
+    def programs(self) -> list[list[Action]]:
+        """A stage's own loop: each pass receives what it reads and sends what it made."""
+        return [[*self._program(rank)] for rank in range(self.ranks)]
+
+    def _program(self, rank: int) -> Iterator[Action]:
+        for action in self.actions(rank):
+            forward = action.kind == "F"
+            if self.needs(action):
+                yield action._replace(kind="RECV_F" if forward else "RECV_B")
+            yield action
+            if self.feeds(action):
+                yield action._replace(kind="SEND_F" if forward else "SEND_B")
+        yield Action(rank, "REDUCE_GRAD")
+
+
+@frozen()
+class GPipe(_Single):
+    """All micro-batches forward, then all backward. All are in flight; a rank idles (P - 1)(F + B)."""
+
+    name = "gpipe"
+    source = (
+        "Huang et al. 2019, GPipe, §2.3; torch.distributed.pipelining.ScheduleGPipe, whose backward is in order too"
+    )
+
+    def runs(self, rank: int) -> Iterator[Run]:
+        yield Run((_forward(rank),), self.microbatches)
+        yield Run((_backward(rank),), self.microbatches)
+
+    def in_flight(self, rank: int) -> int:
+        return self.microbatches
+
+
+@frozen()
+class OneForwardOneBackward(_Single):
+    """As many forward as there are stages ahead, then a backward after each. A rank idles (P - 1)(F + B).
+
+    In flight are min(m, P - i) on rank i.
+    """
+
+    name = "1f1b"
+    source = "Narayanan et al. 2021, PipeDream-2BW, §3.2; torch.distributed.pipelining.Schedule1F1B"
+
+    @property
+    def nearest(self) -> tuple[int]:
+        return (max(self.microbatches, self.ranks),)
+
+    def runs(self, rank: int) -> Iterator[Run]:
+        ahead = self.ranks - 1 - rank
+        steady = self.microbatches - ahead
+        yield Run((_forward(rank),), ahead)
+        yield Run((_forward(rank, ahead), _backward(rank)), steady)
+        yield Run((_backward(rank, steady),), ahead)
+
+    def in_flight(self, rank: int) -> int:
+        return self.ranks - rank
+
+
+@frozen()
+class LoopedBFS(Schedule):
+    """All micro-batches through the first stage of a rank, then its next; backward the other way round.
+
+    All m·V are in flight; with m at least P, a rank idles (P - 1)(F + B) of one stage.
+    """
+
+    name = "looped-bfs"
+    source = "Lamy-Poirier 2022, Breadth-First Pipeline Parallelism, §4; torch.distributed.pipelining.ScheduleLoopedBFS"
+
+    def runs(self, rank: int) -> Iterator[Run]:
+        own = self.stages_of(rank)
+        for stage in own:
+            yield Run((_forward(stage),), self.microbatches)
+        for stage in reversed(own):
+            yield Run((_backward(stage, self.microbatches - 1),), self.microbatches, -1)
+
+    def in_flight(self, rank: int) -> int:
+        return self.microbatches * self.stages_per_rank
+
+    @property
+    def idle(self) -> int:
+        return 3 * (self.ranks - 1 + (self.stages_per_rank - 1) * max(0, self.ranks - self.microbatches))
+
+
+class _Interleaved(Schedule):
+    """Abstract: micro-batches in rounds, each round through all stages of a rank before the next.
+
+    A round has as many micro-batches as there are ranks, and a share of what is left over.
+    """
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a step."""
+        return max(1, self.microbatches // self.ranks)
+
+    @property
+    def round(self) -> int:
+        """Micro-batches of a round."""
+        return self.microbatches // self.rounds
+
+    @property
+    def nearest(self) -> tuple[int, ...]:
+        below, left = self.round * self.rounds, self.microbatches % self.rounds
+        return (below, min(below + self.rounds, (self.rounds + 1) * self.ranks)) if left else (below,)
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of a rank, over all of its stages."""
+        return self.microbatches * self.stages_per_rank
+
+    def pass_at(self, rank: int, n: int, kind: ActionKind) -> Action:
+        """The n-th forward, or backward, pass of a rank."""
+        turn, place = divmod(n, self.round)
+        turns, local = divmod(turn, self.stages_per_rank)
+        own = local if kind == "F" else self.stages_per_rank - 1 - local
+        return Action(own * self.ranks + rank, kind, turns * self.round + place)
+
+    def periodic(self, start: int, end: int, actions: Callable[[int], Iterable[Action]]) -> Iterator[Run]:
+        """What is done at each of the turns from start to end, of which those are alike that are whole rounds apart."""
+        period = self.round * self.stages_per_rank
+        times, rest = divmod(end - start, period)
+        if times:
+            yield Run(tuple(chain.from_iterable(map(actions, range(start, start + period)))), times, self.round)
+        if rest:
+            yield Run(tuple(chain.from_iterable(map(actions, range(end - rest, end)))))
+
+
+@frozen()
+class Interleaved1F1B(_Interleaved):
+    """One forward, one backward, over several stages a rank, so that the bubble is that of one stage.
+
+    In flight on rank i are min(m·V, (V - 1)r + 2(P - 1 - i) + 1), with r micro-batches a round; with r at least P, a
+    rank idles (P - 1)(F + B) of one stage.
+    """
+
+    name = "interleaved-1f1b"
+    source = "Narayanan et al. 2021, Megatron-LM, §2.2.2; torch.distributed.pipelining.ScheduleInterleaved1F1B"
+
+    def _ahead(self, rank: int) -> int:
+        return min(self.passes, (self.stages_per_rank - 1) * self.round + 2 * (self.ranks - 1 - rank))
+
+    def runs(self, rank: int) -> Iterator[Run]:
+        ahead = self._ahead(rank)
+        steady = self.passes - ahead
+        yield from self.periodic(0, ahead, lambda n: [self.pass_at(rank, n, "F")])
+        yield from self.periodic(0, steady, lambda n: [self.pass_at(rank, ahead + n, "F"), self.pass_at(rank, n, "B")])
+        yield from self.periodic(steady, self.passes, lambda n: [self.pass_at(rank, n, "B")])
+
+    def in_flight(self, rank: int) -> int:
+        return min(self.passes, self._ahead(rank) + 1)
+
+    @property
+    def idle(self) -> int:
+        return 3 * (self.ranks - 1 + (self.stages_per_rank - 1) * max(0, self.ranks - self.round))
+
+
+@frozen()
+class InterleavedZeroBubble(_Interleaved):
+    """Interleaved, with gradients of weights made later than those of inputs, where the rank would wait.
+
+    In flight are min(m·V, (V - 1)r + P), on every rank: rank i is as many weight passes behind as it is far from the
+    first. Fewer forward passes go ahead than in 1F1B.
+    """
+
+    name = "interleaved-zero-bubble"
+    source = "Qi et al. 2023, Zero Bubble, §2 (ZB-H1); torch.distributed.pipelining.ScheduleInterleavedZeroBubble"
+
+    def runs(self, rank: int) -> Iterator[Run]:
+        ahead = min(self.passes, (self.stages_per_rank - 1) * self.round + self.ranks - 1 - rank)
+        steady = self.passes - ahead
+
+        def actions(n: int) -> Iterator[Action]:
+            if n < steady:
+                yield self.pass_at(rank, ahead + n, "F")
+            if n < self.passes:
+                yield self.pass_at(rank, n, "I")
+            if n >= rank:
+                yield self.pass_at(rank, n - rank, "W")
+
+        yield from self.periodic(0, ahead, lambda n: [self.pass_at(rank, n, "F")])
+        marks = sorted({0, min(rank, steady), steady, min(max(rank, steady), self.passes), self.passes})
+        for start, end in pairwise(marks):
+            yield from self.periodic(start, end, actions)
+        yield from self.periodic(max(self.passes, rank), self.passes + rank, actions)
+
+    def in_flight(self, rank: int) -> int:
+        return min(self.passes, (self.stages_per_rank - 1) * self.round + self.ranks)
+
+    @property
+    def idle(self) -> int:
+        if self.round >= self.ranks:
+            return self.ranks - 1
+        ends = [own[-1].end for own in self.timetable(lambda action: 1)]
+        return int(max(ends)) - 3 * self.passes
+
+
+class _VShaped(Schedule):
+    """Abstract: two stages a rank, of which that nearer the end is that nearer the loss."""
+
+    v_shaped = True
+
+    @property
+    def legal_stages_per_rank(self) -> int:
+        return 2
+
+
+@frozen()
+class ZBVZeroBubble(_VShaped):
+    """Two stages a rank in a V, with gradients of weights apart, so that with three equal passes no rank waits.
+
+    In flight are min(2P, 2m, m + 1 + i) on rank i.
+    """
+
+    name = "zbv-zero-bubble"
+    source = "Qi et al. 2023, Zero Bubble, §6; torch.distributed.pipelining.ScheduleZBVZeroBubble"
+
+    def runs(self, rank: int) -> Iterator[Run]:
+        whole = max(2 * self.ranks - 1, self.microbatches)
+        if whole == self.microbatches:
+            yield from self._runs(rank, whole)
+            return
+        unrolled = chain.from_iterable(run.repetition(n) for run in self._runs(rank, whole) for n in range(run.times))
+        yield Run(tuple(action for action in unrolled if action.microbatch < self.microbatches))
+
+    def _runs(self, rank: int, whole: int) -> Iterator[Run]:
+        """The order for so many micro-batches, which fill the pipeline."""
+        first, last = self.stages_of(rank)
+        behind = self.ranks - rank  # of the second stage, before it is this rank's turn
+        steady = whole - (2 * self.ranks - 1) + rank
+        done = whole - self.ranks  # backward passes of the first stage, when all forward passes are
+
+        def backward(stage: int, microbatch: int) -> tuple[Action, Action]:
+            return Action(stage, "I", microbatch), Action(stage, "W", microbatch)
+
+        yield Run((_forward(first),), 2 * behind - 1)
+        yield Run((_forward(last), _forward(first, 2 * behind - 1)), rank)
+        yield Run((_forward(last, rank), *backward(last, 0)), behind)
+        both = (*backward(first, 0), _forward(last, self.ranks), *backward(last, behind))
+        yield Run((_forward(first, whole - steady), *both), steady)
+        yield Run(tuple(Run(both).repetition(steady)), behind - 1)
+        yield Run((Action(first, "I", done), Action(last, "I", whole - rank)), rank)
+        yield Run((Action(first, "I", done + rank), Action(first, "W", done)), behind)
+        yield Run((Action(last, "W", whole - rank),), rank)
+        yield Run((Action(first, "W", whole - rank),), rank)
+
+    def in_flight(self, rank: int) -> int:
+        return min(2 * self.ranks, 2 * self.microbatches, self.microbatches + 1 + rank)
+
+    @property
+    def idle(self) -> int:
+        return max(self.ranks - 1, 4 * self.ranks - 2 * self.microbatches - 2)
+
+
+@frozen()
+class DualPipeV(_VShaped):
+    """Two stages a rank in a V, where a forward pass of one runs beside a backward pass of the other.
+
+    In flight are 2P + 1 on every rank.
+    """
+
+    name = "dualpipev"
+    source = "DeepSeek-AI 2024, DeepSeek-V3, §3.2.1, without its copies; torch.distributed.pipelining.ScheduleDualPipeV"
+
+    @property
+    def nearest(self) -> tuple[int]:
+        return (max(self.microbatches, self.stages),)
+
+    def runs(self, rank: int) -> Iterator[Run]:
+        first, last = self.stages_of(rank)
+        behind = self.ranks - rank - 1
+        steady = self.microbatches - 2 * self.ranks + rank + 1
+        yield Run((_forward(first),), 2 * behind)
+        yield Run((_forward(first, 2 * behind), _forward(last)), rank + 1)
+        yield Run((Action(last, "I", 0), Action(last, "W", 0), _forward(last, rank + 1)), behind)
+
+        ahead = 2 * self.ranks - rank - 1
+        turn = (_forward(first, ahead), _backward(last, behind), _forward(last, self.ranks), _backward(first))
+        overlapped = tuple(action._replace(overlapped=action.kind == "F") for action in turn)
+        apart = behind == 0  # the last rank's first turn
+        yield Run((*turn[:2], *overlapped[2:]), apart)
+        yield Run(tuple(Run(overlapped).repetition(apart)), steady - apart)
+        yield Run(
+            (
+                _backward(last, behind + steady),
+                Action(last, "F", self.ranks + steady, overlapped=True),
+                _backward(first, steady),
+            ),
+            behind,
+        )
+        yield Run(tuple(self._drain(rank)))
+
+    def _drain(self, rank: int) -> Iterator[Action]:
+        """What is left after the last forward pass: the second half of it makes gradients of weights last."""
+        first, last = self.stages_of(rank)
+        behind, left = self.ranks - rank - 1, rank + 1
+        waiting: deque[Action] = deque()
+        for n in range(2 * left):
+            stage, start = (first, self.microbatches - self.ranks) if n % 2 else (last, self.microbatches - left)
+            microbatch = start + n // 2
+            if n < left:
+                yield _backward(stage, microbatch)
+                continue
+            yield Action(stage, "I", microbatch)
+            waiting.append(Action(stage, "W", microbatch))
+        for microbatch in range(self.microbatches - behind, self.microbatches):
+            yield waiting.popleft()
+            yield Action(first, "I", microbatch)
+            waiting.append(Action(first, "W", microbatch))
+        yield from waiting
+
+    def in_flight(self, rank: int) -> int:
+        return 2 * self.ranks + 1
+
+    @property
+    def idle(self) -> int:
+        return self.ranks - 1
+
+
+_KINDS: tuple[type[Schedule], ...] = (
+    GPipe,
+    OneForwardOneBackward,
+    Interleaved1F1B,
+    LoopedBFS,
+    InterleavedZeroBubble,
+    ZBVZeroBubble,
+    DualPipeV,
+)
+SCHEDULES: dict[str, type[Schedule]] = {kind.name: kind for kind in _KINDS}
+"""The schedules, by name."""

@@ -1,0 +1,153 @@
+"""Pipeline schedules: closed forms held against the lists that they stand for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.errors import SettingError
+from costmodel.training.schedules import SCHEDULES, Action, Schedule
+
+UNITS = {"F": 1, "B": 2, "I": 1, "W": 1}
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    kind = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))]
+    ranks = draw(st.integers(1, 7))
+    stages = {"gpipe": 1, "1f1b": 1, "zbv-zero-bubble": 2, "dualpipev": 2}.get(kind.name) or draw(st.integers(1, 4))
+    microbatches = draw(st.integers(1, 40))
+    try:
+        return kind(ranks, stages, microbatches)
+    except SettingError as error:
+        return kind(ranks, stages, int(str(error).rsplit(" ", 1)[1]))
+
+
+@given(schedules())
+def test_each_micro_batch_passes_each_stage_once_each_way(schedule: Schedule) -> None:
+    every = [action for rank in range(schedule.ranks) for action in schedule.actions(rank)]
+    kinds = Counter((action.stage, action.microbatch, action.kind) for action in every)
+    assert set(kinds.values()) == {1}
+    passes = {
+        (stage, n): {kind for at, m, kind in kinds if (at, m) == (stage, n)}
+        for stage in range(schedule.stages)
+        for n in range(schedule.microbatches)
+    }
+    assert all(kinds in ({"F", "B"}, {"F", "I", "W"}) for kinds in passes.values())
+    assert all(
+        action.stage in schedule.stages_of(rank) for rank in range(schedule.ranks) for action in schedule.actions(rank)
+    )
+
+
+@given(schedules())
+def test_most_in_flight_is_the_closed_form(schedule: Schedule) -> None:
+    for rank in range(schedule.ranks):
+        level = most = 0
+        for action in schedule.actions(rank):
+            level += (action.kind == "F") - (action.kind in "BW")
+            most = max(most, level)
+        assert (level, most) == (0, schedule.in_flight(rank))
+
+
+@given(schedules())
+def test_the_bubble_is_the_closed_form(schedule: Schedule) -> None:
+    timetable = schedule.timetable(lambda action: UNITS[action.kind])
+    last = max(own[-1].end for own in timetable)
+    busy = 3 * schedule.microbatches * schedule.stages_per_rank
+    assert all(sum(end - start for _, start, end in own) == busy for own in timetable)
+    assert last - busy == schedule.idle
+
+
+@given(schedules())
+def test_a_timetable_keeps_to_the_order_of_the_model(schedule: Schedule) -> None:
+    ends: dict[Action, float] = {}
+    starts: dict[Action, float] = {}
+    for own in schedule.timetable(lambda action: UNITS[action.kind]):
+        assert all(before.end <= after.start for before, after in pairwise(own))
+        for action, start, end in own:
+            starts[action], ends[action.result] = start, end
+    for action, start in starts.items():
+        if before := schedule.needs(action):
+            assert ends[before] <= start
+
+
+@given(schedules())
+def test_every_message_has_its_sender_and_its_reader(schedule: Schedule) -> None:
+    programs = schedule.programs()
+    every = [action for program in programs for action in program]
+    sent = Counter(f"{action.stage + 1}F{action.microbatch}" for action in every if action.kind == "SEND_F")
+    sent += Counter(f"{action.stage - 1}B{action.microbatch}" for action in every if action.kind == "SEND_B")
+    received = Counter(
+        f"{action.stage}{action.kind[-1]}{action.microbatch}" for action in every if action.kind.startswith("RECV")
+    )
+    assert sent == received
+    crossings = sum(schedule.rank_of(a) != schedule.rank_of(a + 1) for a in range(schedule.stages - 1))
+    assert sum(sent.values()) == 2 * crossings * schedule.microbatches
+    assert sum(action.kind == "REDUCE_GRAD" for action in every) == schedule.stages
+
+
+@given(schedules())
+def test_no_stage_computes_without_its_weights(schedule: Schedule) -> None:
+    if schedule.name in ("gpipe", "1f1b"):
+        return
+    for program in schedule.programs():
+        gathered: set[int] = set()
+        for stage, kind, _, _ in program:
+            if kind == "UNSHARD":
+                assert stage not in gathered
+                gathered.add(stage)
+                assert len(gathered) <= 3
+            elif kind == "RESHARD":
+                gathered.remove(stage)
+            elif kind in UNITS:
+                assert stage in gathered
+        assert not gathered
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_step_of_many_micro_batches_is_a_few_runs(name: str) -> None:
+    stages = 1 if name in ("gpipe", "1f1b") else 2
+    schedule = SCHEDULES[name](16, stages, 32_768)
+    for rank in (0, 7, 15):
+        runs = [*schedule.runs(rank)]
+        assert len(runs) <= 12
+        assert sum(len(run.actions) * run.times for run in runs) in range(4 * 16_384 * stages, 6 * 16_384 * stages + 1)
+        assert sum(len(run.actions) for run in runs) <= 500
+
+
+@pytest.mark.parametrize(
+    ("name", "pipeline", "near"),
+    [
+        ("gpipe", (4, 2, 8), "stages_per_rank=2 with schedule='gpipe': use 1"),
+        ("1f1b", (4, 1, 3), "microbatches=3 with schedule='1f1b' on pp=4 ranks of 1 stages: use 4"),
+        ("interleaved-1f1b", (4, 2, 9), "microbatches=9 with schedule='interleaved-1f1b' on pp=4 ranks of 2 stages: "
+         "use 8 or 10"),
+        ("interleaved-zero-bubble", (4, 2, 11), "microbatches=11 with schedule='interleaved-zero-bubble' on pp=4 "
+         "ranks of 2 stages: use 10 or 12"),
+        ("zbv-zero-bubble", (4, 3, 8), "stages_per_rank=3 with schedule='zbv-zero-bubble': use 2"),
+        ("dualpipev", (4, 2, 7), "microbatches=7 with schedule='dualpipev' on pp=4 ranks of 2 stages: use 8"),
+        ("looped-bfs", (4, 0, 7), "stages_per_rank=0 with schedule='looped-bfs': use 1 or more"),
+        ("looped-bfs", (4, 2, 0), "microbatches=0: use 1 or more"),
+    ],
+)  # fmt: skip
+def test_a_pipeline_that_a_schedule_does_not_take_is_refused(
+    name: str, pipeline: tuple[int, int, int], near: str
+) -> None:
+    with pytest.raises(SettingError) as error:
+        SCHEDULES[name](*pipeline)
+    assert str(error.value) == near
+
+
+@given(st.sampled_from(["interleaved-1f1b", "interleaved-zero-bubble"]), st.integers(1, 9), st.integers(1, 90))
+def test_the_nearest_counts_of_micro_batches_are_legal(name: str, ranks: int, microbatches: int) -> None:
+    legal = [m for m in range(1, 120) if m % max(1, m // ranks) == 0]
+    if microbatches in legal:
+        assert SCHEDULES[name](ranks, 2, microbatches).nearest == (microbatches,)
+        return
+    near = max(m for m in legal if m < microbatches), min(m for m in legal if m > microbatches)
+    with pytest.raises(SettingError, match=f"use {near[0]} or {near[1]}$"):
+        SCHEDULES[name](ranks, 2, microbatches)
