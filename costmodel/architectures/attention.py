@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from costmodel.architectures.feedforward import capped, clipped, normed
 from costmodel.architectures.kv_cache import Cache
 from costmodel.architectures.mla import absorbed, projected
+from costmodel.architectures.ranks import all_tokens, columns, prepared, rows
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.errors import SettingError
@@ -18,7 +19,7 @@ from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.indexing import Computed
-from costmodel.layers.linear import ExpandValue, Linear, Matmul
+from costmodel.layers.linear import ExpandValue, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.shape import Cat, MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.symbolic.sizes import branch_value, exact_div, minimum, product
@@ -50,7 +51,7 @@ class AttentionContext:
     def __init__(self, model: TransformerSpec, tape: Tape, x: Tensor, setting: AttentionSetting) -> None:
         self.model = model
         self.tape = tape
-        self.batch, self.seq, _ = x.shape
+        self.batch, self.seq = x.shape[0], all_tokens(x)
         seq = self.seq
         self.setting = setting
         # The CPU's fused kernel has no dropout, nor trained biases, nor values of another size: PyTorch then composes
@@ -200,6 +201,7 @@ class Attention:
         """(batch, T, width) → (batch, T, width)."""
         model = self.model
         with x.tape.scope("attention" if self.memory is None else "cross_attention"):
+            x = prepared(x, "input")
             query, key, value, *others = self._projected(x, self.angles)
             if model.indexer is not None:
                 self.mask = others.pop(0)
@@ -222,7 +224,7 @@ class Attention:
                 shape = (*merged.shape[:2], merged.shape[2] + spans.shape[2])
                 merged = Cat(shape, 2)(merged, spans, name="join_spans")
             merged = normed(model, merged, "inner_norm") if model.inner_norm else merged
-            return Linear(model.width, bias=model.attention_bias)(merged, name="output")
+            return rows(merged, model.width, "output", bias=model.attention_bias)
 
     def _kept(self, x: Tensor, name: str) -> Tensor:
         """What tokens attend to of their own x, (..., T, d), and of those kept of earlier tokens, (..., keys, d).
@@ -279,7 +281,7 @@ class Attention:
             widths = {name: n * (1 + (name == "query" and model.attention_gate)) for name, n in heads.items()}
             same = model.window is not None and model.window.global_shared_values and not self.variant.windowed
             parts = {
-                name: Linear(n * size, bias=biases[name])(x if name == "query" else source, name=name)
+                name: columns(x if name == "query" else source, n * size, name, bias=biases[name])
                 for name, n in widths.items()
                 if not (same and name == "value")
             }
@@ -291,7 +293,7 @@ class Attention:
             gate = [self._gate(parts)] if model.attention_gate else []
             parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
             return [self._split(parts[name], name, n) for name, n in heads.items()] + gate
-        joint = Linear(sum(n * size for n in heads.values()), bias=model.qkv_bias)(x, name="qkv")
+        joint = columns(x, sum(n * size for n in heads.values()), "qkv", bias=model.qkv_bias)
         joint = clipped(joint, model.qkv_clip, "clip_qkv")
         split: list[Tensor] = []
         start = 0

@@ -16,6 +16,7 @@ from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.layout import Layout
 from costmodel.training.settings import LossKind
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
@@ -195,6 +196,12 @@ class Architecture(Description):
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """This model with letters for some of its sizes, of the same values."""
         return self.with_values(sizes)
+
+    def local(self, layout: Layout) -> Self:
+        """What one rank of a layout has of this model, at local sizes. Raises SettingError."""
+        if layout.tp != 1:
+            raise SettingError(f"tp={layout.tp} does not apply to {type(self).__name__} {self.title!r}: leave it out")
+        return self
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """What the numbers take for granted that no size says, as (topic, sentence)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import capped, dropped, normed, scaled
+from costmodel.architectures.ranks import columns, gathered_logits, prepared
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Divide, Unread
@@ -115,7 +116,8 @@ def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
             x = normed(model, activation(head.transform)(Linear(features, bias=head.transform_bias)(x)), "norm")
     elif model.embedding_factored and model.embedding_width is not None:
         x = Linear(model.embedding_width, bias=False)(x, name="project_out")
-    x = Linear(model.vocab, bias=head.bias)(x, name="head", tied={"weight": table} if model.tied else None)
+    tied = {"weight": table} if model.tied else None
+    x = gathered_logits(columns(prepared(x, "head"), model.vocab, "head", bias=head.bias, tied=tied))
     if head.spare_bias:
         x = Unread(model.vocab)(x, name="spare_bias")
     return capped(scaled(x, head.logit_scale, "logit_scale"), head.logit_cap, "logit_cap")

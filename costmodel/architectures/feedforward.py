@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from costmodel.architectures.activations import activation
+from costmodel.architectures.ranks import columns, prepared, rows
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Relu, Tanh
 from costmodel.layers.arithmetic import Add, Clamp, Dropout, Multiply, Scale, Shift, Subtract
-from costmodel.layers.base import Layer
-from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Layernorm, Rmsnorm
 
 
@@ -71,14 +71,14 @@ def feed_forward(model: TransformerSpec, x: Tensor, *, hidden: int | None = None
 def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str, *, sparse: bool = False) -> Tensor:
     """The MLP, of so many hidden features; sparse: of its gate the largest are kept."""
     own = model.mlp_bias if model.mlp_output_bias is None else model.mlp_output_bias
-    inner, outer = Linear(hidden, bias=model.mlp_bias), Linear(model.width, bias=own)
     with x.tape.scope(name):
-        y = activated(model, x, inner, sparse=sparse)
+        x = prepared(x, "input")
+        y = activated(model, x, partial(columns, features=hidden, bias=model.mlp_bias), sparse=sparse)
         y = normed(model, y, "inner_norm") if model.inner_norm else y
-        return outer(dropped(y, model.mlp_dropout, "dropout"), name="down")
+        return rows(dropped(y, model.mlp_dropout, "dropout"), model.width, "down", bias=own)
 
 
-def activated(model: TransformerSpec, x: Tensor, inner: Layer, *, sparse: bool = False) -> Tensor:
+def activated(model: TransformerSpec, x: Tensor, inner: Callable[..., Tensor], *, sparse: bool = False) -> Tensor:
     """The hidden features that an MLP makes with the linear layers given."""
     act = activation(model.mlp_activation)
     if model.mlp == "clamped":

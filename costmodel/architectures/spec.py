@@ -41,7 +41,9 @@ from costmodel.architectures.parts import (
 )
 from costmodel.architectures.variants import Variant, check_varied, lending, variants
 from costmodel.documents.description import ABSENT, ALL, Listed, PartOf, part_of
+from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, peek
+from costmodel.training.layout import Layout
 
 HEAD = {
     "head_bias": "head.bias",
@@ -668,6 +670,18 @@ class TransformerSpec(ComposedModel):
         """Features of one value, d_v."""
         own = None if self.latent is None else self.latent.value_head_size
         return self.head_features if own is None else own
+
+    def local(self, layout: Layout) -> Self:
+        """The heads, hidden features and rows of the vocabulary that one rank of `layout.tp` has."""
+        degree = layout.tp
+        if degree == 1:
+            return self
+        sizes = {"heads": self.heads, "kv_heads": self.key_heads, "mlp_width": self.hidden, "vocab": self.vocab}
+        for name, size in sizes.items():
+            if size % degree:
+                raise SettingError(f"tp={degree} does not divide {name} {size} of {self.title}")
+        local = {name: exact_div(size, degree) for name, size in sizes.items()}
+        return self.with_values({**local, "head_size": self.head_features})
 
     @property
     def score_factor(self) -> float:

@@ -13,7 +13,7 @@ from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.arithmetic import Add, Cast
 from costmodel.layers.attention import Softmax
 from costmodel.layers.linear import Linear
-from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
+from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError, SplitCrossEntropy
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
 OF_ATTENTION, OF_CACHE, OF_TRAINING = map(needing, ("attention", "cache", "training"))
@@ -66,13 +66,14 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None) -> 
         cast=Cast,
         recomputation=Recomputation.of(settings),
         adaptation=Adaptation.of(settings),
+        layout=settings.layout,
     )
     model = model.implemented(settings.implementation)
     shape = batch_shape(model, settings)
     cache = None if shape.past is None else Cache(shape.past, settings.cache, settings.page_size, settings.cache_dtype)
     absorbed = settings.latent_attention == "absorbed"
     setting = AttentionSetting(settings.attention, settings.attention_pairs, absorbed, cache)
-    output = model.forward(tape, shape, setting)
+    output = model.local(tape.layout).forward(tape, shape, setting)
     tape.recomputation.check()
     if tape.adaptation is not None:
         tape.adaptation.check()
@@ -149,7 +150,10 @@ def _of(tape: Tape, loss: str, output: Tensor, name: str, targets: str, in_fp32:
         likelihoods = Softmax(1, logarithm=True)(output, name="log_softmax")
         return Compared("kl_div", "mean")(likelihoods, wanted, name=name)
     batch, _, *rest = output.shape
-    return CrossEntropy(smoothing)(output, tape.input((batch, *rest), "index", targets), name=name)
+    labels = tape.input((batch, *rest), "index", targets)
+    if tape.layout.split_loss:
+        return SplitCrossEntropy("tp", tape.layout.tp)(output, labels, name=name)
+    return CrossEntropy(smoothing)(output, labels, name=name)
 
 
 def _take_chunked(tape: Tape, loss: str, output: Tensor, chunks: int) -> Tensor:

@@ -8,11 +8,11 @@ from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.moe import assumptions
 from costmodel.architectures.pooler import pooled, summarised
+from costmodel.architectures.ranks import embedding
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
 from costmodel.training.settings import LossKind
@@ -91,7 +91,7 @@ class Transformer(TransformerSpec):
         """(batch, T) tokens → (batch·T, vocab) logits, (batch, classes), or both; (batch·T, width) without either."""
         assert shape.seq is not None
         tokens = tape.input((shape.batch, shape.seq), "index", "tokens")
-        x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
+        x = embedding(self.vocab, self.embedding_width or self.width, tokens)
         table = tape.weights_of("embedding")["weight"]
         x = body(self, tape, embedded(self, x, tokens), attention, tokens=tokens)
         if self.embedding_width is not None and not self.embedding_factored:
@@ -102,7 +102,7 @@ class Transformer(TransformerSpec):
             pooled(self, self.pooler, x)
         y = x if self.head is None else logits(self, x, table)
         # The loss sees rows of tokens: a view, which costs nothing.
-        rows = y.view((shape.batch * x.shape[1], y.shape[-1]))
+        rows = y.view((shape.batch * y.shape[1], y.shape[-1]))
         if (self.pooler is None or self.pooler.spare) and self.classes is None:
             return rows
         summary = summarised(self, x)

@@ -20,6 +20,7 @@ from costmodel.cost.forward import (
     LoopEdge,
     Order,
     StretchRound,
+    UnitEdge,
     last_of,
 )
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
@@ -72,10 +73,22 @@ class BackwardLiveness:
                 self._call(item)
             elif isinstance(item, StretchRound):
                 (self._again if item.block.recomputed == "whole" else self._resume)(item)
+            elif isinstance(item, UnitEdge):
+                self._unit(item)
             elif item.opens:
                 self._loop(starts.pop(), item.more)
             else:
                 starts.append(len(self.lifetimes.moments))
+
+    def _unit(self, edge: UnitEdge) -> None:
+        sharding = self.forward.sharding
+        assert sharding is not None
+        if edge.block.parent is None:
+            sharding.end_backward() if edge.opens else sharding.start_backward()
+        elif edge.opens:
+            sharding.leave_backward(edge.block, edge.rounds)
+        else:
+            sharding.enter_backward(edge.block, edge.rounds)
 
     def _loop(self, start: int, more: int) -> None:
         """All since the moment `start` happens `more` times beside: slices' gradients made since are of all rounds."""
@@ -177,6 +190,8 @@ class BackwardLiveness:
             self._pass(call, incoming)
             return
         now = self._moment(call)
+        if memory.returned:
+            self.lifetimes.send(memory.returned, now)
         for allocation in (incoming, *further, *call.saved):
             allocation.died = now
         if slot.several:  # results that nothing reads have gradients of zeros
@@ -252,7 +267,10 @@ class BackwardLiveness:
         if copied:
             gradient = self.lifetimes.take(target.size, now)
         gradient.line, gradient.settled, target.settled = GRADIENTS, now, True
-        self.gradients.append(gradient)
+        if self.forward.sharding is None:
+            self.gradients.append(gradient)
+        elif target.block is not None:
+            self.forward.sharding.settled(gradient, target.block)
 
     def _moment(self, call: CallRound) -> int:
         return self.lifetimes.moment("backward", call.name, call.rounds)

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, MomentPhase, OpenParts
+from costmodel.cost.sharding import ShardedWeights
 from costmodel.errors import SpecError, shown
+from costmodel.graph.kernel import Message
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Gradient, Origin, Storage, Tensor
@@ -52,11 +54,12 @@ class GradientSlot:
     view: through what the gradient came, if that is a view; only what comes through the same is added to it in place.
     """
 
-    __slots__ = ("gradient", "lent", "of_weight", "parts", "settled", "several", "size", "view")
+    __slots__ = ("block", "gradient", "lent", "of_weight", "parts", "settled", "several", "size", "view")
 
-    def __init__(self, size: int, *, of_weight: bool = False) -> None:
+    def __init__(self, size: int, block: Block | None = None) -> None:
         self.size = size
-        self.of_weight = of_weight
+        self.block = block
+        self.of_weight = block is not None
         self.settled = self.several = False
         self.gradient: Allocation | None = None
         self.view: GradientView = None
@@ -114,9 +117,11 @@ class CallMemory(NamedTuple):
     collects: bool
     scattered: bool
     gradient_copy: int
+    sent: tuple[Message, ...]
+    returned: tuple[Message, ...]
 
 
-Order = list["CallRound | LoopEdge | StretchRound"]
+Order = list["CallRound | LoopEdge | StretchRound | UnitEdge"]
 """What backward retraces, from its end to its start."""
 
 
@@ -153,6 +158,14 @@ class LoopEdge(NamedTuple):
 
     opens: bool
     more: int
+
+
+class UnitEdge(NamedTuple):
+    """Where forward enters or leaves a unit of sharded weights, in some rounds."""
+
+    opens: bool
+    block: Block
+    rounds: str
 
 
 class BlockRound:
@@ -207,17 +220,39 @@ class ForwardLiveness:
         self._detached: list[Detached] = []
         self._casts: dict[Storage, Call] = {}
         self._ungraded: dict[Call, Detached] = {}
+        degree = tape.layout.fsdp
+        self.sharding = None if degree == 1 else ShardedWeights(tape, lifetimes, degree)
+        self._root, self._ended = tape.root, False
         if loops and (calls := _calls(tape.root)) > MOST_ROUNDS:
             raise SpecError(
                 f"repeats nest so that {shown(calls)} rounds of layers differ, of which at most {MOST_ROUNDS:,} are "
                 "looked at: nest fewer, or write what repeats as one block"
             )
+        self._unit(True, tape.root)
         replay(tape.root, self)
+        self._end_forward()
         self._let_go()
         self._parts.leave_since(0)
         self._drop_cache()
         ends = (x.storage for x in tape.outputs)
         self.ends = [(self._slots[s], self._places[s]) for s in ends if s in self._slots and s in self._places]
+
+    def _unit(self, opens: bool, block: Block) -> None:
+        """Forward enters or leaves what may be a unit of sharded weights."""
+        if self.sharding is None or self._pass == "again" or block not in self.sharding.units:
+            return
+        if opens:
+            self.sharding.enter(block, self._rounds)
+        elif block is not self._root:
+            self.sharding.leave(block)
+        self.order.append(UnitEdge(opens, block, self._rounds))
+
+    def _end_forward(self) -> None:
+        """The model is done; a loss may follow."""
+        if self.sharding is not None and not self._ended:
+            self.sharding.end_forward()
+            self._unit(False, self._root)
+            self._ended = True
 
     def call(self, call: Call) -> None:
         """One round of a call; a weight that autocast copies once is copied when it is first used."""
@@ -335,7 +370,9 @@ class ForwardLiveness:
             self._edge(LoopEdge(True, more))
         outer, self._alike = self._alike, self._alike * (1 + more)
         around, self._round = self._round, BlockRound(self._alike)
+        self._unit(True, block)
         yield
+        self._unit(False, block)
         self._alike = outer
         self._round.end, self._round = len(self.lifetimes.moments), around
         self._parts.leave_since(start)
@@ -349,6 +386,8 @@ class ForwardLiveness:
             self.weights.append(edge)
 
     def _call(self, call: Call) -> None:
+        if call.phase == "loss":
+            self._end_forward()
         memory = self._memory.get(call)
         if memory is None:
             memory = self._memory[call] = memory_of(call)
@@ -408,6 +447,8 @@ class ForwardLiveness:
         lifetimes, parts, places = self.lifetimes, self._parts, self._places
         parts.enter(memory.part)
         now = lifetimes.moment("recompute" if self._pass == "again" else memory.phase, call.name, self._rounds)
+        if memory.sent:
+            lifetimes.send(memory.sent, now)
         for storage in memory.reads:
             if (allocation := places.get(storage)) is not None:  # else it is there from the start
                 allocation.died = now
@@ -433,7 +474,7 @@ class ForwardLiveness:
         if x.storage.origin == "weight":
             here = self._weights[x.storage.block]
             if (slot := here.get(x.storage)) is None:
-                slot = here[x.storage] = GradientSlot(size_bytes(x.storage.elements, self._gradients), of_weight=True)
+                slot = here[x.storage] = GradientSlot(size_bytes(x.storage.graded, self._gradients), x.storage.block)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
             return slot
@@ -453,7 +494,7 @@ def _calls(block: Block) -> int:
 
 def last_of(order: Order) -> CallRound | StretchRound | None:
     """The last call or stretch."""
-    return next((item for item in reversed(order) if not isinstance(item, LoopEdge)), None)
+    return next((item for item in reversed(order) if not isinstance(item, LoopEdge | UnitEdge)), None)
 
 
 def _is_view(x: Tensor) -> bool:
@@ -513,6 +554,8 @@ def memory_of(call: Call) -> CallMemory:
         lends=layer.lends and _lends(gradients, call.inputs[-1]),
         scattered=layer.scattered(call),
         gradient_copy=size_bytes(layer.gradient_copy(call), y.dtype),
+        sent=layer.sent(call),
+        returned=layer.returned(call),
     )
 
 

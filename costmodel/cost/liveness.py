@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from operator import add
 from typing import Literal, NamedTuple
 
 from costmodel.cost.allocator import exactly
+from costmodel.graph.kernel import Message
 from costmodel.graph.tensor import Block, Call
 
 MomentPhase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
@@ -60,6 +61,7 @@ class Lifetimes:
         self.allocations: list[Allocation] = []
         self.loops: list[MomentLoop] = []
         self.released: list[tuple[int, int]] = []
+        self.messages: list[tuple[int, Message]] = []
 
     def release(self, size: int, now: int) -> None:
         """Bytes kept by decoding since before the start, which something new takes the place of at this moment."""
@@ -70,6 +72,10 @@ class Lifetimes:
         now = len(self.moments)
         self.moments.append((phase, layer, rounds))
         return now
+
+    def send(self, messages: Iterable[Message], now: int) -> None:
+        """Collectives that run at this moment, in order."""
+        self.messages += [(now, message) for message in messages]
 
     def take(self, size: int, now: int, line: int = TEMPORARIES) -> Allocation:
         """So many bytes, for this moment until `died` says otherwise."""

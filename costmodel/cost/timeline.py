@@ -27,13 +27,15 @@ from costmodel.cost.liveness import (
     MomentPhase,
     unrolled,
 )
+from costmodel.cost.sharding import share_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.documents.arguments import typed
+from costmodel.graph.kernel import Axis, Message, Operation
 from costmodel.graph.tape import Tape
-from costmodel.symbolic.sizes import SymInt, largest, undominated
-from costmodel.training.dtypes import size_bytes
+from costmodel.symbolic.sizes import SymInt, largest, product, undominated
+from costmodel.training.dtypes import Dtype, size_bytes
 from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,15 +63,21 @@ def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTen
     """Every tensor that stays."""
     policy, optimizer = settings.policy, settings.states
     state_bytes = size_bytes(1, policy.state_dtype)
+    degree = tape.layout.fsdp
     for s, shape in tape.weights.items():
-        yield PersistentTensor("weights", s.bytes, s.times)
+        shape = shape if degree == 1 else share_of(shape, degree)
+        yield PersistentTensor("weights", s.bytes if degree == 1 else size_bytes(product(shape), s.dtype), s.times)
         if s.dtype == policy.quantised:
             yield PersistentTensor("weights", policy.scale_bytes(shape), s.times)
     for s in tape.updated:
         if policy.master:
             yield PersistentTensor("masters", size_bytes(s.elements, policy.master), s.times)
     whole = [((sum(s.elements * s.times for s in tape.updated),), 1)] if tape.updated else []
-    for shape, times in whole if optimizer.flat else [(shape, s.times) for s, shape in tape.updated.items()]:
+    for shape, times in (
+        whole
+        if optimizer.flat
+        else [(shape if degree == 1 else share_of(shape, degree), s.times) for s, shape in tape.updated.items()]
+    ):
         for size in optimizer.state_sizes(shape, state_bytes):
             yield PersistentTensor("optimizer", size, times)
         if scalars := optimizer.scalar_bytes(shape):
@@ -92,7 +100,13 @@ def persistent_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], i
 
 def gradient_bytes(tape: Tape, allotted: Callable[[int], int]) -> int:
     """Gradients of all trained weights [bytes]."""
-    return sum(allotted(size_bytes(s.elements, tape.precision.gradient_dtype)) * s.times for s in tape.updated)
+    degree = tape.layout.fsdp
+    if degree != 1:
+        return sum(
+            allotted(size_bytes(product(share_of(shape, degree)), tape.precision.gradient_dtype)) * s.times
+            for s, shape in tape.updated.items()
+        )
+    return sum(allotted(size_bytes(s.graded, tape.precision.gradient_dtype)) * s.times for s in tape.updated)
 
 
 MOST_UNFOLDED = 200_000
@@ -134,6 +148,25 @@ class TimelineStep(NamedTuple):
     alive: Alive
 
 
+class Collective(NamedTuple):
+    """Collectives of one layer: in which phase and rounds, how often, what it is, and the whole tensor [elements]."""
+
+    phase: MomentPhase
+    layer: str
+    rounds: str
+    times: int
+    operation: Operation
+    axis: Axis
+    devices: int
+    elements: int
+    dtype: Dtype
+
+    @property
+    def bytes(self) -> int:
+        """Size of the whole tensor, once [bytes]."""
+        return size_bytes(self.elements, self.dtype)
+
+
 class TimelineQuestion(NamedTuple):
     """The question that a timeline answers: the model, how it is run, and what was recorded of it."""
 
@@ -173,6 +206,7 @@ class Timeline(Answer):
     changes: Course
     loops: tuple[MomentLoop, ...]
     every: tuple[tuple[LineBytes, ...], ...] = ()
+    messages: tuple[tuple[int, Message], ...] = ()
     question: TimelineQuestion | None = field(default=None, compare=False)
 
     @cached_property
@@ -233,12 +267,31 @@ class Timeline(Answer):
         return largest(every or [sizes[now] for now in self._highest(sizes)])
 
     @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective in order; of rounds that are alike those of one."""
+        times = self._times
+        return tuple(Collective(*self.moments[now], times[now], *message) for now, message in self.messages)
+
+    def every_collective(self) -> Iterator[Collective]:
+        """Every collective of every round, in order."""
+        sent: dict[int, list[Message]] = {}
+        for now, message in self.messages:
+            sent.setdefault(now, []).append(message)
+        for now in unrolled(len(self.moments), self.loops) if sent else ():
+            yield from (Collective(*self.moments[now], 1, *message) for message in sent.get(now, ()))
+
+    @cached_property
     def happenings(self) -> int:
         """How many steps there are with every round by itself."""
+        return sum(int(times) for times in self._times)
+
+    @cached_property
+    def _times(self) -> list[int]:
+        """How often each moment happens."""
         times = [1] * len(self.moments)
         for start, end, more in self.loops:
-            times[start:end] = [n * (1 + int(more)) for n in times[start:end]]
-        return sum(times)
+            times[start:end] = [n * (1 + more) for n in times[start:end]]
+        return times
 
     def unrolled(self) -> Iterator[TimelineStep]:
         """Every step of every round. There are `happenings` of them, which may be very many."""
@@ -399,7 +452,16 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     else:
         levels, every = lifetimes.levels(changes), ()
     moments, loops = tuple(lifetimes.moments), tuple(lifetimes.loops)
-    return Timeline(Alive(**alive), moments, levels, changes, loops, every, TimelineQuestion(model, settings, tape))
+    return Timeline(
+        Alive(**alive),
+        moments,
+        levels,
+        changes,
+        loops,
+        every,
+        tuple(lifetimes.messages),
+        TimelineQuestion(model, settings, tape),
+    )
 
 
 def reserved_bytes(tape: Tape, settings: Settings) -> int:
@@ -429,6 +491,7 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
     gradients: list[Allocation] = []
     if tape.training:
         gradients = BackwardLiveness(forward, accumulates=settings.accumulate > 1).gradients
+        gradients += forward.sharding.gradients if forward.sharding else []
         update(forward.weights, tape, settings, lifetimes)
     last = len(lifetimes.moments) - 1
     for allocation in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from costmodel.training.dtypes import Dtype
+from costmodel.training.dtypes import Dtype, size_bytes
 
 Sort = Literal["product", "convolution", "attention", "pointwise", "reduction", "gather"]
 """What decides the speed of a kernel.
@@ -53,3 +53,24 @@ class Kernel(NamedTuple):
     sizes: Product | None = None
     stored: Dtype | None = None
     """Type of weights that a product unpacks to `dtype` as it reads them; None: they are of that type."""
+
+
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "receive", "broadcast"]
+"""Collectives, as ``torch.distributed`` names them."""
+Axis = Literal["tp", "dp", "fsdp", "cp", "ep", "pp"]
+"""Axes of a mesh of devices."""
+
+
+class Message(NamedTuple):
+    """One collective: along which axis, among how many devices, and the size of the whole tensor [elements]."""
+
+    operation: Operation
+    axis: Axis
+    devices: int
+    elements: int
+    dtype: Dtype
+
+    @property
+    def bytes(self) -> int:
+        """Size of the whole tensor [bytes]."""
+        return size_bytes(self.elements, self.dtype)

@@ -23,6 +23,7 @@ from costmodel.graph.tensor import (
 )
 from costmodel.symbolic.sizes import LARGEST_SIZE, peek, product
 from costmodel.training.dtypes import FLOATS, REAL, Dtype, RealType, size_bytes
+from costmodel.training.layout import Layout
 from costmodel.training.precision import FP32, Precision
 from costmodel.training.settings import Device
 
@@ -100,7 +101,9 @@ class Tape:
         cast: Callable[[RealType], Callable[..., Tensor]] | None = None,
         recomputation: Recomputation | None = None,
         adaptation: WeightAdaptation | None = None,
+        layout: Layout = Layout(),  # noqa: B008
     ) -> None:
+        self.layout = layout
         self.training = training
         self.device: Device = device
         self.precision = precision
@@ -274,6 +277,8 @@ class Tape:
                 inner, self.block = self.block, shared.block if shared else self.block
                 tensor = self.weight(shape, f"{call.name}.{weight}", stored, frozen=layer.fixed)
                 self.block = inner
+                if layer.whole_gradients:
+                    tensor.storage.graded = tensor.storage.elements * self.layout.tp
                 if shared:
                     shared.weights[within] = tensor
             elif tensor.shape != shape:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
-from costmodel.graph.kernel import Kernel
+from costmodel.graph.kernel import Kernel, Message
 from costmodel.symbolic.sizes import SymInt, branch_value, exact_div, product
 from costmodel.training.dtypes import REAL, Dtype, Role, Shape, size_bytes
 
@@ -26,14 +26,15 @@ class Storage:
     There is one of it for every time that `block` happens. A storage that stands for others, such as the input of a
     repeated block, lists them in `parts` and holds nothing itself. It may come with fp32 `scales`, as 8-bit floats do.
     elsewhere: whether its numbers were written into the memory of its part, so that it takes none.
+    graded: elements of the gradient of a weight, more than its own where a rank makes that of all ranks.
     """
 
-    __slots__ = ("block", "dtype", "elements", "elsewhere", "name", "origin", "parts", "role", "scales")
+    __slots__ = ("block", "dtype", "elements", "elsewhere", "graded", "name", "origin", "parts", "role", "scales")
 
     def __init__(
         self, elements: int, role: Role, origin: Origin, block: Block, name: str = "", dtype: Dtype = "fp32"
     ) -> None:
-        self.elements = elements
+        self.elements = self.graded = elements
         self.role: Role = role
         self.origin: Origin = origin
         self.block = block
@@ -435,6 +436,8 @@ class AbstractLayer(ABC):
     """Whether the incoming gradient, and working memory, are there until what made the last input has had its own."""
     collects: ClassVar[bool] = False
     """Whether the gradient that comes to it stays until backward is done."""
+    whole_gradients: ClassVar[bool] = False
+    """Whether each rank makes the gradient of all ranks' shares of its weight."""
     overwrites: ClassVar[bool] = False
     """Whether it writes its second input into the memory of its first, which its output is a view of."""
     adaptable: ClassVar[bool] = False
@@ -476,6 +479,14 @@ class AbstractLayer(ABC):
     @abstractmethod
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """What backward runs for the operands that need a gradient (``call.gradients()``), in order."""
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        """Collectives of the forward pass, in order."""
+        return ()
+
+    def returned(self, call: Call) -> tuple[Message, ...]:
+        """Collectives of backward, in order."""
+        return ()
 
     @abstractmethod
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

@@ -75,6 +75,27 @@ class Embedding(KeepsInputs, TrainedTable):
 
 
 @layer
+class SplitEmbedding(KeepsInputs, TrainedTable):
+    """y = W[x] of those indices whose rows are this rank's, else 0; x: integer indices, y: (*x, features).
+
+    W: (entries, features), a rank's share of the table's rows. Backward makes the gradient of the whole table
+    on every rank, as DTensor has it.
+    """
+
+    source = "torch.distributed.tensor: embedding of a table with Shard(0), whose output is a _MaskPartial"
+    whole_gradients = True
+
+    entries: int
+    features: int
+
+    def entries_of(self, call: Call) -> int:
+        return self.entries
+
+    def output(self, call: Call) -> Shape:
+        return (*call.x.shape, self.features)
+
+
+@layer
 class EmbeddingBag(OneKernel, Unbuffered):
     """y = the sum, mean or maximum of a table's rows, indices: (N) in bags that start at offsets: (B), y: (B, D).
 

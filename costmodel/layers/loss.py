@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.kernel import Kernel, Product
+from costmodel.graph.kernel import Axis, Kernel, Message, Product
 from costmodel.graph.tensor import (
     Call,
     Gradient,
@@ -102,6 +102,44 @@ class CrossEntropy(Loss, Weightless):
     def workspace(self, call: Call) -> Workspace:
         """Backward holds the gradient of the log-softmax beside that of the logits; smoothed, both parts of it."""
         return Workspace(0, (2 if self.smoothing else 1) * call.x.size)
+
+
+@layer
+class SplitCrossEntropy(Loss, OneKernel, Weightless):
+    """−mean(log softmax(x)[target]) of logits split by classes; x: (rows, n) of `devices` · n classes, target: (rows).
+
+    The largest logit, the sum of exponentials and the logarithm of each row's class are reduced over the ranks.
+    """
+
+    source = "torch.distributed.tensor.parallel.loss_parallel; Shoeybi et al. 2019, §3"
+    arity = 2
+
+    axis: Axis
+    devices: int
+
+    def forward(self, call: Call) -> LayerFlops:
+        """As of a rank's own classes; what the reduction adds is the network's."""
+        return LayerFlops(0, 5 * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        return (Message("all_reduce", self.axis, self.devices, call.inputs[1].size, call.x.dtype),) * 3
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The log-softmax, the targets and the total weight."""
+        yield call.fresh("logits", *call.x.shape)
+        yield call.inputs[1]
+        yield call.fresh("logits", 1)
+
+    def workspace(self, call: Call) -> Workspace:
+        """Forward has shifted logits, and the largest of each row; backward the −1 at targets and the sum with exp.
+
+        For each row backward also has two indices, their order, a mask and two numbers.
+        """
+        rows = call.inputs[1].size
+        return Workspace(call.x.size + rows - 2, 2 * call.x.size + 2 * rows, 25 * rows)
 
 
 @layer

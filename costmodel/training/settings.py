@@ -14,6 +14,7 @@ from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
+from costmodel.training.layout import Layout, Runtime
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
 from costmodel.training.setting import ALIASES, Need, Setting, image_size, part_names, plain, several_of, share
@@ -273,6 +274,20 @@ class Settings(Frozen):
             "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.", "cuda", executed="nothing"
         ),
     ] = "exact"
+    tp: Annotated[int, Setting("Ranks that split each layer's weights (tensor parallel).", 2, executed="default")] = 1
+    sp: Annotated[
+        bool,
+        Setting("Split activations by tokens over the same ranks (sequence parallel).", True, executed="default"),
+    ] = False
+    loss_parallel: Annotated[
+        bool, Setting("Take the loss of logits that stay split by vocabulary.", True, executed="default")
+    ] = False
+    fsdp: Annotated[
+        int, Setting("Ranks that weights, gradients and states are split over (ZeRO-3).", 8, executed="default")
+    ] = 1
+    runtime: Annotated[
+        Runtime, Setting("Whose collectives, buffers and copies a rank has.", "megatron", executed="nothing")
+    ] = "torch"
     on: Annotated[
         str | Described | None,
         Setting(
@@ -360,6 +375,11 @@ class Settings(Frozen):
     def training(self) -> bool:
         """Whether there is a backward pass."""
         return self.mode == "train"
+
+    @property
+    def layout(self) -> Layout:
+        """How the model is laid out over devices."""
+        return Layout(self.tp, self.sp, self.loss_parallel, self.fsdp, self.runtime)
 
     @cached_property
     def policy(self) -> Precision:

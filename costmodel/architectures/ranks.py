@@ -1,0 +1,72 @@
+"""Where the layers of a model are split over ranks: local sizes, and the collectives around each part.
+
+A layer that is split by its outputs (columns of its weight, as papers have it) is followed by one that is split by its
+inputs (rows), whose results are sums over ranks (Shoeybi et al. 2019, §3). At a degree of one nothing is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.collective import CopyToRanks, GatherFromRanks, ReduceFromRanks, ScatterToRanks
+from costmodel.layers.embedding import Embedding, SplitEmbedding
+from costmodel.layers.linear import Linear
+
+
+def all_tokens(x: Tensor) -> int:
+    """Tokens of the sequence of which x has all, or this rank's."""
+    layout = x.tape.layout
+    return x.shape[1] * layout.tp if layout.sp else x.shape[1]
+
+
+def prepared(x: Tensor, name: str) -> Tensor:
+    """What a part of the model reads whose first layers are split by their outputs: all tokens.
+
+    DTensor's plan without `sp` has each of these layers take care of its own input.
+    """
+    layout = x.tape.layout
+    if layout.tp == 1:
+        return x
+    if layout.sp:
+        return GatherFromRanks("tp", layout.tp, 1)(x, name=f"{name}.gather")
+    return x if layout.runtime == "torch" else CopyToRanks("tp", layout.tp)(x, name=f"{name}.copy")
+
+
+def columns(
+    x: Tensor, features: int, name: str, *, bias: bool = True, tied: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """A linear layer split by its outputs, of which `features` are this rank's."""
+    layout = x.tape.layout
+    if layout.tp != 1 and layout.runtime == "torch" and not layout.sp:
+        x = CopyToRanks("tp", layout.tp)(x, name=f"{name}.copy")
+    return Linear(features, bias=bias)(x, name=name, tied=tied)
+
+
+def rows(x: Tensor, features: int, name: str, *, bias: bool = True) -> Tensor:
+    """A linear layer split by its inputs, x being this rank's: the sum over all ranks."""
+    y = Linear(features, bias=bias)(x, name=name)
+    return y if x.tape.layout.tp == 1 else _joined(y, name)
+
+
+def embedding(entries: int, features: int, tokens: Tensor) -> Tensor:
+    """A table of tokens, split by its rows, of which `entries` are this rank's."""
+    layout = tokens.tape.layout
+    if layout.tp == 1:
+        return Embedding(entries, features)(tokens, name="embedding")
+    return _joined(SplitEmbedding(entries, features)(tokens, name="embedding"), "embedding")
+
+
+def gathered_logits(x: Tensor) -> Tensor:
+    """Logits of the whole vocabulary on every rank, unless the loss is taken of a rank's own."""
+    layout = x.tape.layout
+    if layout.tp == 1 or layout.split_loss:
+        return x
+    return GatherFromRanks("tp", layout.tp, len(x.shape) - 1, summed=False)(x, name="logits.gather")
+
+
+def _joined(x: Tensor, name: str) -> Tensor:
+    layout = x.tape.layout
+    if layout.sp:
+        return ScatterToRanks("tp", layout.tp, 1)(x, name=f"{name}.scatter")
+    return ReduceFromRanks("tp", layout.tp)(x, name=f"{name}.reduce")

@@ -1,0 +1,300 @@
+"""One rank of a layout as PyTorch itself runs it, without a cluster: a fake process group answers every collective.
+
+``python -m tests.oracle.ranks`` reads a question as JSON from its input and writes what that rank costs; each rank is a
+process of its own, as process groups are kept by name for as long as a process lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.distributed.fsdp._fully_shard._fsdp_param as sharded
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
+
+import costmodel as cm
+
+from . import models
+from .measure import Saved
+from .tracker import Most, Tracker
+
+
+class RankCost(NamedTuple):
+    """What one rank costs: parameters, FLOPs, bytes kept, each collective as (phase, op, bytes, devices), peaks."""
+
+    params: int
+    forward_flops: int
+    total_flops: int
+    saved: int
+    collectives: list[tuple[str, str, int, int]]
+    most: dict[str, Most]
+
+
+class LocalTracker(Tracker):
+    """Follows what one rank has: the local parts of distributed tensors. Notes every collective on the way."""
+
+    def __init__(self, given: list[Tensor], device: str) -> None:
+        self._sizes: dict[int, int] = {}
+        super().__init__([local(tensor) for tensor in given], device)
+        self._weights = []
+        self.collectives: list[tuple[str, str, int, int]] = []
+
+    def _follow(self, tensor: Tensor) -> None:
+        storage = local(tensor).untyped_storage()
+        if tensor.device.type == self.device and storage._cdata not in self._alive:
+            self._now += storage.nbytes()
+            self._sizes[storage._cdata] = storage.nbytes()
+            self._alive[storage._cdata] = weakref.finalize(storage, self._forget, storage._cdata, 0)
+
+    def _forget(self, key: int, size: int) -> None:
+        super()._forget(key, self._sizes.pop(key))
+
+    def _pack(self, tensor: Tensor) -> Any:
+        saved = super()._pack(local(tensor))
+        saved.tensor = tensor.detach()
+        return saved
+
+    @contextmanager
+    def resizing(self) -> Iterator[None]:
+        """Follow storages that FSDP2 gives memory and takes it from, which no operator does."""
+
+        def resized(tensor: Tensor, size: int) -> None:
+            storage = tensor.untyped_storage()
+            if storage.size() != size:
+                storage.resize_(size)
+                self._follow(tensor)
+                self._now += size - self._sizes[storage._cdata]
+                self._sizes[storage._cdata] = size
+
+        outer = sharded.alloc_storage, sharded.free_storage
+        sharded.alloc_storage = lambda tensor: resized(tensor, tensor.numel() * tensor.itemsize)
+        sharded.free_storage = lambda tensor: resized(tensor, 0)
+        try:
+            yield
+        finally:
+            sharded.alloc_storage, sharded.free_storage = outer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        if func is torch.ops._c10d_functional._wrap_tensor_autograd.default:
+            waiting = func(*args, **(kwargs or {}))  # the same memory, though without data it has a storage of its own
+            result = args[0].untyped_storage()
+            if (end := self._alive.get(result._cdata)) is not None and result is not waiting.untyped_storage():
+                end.detach()
+                self._forget(result._cdata, result.nbytes())
+            self._follow(waiting)
+            return waiting
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        namespace, op = func.name().split("::")
+        if namespace in ("_c10d_functional", "c10d") and op in OPS:
+            whole = {"input": args[0], "result": result, "second": args[1]}[OPS[op]]
+            named = namespace == "_c10d_functional"
+            group = (
+                dist.distributed_c10d._resolve_process_group(args[-1]) if named else dist.ProcessGroup.unbox(args[2])
+            )
+            self.collectives.append((self.phase, NAMES[op], whole.untyped_storage().nbytes(), group.size()))
+        return result
+
+
+OPS = {
+    "all_reduce": "input",
+    "all_gather_into_tensor": "result",
+    "reduce_scatter_tensor": "input",
+    "_allgather_base_": "input",
+    "_reduce_scatter_base_": "second",
+}
+"""Collectives, and which of its tensors is the whole."""
+
+NAMES = {
+    "all_reduce": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "_allgather_base_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+}
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a distributed tensor that this rank has."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _of_local_tensors(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """FLOPs of what runs here, not those of the whole that distributed tensors stand for."""
+    if any(issubclass(kind, DTensor) for kind in types):
+        return NotImplemented
+    return _COUNTED(self, func, types, args, kwargs)
+
+
+def _real_mesh(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
+    """Ranks of a mesh are looked at, which fake tensors do not have."""
+    with unset_fake_temporarily():
+        _MADE(self, *args, **kwargs)
+
+
+_MADE = DeviceMesh.__init__
+_COUNTED = _FlopCounterMode.__torch_dispatch__
+
+
+def tensor_plan(model: models.Transformer, *, sp: bool, split_loss: bool) -> dict[str, ParallelStyle]:
+    """How tensor parallelism is mostly written for a decoder with ``parallelize_module``."""
+    rows = Shard(1) if sp else Replicate()
+    plan: dict[str, ParallelStyle] = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=rows)}
+    for n, block in enumerate(model.blocks):
+        for name, module in block.named_modules():
+            if not isinstance(module, nn.Linear):
+                continue
+            into = name.endswith(("output", "down"))
+            plan[f"blocks.{n}.{name}"] = RowwiseParallel(output_layouts=rows) if into else ColwiseParallel()
+        if sp:
+            plan |= {f"blocks.{n}.{name}": SequenceParallel() for name in ("norm1", "norm2")}
+            gathered = PrepareModuleInput(input_layouts=(rows, None), desired_input_layouts=(Replicate(), None))
+            plan[f"blocks.{n}.attention"] = gathered
+            plan[f"blocks.{n}.mlp"] = PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate())
+    if sp:
+        plan["final_norm"] = SequenceParallel()
+    split = Shard(-1) if split_loss else Replicate()
+    plan["head.linear"] = ColwiseParallel(input_layouts=rows, output_layouts=split, use_local_output=not split_loss)
+    return plan
+
+
+def split_by_heads(model: models.Transformer, mesh: DeviceMesh, degree: int, plan: dict[str, ParallelStyle]) -> None:
+    """Shard a model over the mesh; its attention sees the heads of this rank."""
+    for block in model.blocks:
+        attention = block.attention
+        heads = attention.spec.heads // degree
+        attention.kv_heads //= degree
+        attention.widths = [width // degree for width in attention.widths]
+        kv = attention.kv_heads
+        attention.spec = attention.spec.with_fields({"heads": heads, "kv_heads": kv, "head_size": attention.size})
+    parallelize_module(model, mesh, plan)
+
+
+def cost(question: dict[str, Any]) -> RankCost:
+    """Run one training step of one rank, after one that warms up PyTorch's caches of how operators are sharded."""
+    spec: Any = cm.Transformer.of(question["model"])
+    tp, fsdp = question.get("tp", 1), question.get("fsdp", 1)
+    split_loss = question.get("loss_parallel", False)
+    dist.init_process_group("fake", store=FakeStore(), rank=question.get("rank", 0), world_size=fsdp * tp)
+    mesh = init_device_mesh("cpu", (fsdp, tp), mesh_dim_names=("fsdp", "tp"))
+    _FlopCounterMode.__torch_dispatch__ = _of_local_tensors
+    DeviceMesh.__init__ = _real_mesh
+    # A resized storage needs a device that has memory, and so does not exist without data.
+    with FakeTensorMode(allow_non_fake_inputs=True) if fsdp > 1 else torch.device("meta"):
+        return _cost(question, spec, mesh, "cpu" if fsdp > 1 else "meta", split_loss=split_loss)
+
+
+def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *, split_loss: bool) -> RankCost:
+    batch, seq = question["batch"], question["seq"]
+    model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
+    tokens = torch.zeros(batch, seq, dtype=torch.int64)
+    targets = torch.zeros(batch * seq, dtype=torch.int64)
+    fsdp, tp = mesh.shape
+    if tp > 1:
+        plan = tensor_plan(model, sp=question.get("sp", False), split_loss=split_loss)
+        split_by_heads(model, mesh["tp"], tp, plan)
+    if fsdp > 1:
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh["fsdp"])
+        fully_shard(model, mesh=mesh["fsdp"])
+
+    def around() -> AbstractContextManager[Any]:
+        return loss_parallel() if split_loss else nullcontext()
+
+    with around():
+        F.cross_entropy(model(tokens), targets).backward()
+    model.zero_grad()
+    weights = list(model.parameters())
+    given = [tokens, targets, *weights, *model.buffers()]
+    saved = None
+    if fsdp == 1:
+        with around(), LocalSaved([local(x) for x in given]) as saved:
+            F.cross_entropy(model(tokens), targets).backward()
+        model.zero_grad()
+    with around(), FlopCounterMode(display=False) as counter:
+        loss = F.cross_entropy(model(tokens), targets)
+        forward = counter.get_total_flops()
+        loss.backward()
+    model.zero_grad()
+    del loss
+    with around(), LocalTracker(given, device) as tracker, tracker.resizing():
+        loss = F.cross_entropy(model(tokens), targets)
+        tracker.phase = "backward"
+        loss.backward()
+    params = sum(local(weight).numel() for weight in weights)
+    kept = 0 if saved is None else saved.bytes
+    return RankCost(params, forward, counter.get_total_flops(), kept, tracker.collectives, tracker.most)
+
+
+class LocalSaved(Saved):
+    """What autograd saves of what this rank has."""
+
+    def _pack(self, tensor: Tensor) -> Any:
+        packed = super()._pack(local(tensor))
+        packed.tensor = tensor.detach()
+        return packed
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """A process that has imported everything, and forks for each question."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.oracle.ranks"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def run(question: dict[str, Any]) -> RankCost:
+    """The cost of one rank, worked out in a process of its own."""
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(json.dumps(question) + "\n")
+    server.stdin.flush()
+    answer = json.loads(server.stdout.readline())
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    answer["most"] = {phase: Most(*most) for phase, most in answer["most"].items()}
+    answer["collectives"] = [tuple(each) for each in answer["collectives"]]
+    return RankCost(**answer)
+
+
+def _answer(line: str) -> None:
+    try:
+        answer: Any = cost(json.loads(line))._asdict()
+    except Exception:
+        answer = traceback.format_exc()
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        if (child := os.fork()) == 0:
+            _answer(line)
+            os._exit(0)
+        os.waitpid(child, 0)
