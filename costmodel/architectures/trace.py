@@ -14,6 +14,7 @@ from costmodel.layers.arithmetic import Add, Cast
 from costmodel.layers.attention import Softmax
 from costmodel.layers.linear import Linear
 from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError, SplitCrossEntropy
+from costmodel.training.layout import Layout
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
 OF_ATTENTION, OF_CACHE, OF_TRAINING = map(needing, ("attention", "cache", "training"))
@@ -54,10 +55,14 @@ def check_applies(model: Architecture, settings: Settings) -> None:
             )
 
 
-def trace(model: Architecture, settings: Settings, tape: Tape | None = None) -> Tape:
+def trace(
+    model: Architecture, settings: Settings, tape: Tape | None = None, layout: Layout | None = None
+) -> Tape:
     """Record the model's forward pass and loss on `tape`, or on a new one that the settings imply.
 
-    The sizes of model and settings may be letters. Raises CostModelError.
+    layout: over devices, if another than the settings say. The sizes of model and settings may be letters.
+
+    Raises CostModelError.
     """
     tape = tape or Tape(
         training=settings.training,
@@ -66,7 +71,7 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None) -> 
         cast=Cast,
         recomputation=Recomputation.of(settings),
         adaptation=Adaptation.of(settings),
-        layout=settings.layout,
+        layout=settings.layout if layout is None else layout,
     )
     model = model.implemented(settings.implementation)
     shape = batch_shape(model, settings)

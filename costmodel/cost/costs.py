@@ -35,6 +35,7 @@ from costmodel.graph.tape import Tape
 from costmodel.importers.files import settings_of
 from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
+from costmodel.training.layout import Layout
 from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ MOST_PERSISTENT = 400_000
 
 class Costs:
     """What `model` costs under `settings`: numbers alone; every one is computed when first asked for.
+
+    Over several devices parameters, FLOPs and layers are those of the whole model, all else is of its heaviest rank.
 
     tape: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters then.
     """
@@ -92,8 +95,19 @@ class Costs:
 
     @cached_property
     def tape(self) -> Tape:
-        """What is recorded of a step."""
-        return trace(self.model, self.settings)
+        """What is recorded of a step, on one device or of all of them as if they were one."""
+        return trace(self.model, self.settings, layout=Layout())
+
+    @cached_property
+    def rank(self) -> Costs:
+        """The heaviest rank by itself: what it has of weights, what it computes, keeps and sends; on one device this.
+
+        All ranks of a layout without stages are alike, but for the last ones' smaller shares of weights whose rows do
+        not divide.
+        """
+        if self.settings.layout.devices == 1 or self.tape.layout.devices != 1:
+            return self
+        return Costs(self.model, self.settings, trace(self.model, self.settings))
 
     @cached_property
     def batch_shape(self) -> BatchShape:
@@ -143,6 +157,8 @@ class Costs:
         """A quantity by the form that is known to hold here, else from the tape."""
         if self._forms is not None:
             return self._forms[quantity].value(self._point)
+        if quantity.startswith("memory.") and self.rank is not self:
+            return self.rank._number(quantity)
         if quantity in SUMMED:
             return sum([getattr(row, column) for column in ROW_COLUMNS[quantity] for row in self.layers])
         if quantity in _FROM_TAPE:
@@ -152,6 +168,8 @@ class Costs:
     @cached_property
     def timeline(self) -> Timeline:
         """Bytes alive, by category, at every step of forward, backward and the optimizer."""
+        if self.rank is not self:
+            return self.rank.timeline
         allocator = self.settings.allocator
         exact = allocator == "exact"
         persistent = self._persistent if exact else persistent_bytes(self.tape, self.settings, ALLOTTED[allocator])
@@ -167,6 +185,8 @@ class Costs:
 
         Raises SettingError where the step has too many moments to replay.
         """
+        if self.rank is not self:
+            return self.rank.reserved
         if self.timeline.happenings > MOST_REPLAYED:
             raise SettingError(
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "

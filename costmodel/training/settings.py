@@ -282,6 +282,9 @@ class Settings(Frozen):
     loss_parallel: Annotated[
         bool, Setting("Take the loss of logits that stay split by vocabulary.", True, executed="default")
     ] = False
+    dp: Annotated[
+        int, Setting("Groups of ranks that each have all weights (data parallel).", 8, executed="default")
+    ] = 1
     fsdp: Annotated[
         int, Setting("Ranks that weights, gradients and states are split over (ZeRO-3).", 8, executed="default")
     ] = 1
@@ -379,7 +382,7 @@ class Settings(Frozen):
     @property
     def layout(self) -> Layout:
         """How the model is laid out over devices."""
-        return Layout(self.tp, self.sp, self.loss_parallel, self.fsdp, self.runtime)
+        return Layout(self.tp, self.sp, self.loss_parallel, self.fsdp, self.dp, self.runtime)
 
     @cached_property
     def policy(self) -> Precision:
