@@ -55,9 +55,7 @@ def check_applies(model: Architecture, settings: Settings) -> None:
             )
 
 
-def trace(
-    model: Architecture, settings: Settings, tape: Tape | None = None, layout: Layout | None = None
-) -> Tape:
+def trace(model: Architecture, settings: Settings, tape: Tape | None = None, layout: Layout | None = None) -> Tape:
     """Record the model's forward pass and loss on `tape`, or on a new one that the settings imply.
 
     layout: over devices, if another than the settings say. The sizes of model and settings may be letters.

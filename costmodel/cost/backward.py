@@ -24,9 +24,10 @@ from costmodel.cost.forward import (
     last_of,
 )
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
+from costmodel.cost.sharding import local_shape
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
-from costmodel.symbolic.sizes import branch_value
+from costmodel.symbolic.sizes import branch_value, product
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import Settings
 
@@ -367,7 +368,8 @@ def _update_each(
     for storage, now in _in_turn(weights, lifetimes):
         if previous is not None:
             previous.died = now
-        size, makes = size_bytes(storage.elements, dtype), optimizer.makes_of(tape.trained[storage])
+        shape = local_shape(tape, tape.trained[storage])
+        size, makes = size_bytes(product(shape), dtype), optimizer.makes_of(shape)
         tensors = [lifetimes.take(size, now) for _ in range(makes)]
         previous = tensors[-1] if tensors and optimizer.lasts else None
 

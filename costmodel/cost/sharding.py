@@ -25,7 +25,7 @@ ROOT = "root"
 """What the unit of all weights that are in no block is called."""
 
 
-class Unit(NamedTuple):
+class WeightUnit(NamedTuple):
     """One message of weights: what it is called, and elements of a rank's shares with what fills them up."""
 
     name: str
@@ -43,7 +43,12 @@ def share_of(shape: Shape, devices: int) -> Shape:
     return (ceil_div(shape[0], devices), *shape[1:])
 
 
-def units_of(tape: Tape, devices: int) -> dict[Block, Unit]:
+def local_shape(tape: Tape, shape: Shape) -> Shape:
+    """What a rank has of a weight between steps."""
+    return shape if tape.layout.fsdp == 1 else share_of(shape, tape.layout.fsdp)
+
+
+def units_of(tape: Tape, devices: int) -> dict[Block, WeightUnit]:
     """The units of a model, by the block that each is: the root last."""
     blocks = [entry for entry in tape.root.entries if isinstance(entry, Block)]
     shares: dict[Block, int] = dict.fromkeys([*blocks, tape.root], 0)
@@ -54,7 +59,7 @@ def units_of(tape: Tape, devices: int) -> dict[Block, Unit]:
             block = block.parent
         shares[block] += times * product(share_of(shape, devices))
     names = {block: block.name or ROOT for block in shares}
-    return {block: Unit(names[block], share, devices) for block, share in shares.items() if share}
+    return {block: WeightUnit(names[block], share, devices) for block, share in shares.items() if share}
 
 
 class ShardedWeights:
@@ -147,18 +152,18 @@ class ShardedWeights:
         now = self._gather(unit, "backward", rounds)
         self._prefetched[block] = self._take_buffer(unit, now)
 
-    def _gather(self, unit: Unit, phase: str, rounds: str) -> int:
+    def _gather(self, unit: WeightUnit, phase: str, rounds: str) -> int:
         now = self.lifetimes.moment(phase, f"{unit.name}.all_gather", rounds)  # type: ignore[arg-type]
         self.lifetimes.send([self._message("all_gather", unit, self._dtype)], now)
         return now
 
-    def _message(self, operation: str, unit: Unit, dtype: Dtype) -> Message:
+    def _message(self, operation: str, unit: WeightUnit, dtype: Dtype) -> Message:
         return Message(operation, "fsdp", unit.devices, unit.whole, dtype)  # type: ignore[arg-type]
 
-    def _take_buffer(self, unit: Unit, now: int) -> Allocation:
+    def _take_buffer(self, unit: WeightUnit, now: int) -> Allocation:
         return self.lifetimes.take(size_bytes(unit.whole, self._dtype), now)
 
-    def _take_weights(self, unit: Unit, now: int) -> Allocation:
+    def _take_weights(self, unit: WeightUnit, now: int) -> Allocation:
         return self.lifetimes.take(size_bytes(unit.whole, self._dtype), now)
 
     def _end(self, allocations: dict[Block, Allocation], block: Block) -> None:

@@ -32,7 +32,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.documents.arguments import typed
-from costmodel.graph.kernel import Axis, Message, Operation
+from costmodel.graph.kernel import MeshAxis, Message, Operation
 from costmodel.graph.tape import Tape
 from costmodel.symbolic.sizes import SymInt, largest, product, undominated
 from costmodel.training.dtypes import Dtype, size_bytes
@@ -148,7 +148,7 @@ class TimelineStep(NamedTuple):
     alive: Alive
 
 
-class Collective(NamedTuple):
+class CollectiveCalls(NamedTuple):
     """Collectives of one layer: in which phase and rounds, how often, what it is, and the whole tensor [elements]."""
 
     phase: MomentPhase
@@ -156,7 +156,7 @@ class Collective(NamedTuple):
     rounds: str
     times: int
     operation: Operation
-    axis: Axis
+    axis: MeshAxis
     devices: int
     elements: int
     dtype: Dtype
@@ -267,18 +267,18 @@ class Timeline(Answer):
         return largest(every or [sizes[now] for now in self._highest(sizes)])
 
     @cached_property
-    def collectives(self) -> tuple[Collective, ...]:
+    def collectives(self) -> tuple[CollectiveCalls, ...]:
         """Every collective in order; of rounds that are alike those of one."""
         times = self._times
-        return tuple(Collective(*self.moments[now], times[now], *message) for now, message in self.messages)
+        return tuple(CollectiveCalls(*self.moments[now], times[now], *message) for now, message in self.messages)
 
-    def every_collective(self) -> Iterator[Collective]:
+    def every_collective(self) -> Iterator[CollectiveCalls]:
         """Every collective of every round, in order."""
         sent: dict[int, list[Message]] = {}
         for now, message in self.messages:
             sent.setdefault(now, []).append(message)
         for now in unrolled(len(self.moments), self.loops) if sent else ():
-            yield from (Collective(*self.moments[now], 1, *message) for message in sent.get(now, ()))
+            yield from (CollectiveCalls(*self.moments[now], 1, *message) for message in sent.get(now, ()))
 
     @cached_property
     def happenings(self) -> int:

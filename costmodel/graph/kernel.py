@@ -57,7 +57,7 @@ class Kernel(NamedTuple):
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "receive", "broadcast"]
 """Collectives, as ``torch.distributed`` names them."""
-Axis = Literal["tp", "dp", "fsdp", "cp", "ep", "pp"]
+MeshAxis = Literal["tp", "dp", "fsdp", "cp", "ep", "pp"]
 """Axes of a mesh of devices."""
 
 
@@ -65,7 +65,7 @@ class Message(NamedTuple):
     """One collective: along which axis, among how many devices, and the size of the whole tensor [elements]."""
 
     operation: Operation
-    axis: Axis
+    axis: MeshAxis
     devices: int
     elements: int
     dtype: Dtype

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
-from costmodel.graph.kernel import Axis, Kernel, Message, Operation
+from costmodel.graph.kernel import Kernel, MeshAxis, Message, Operation
 from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
 from costmodel.layers.base import Movement, layer
 from costmodel.symbolic.sizes import exact_div, product
@@ -24,7 +24,7 @@ class Collective(Movement):
 
     in_lists = False
 
-    axis: Axis
+    axis: MeshAxis
     devices: int
 
     @abstractmethod
@@ -67,7 +67,7 @@ class CopyToRanks(Collective):
 
     source = "f of Shoeybi et al. 2019, §3: identity forward, all-reduce backward (DTensor: Partial to Replicate)"
 
-    axis: Axis
+    axis: MeshAxis
     devices: int
 
     def output(self, call: Call) -> Tensor:
@@ -87,7 +87,7 @@ class ReduceFromRanks(Collective):
     source = "g of Shoeybi et al. 2019, §3: all-reduce forward, identity backward"
     shared = True
 
-    axis: Axis
+    axis: MeshAxis
     devices: int
 
     def output(self, call: Call) -> Shape:
@@ -106,7 +106,7 @@ class GatherFromRanks(Collective):
 
     source = "all-gather forward; reduce-scatter backward (Korthikanti et al. 2022, §4.2.2), or a rank's own share"
 
-    axis: Axis
+    axis: MeshAxis
     devices: int
     dim: int
     summed: bool = True
@@ -131,7 +131,7 @@ class ScatterToRanks(Collective):
 
     source = "reduce-scatter forward, all-gather backward (Korthikanti et al. 2022, §4.2.2)"
 
-    axis: Axis
+    axis: MeshAxis
     devices: int
     dim: int
 

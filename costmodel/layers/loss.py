@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.kernel import Axis, Kernel, Message, Product
+from costmodel.graph.kernel import Kernel, MeshAxis, Message, Product
 from costmodel.graph.tensor import (
     Call,
     Gradient,
@@ -114,7 +114,7 @@ class SplitCrossEntropy(Loss, OneKernel, Weightless):
     source = "torch.distributed.tensor.parallel.loss_parallel; Shoeybi et al. 2019, §3"
     arity = 2
 
-    axis: Axis
+    axis: MeshAxis
     devices: int
 
     def forward(self, call: Call) -> LayerFlops:

@@ -25,6 +25,7 @@ from costmodel.training.settings import (
     OneOptimizer,
     OnePrecision,
     OneStack,
+    Runtime,
     UpdateName,
 )
 
@@ -59,6 +60,12 @@ class GivenSettings(TypedDict, total=False):
     lora: Lora | dict[str, Any] | None
     update: UpdateName
     allocator: Allocator
+    tp: int
+    sp: bool
+    loss_parallel: bool
+    dp: int
+    fsdp: int
+    runtime: Runtime
     on: OneMachine
     stack: OneStack
 
@@ -93,6 +100,12 @@ class SeveralSettings(TypedDict, total=False):
     lora: Lora | dict[str, Any] | Iterable[Lora | dict[str, Any] | None] | None
     update: UpdateName | Iterable[UpdateName]
     allocator: Allocator | Iterable[Allocator]
+    tp: int | Iterable[int]
+    sp: bool | Iterable[bool]
+    loss_parallel: bool | Iterable[bool]
+    dp: int | Iterable[int]
+    fsdp: int | Iterable[int]
+    runtime: Runtime | Iterable[Runtime]
     on: OneMachine | Iterable[OneMachine]
     stack: OneStack | Iterable[OneStack]
 

@@ -103,7 +103,7 @@ class LocalTracker(Tracker):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
-        if func is torch.ops._c10d_functional._wrap_tensor_autograd.default:
+        if func in WAITS:
             waiting = func(*args, **(kwargs or {}))  # the same memory, though without data it has a storage of its own
             result = args[0].untyped_storage()
             if (end := self._alive.get(result._cdata)) is not None and result is not waiting.untyped_storage():
@@ -111,6 +111,8 @@ class LocalTracker(Tracker):
                 self._forget(result._cdata, result.nbytes())
             self._follow(waiting)
             return waiting
+        if func is torch.ops.aten.empty_strided.default:
+            return func(*args, **(kwargs or {}))  # of a whole tensor that DTensor asks for its layout
         result = super().__torch_dispatch__(func, types, args, kwargs)
         namespace, op = func.name().split("::")
         if namespace in ("_c10d_functional", "c10d") and op in OPS:
@@ -122,6 +124,12 @@ class LocalTracker(Tracker):
             self.collectives.append((self.phase, NAMES[op], whole.untyped_storage().nbytes(), group.size()))
         return result
 
+
+WAITS = (
+    torch.ops._c10d_functional._wrap_tensor_autograd.default,
+    torch.ops._c10d_functional.wait_tensor.default,
+)
+"""What hands on the result of a collective, in the same memory."""
 
 OPS = {
     "all_reduce": "input",
@@ -211,6 +219,16 @@ def cost(question: dict[str, Any]) -> RankCost:
         return _cost(question, spec, mesh, "cpu" if fsdp > 1 else "meta", split_loss=split_loss)
 
 
+def _optimizer(question: dict[str, Any], model: nn.Module) -> torch.optim.Optimizer:
+    import torch.optim.adam as adam
+    import torch.optim.adamw as adamw
+
+    adam._get_value = adamw._get_value = lambda x: 1.0 if isinstance(x, Tensor) else x
+    if question.get("optimizer", "sgd") == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    return torch.optim.AdamW(model.parameters(), foreach=False)
+
+
 def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *, split_loss: bool) -> RankCost:
     batch, seq = question["batch"], question["seq"]
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
@@ -228,11 +246,14 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()
 
+    optimizer = _optimizer(question, model)
     with around():
         F.cross_entropy(model(tokens), targets).backward()
-    model.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
     weights = list(model.parameters())
-    given = [tokens, targets, *weights, *model.buffers()]
+    states = [x for of_weight in optimizer.state.values() for x in of_weight.values() if isinstance(x, Tensor)]
+    given = [tokens, targets, *weights, *model.buffers(), *states]
     saved = None
     if fsdp == 1:
         with around(), LocalSaved([local(x) for x in given]) as saved:
@@ -248,6 +269,8 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
         loss = F.cross_entropy(model(tokens), targets)
         tracker.phase = "backward"
         loss.backward()
+        tracker.phase = "optimizer"
+        optimizer.step()
     params = sum(local(weight).numel() for weight in weights)
     kept = 0 if saved is None else saved.bytes
     return RankCost(params, forward, counter.get_total_flops(), kept, tracker.collectives, tracker.most)
