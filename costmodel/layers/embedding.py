@@ -10,6 +10,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Share, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.kernels import backward_each, extra_bytes, new_gradients, stream
+from costmodel.symbolic.sizes import minimum
 
 
 class TrainedTable(Unbuffered):
@@ -93,6 +94,16 @@ class SplitEmbedding(KeepsInputs, TrainedTable):
 
     def output(self, call: Call) -> Shape:
         return (*call.x.shape, self.features)
+
+    def workspace(self, call: Call) -> Workspace:
+        """Of weights that are sharded besides, a rank's share is cut out of the whole gradient as soon as it is there.
+
+        What comes in is gone by then.
+        """
+        layout, weight = call.tape.layout, call.weights["weight"]
+        if layout.fsdp == 1:
+            return NO_WORKSPACE
+        return Workspace(0, layout.tp * weight.size - minimum(call.y.size, weight.size))
 
 
 @layer
