@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from costmodel.architectures.activations import activation
-from costmodel.architectures.ranks import columns, prepared, rows
+from costmodel.architectures.ranks import columns, of_own_tokens, prepared, rows
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Relu, Tanh
@@ -33,7 +33,7 @@ def normed(
 
         return rms_norm(x, name, affine=model.norm_affine, written=written.norm)
     kind = Layernorm(model.norm_affine, model.norm_bias) if model.norm == "layernorm" else Rmsnorm(model.norm_affine)
-    return kind(x, name=name, tied=tied)
+    return of_own_tokens(kind(x, name=name, tied=tied))
 
 
 def dropped(x: Tensor, p: float, name: str) -> Tensor:

@@ -49,6 +49,14 @@ def rows(x: Tensor, features: int, name: str, *, bias: bool = True) -> Tensor:
     return y if x.tape.layout.tp == 1 else _joined(y, name)
 
 
+def of_own_tokens(y: Tensor) -> Tensor:
+    """What a layer made whose weights all ranks have: each sees its own tokens, if they are split."""
+    if y.tape.layout.sp and y.maker is not None:
+        for weight in y.maker.stored.values():
+            weight.storage.partial = True
+    return y
+
+
 def embedding(entries: int, features: int, tokens: Tensor) -> Tensor:
     """A table of tokens, split by its rows, of which `entries` are this rank's."""
     layout = tokens.tape.layout

@@ -24,7 +24,7 @@ from costmodel.cost.forward import (
     last_of,
 )
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
-from costmodel.cost.sharding import local_shape
+from costmodel.cost.sharding import local_shape, partial_sum
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
 from costmodel.symbolic.sizes import branch_value, product
@@ -370,6 +370,10 @@ def _update_each(
             previous.died = now
         shape = local_shape(tape, tape.trained[storage])
         size, makes = size_bytes(product(shape), dtype), optimizer.makes_of(shape)
+        if storage.graded is not storage.elements:  # each read cuts a rank's share out, two in one kernel of Adam
+            makes = max(makes, min(optimizer.reads, 2))
+        if storage.partial and tape.layout.fsdp == 1:
+            lifetimes.send([partial_sum(tape, storage)] * optimizer.reads, now)
         tensors = [lifetimes.take(size, now) for _ in range(makes)]
         previous = tensors[-1] if tensors and optimizer.lasts else None
 

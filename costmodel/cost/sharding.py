@@ -17,7 +17,7 @@ from typing import NamedTuple
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
 from costmodel.graph.kernel import Message
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Shape
+from costmodel.graph.tensor import Block, Shape, Storage
 from costmodel.symbolic.sizes import ceil_div, product
 from costmodel.training.dtypes import Dtype, size_bytes
 
@@ -46,6 +46,11 @@ def share_of(shape: Shape, devices: int) -> Shape:
 def local_shape(tape: Tape, shape: Shape) -> Shape:
     """What a rank has of a weight between steps."""
     return shape if tape.layout.fsdp == 1 else share_of(shape, tape.layout.fsdp)
+
+
+def partial_sum(tape: Tape, weight: Storage) -> Message:
+    """What makes a gradient of a rank's own tokens that of all."""
+    return Message("all_reduce", "tp", tape.layout.tp, weight.elements, tape.precision.gradient_dtype)
 
 
 def units_of(tape: Tape, devices: int) -> dict[Block, WeightUnit]:
@@ -78,6 +83,12 @@ class ShardedWeights:
         self._prefetched: dict[Block, Allocation] = {}
         self._own: dict[Block, list[Allocation]] = {}
         self._scattering: Allocation | None = None
+        self._partial: dict[Block, list[Message]] = {}
+        for storage in tape.updated:
+            if storage.partial:
+                block = self._unit_of(storage.block)
+                times = int(storage.times // block.times)
+                self._partial.setdefault(block, []).extend([partial_sum(tape, storage)] * times)
 
     def enter(self, block: Block, rounds: str) -> None:
         """Forward comes to a unit."""
@@ -118,9 +129,12 @@ class ShardedWeights:
 
     def settled(self, gradient: Allocation, block: Block) -> None:
         """A weight of this block has its gradient."""
+        self._own.setdefault(self._unit_of(block), []).append(gradient)
+
+    def _unit_of(self, block: Block) -> Block:
         while block.parent is not None and block.parent is not self._root:
             block = block.parent
-        self._own.setdefault(block, []).append(gradient)
+        return block
 
     def leave_backward(self, block: Block, rounds: str) -> None:
         """Backward is done with a unit: its weights go, its gradients are copied into a buffer, and scattered."""
@@ -129,6 +143,7 @@ class ShardedWeights:
         gradients = self._own.pop(block, [])
         self._end(self._gathered, block)
         now = self.lifetimes.moment("backward", f"{unit.name}.reduce_scatter", rounds)
+        self.lifetimes.send(self._partial.get(block, ()), now)
         if self._scattering is not None:
             self._scattering.died = now - 1
         self._scattering = self.lifetimes.take(size_bytes(unit.whole, self._gradient_dtype), now)

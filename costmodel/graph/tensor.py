@@ -27,9 +27,22 @@ class Storage:
     repeated block, lists them in `parts` and holds nothing itself. It may come with fp32 `scales`, as 8-bit floats do.
     elsewhere: whether its numbers were written into the memory of its part, so that it takes none.
     graded: elements of the gradient of a weight, more than its own where a rank makes that of all ranks.
+    partial: whether a rank's gradient of a weight is of its tokens alone, to be summed over all.
     """
 
-    __slots__ = ("block", "dtype", "elements", "elsewhere", "graded", "name", "origin", "parts", "role", "scales")
+    __slots__ = (
+        "block",
+        "dtype",
+        "elements",
+        "elsewhere",
+        "graded",
+        "name",
+        "origin",
+        "partial",
+        "parts",
+        "role",
+        "scales",
+    )
 
     def __init__(
         self, elements: int, role: Role, origin: Origin, block: Block, name: str = "", dtype: Dtype = "fp32"
@@ -42,6 +55,7 @@ class Storage:
         self.dtype: Dtype = dtype
         self.scales = 0
         self.elsewhere = False
+        self.partial = False
         self.parts: tuple[Storage, ...] | None = None
 
     @property

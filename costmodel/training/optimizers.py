@@ -76,7 +76,7 @@ class Optimizer(Declaration):
     another. by_itself: whether PyTorch does so on a GPU without being asked. fused: whether it can update all in one
     kernel that makes none (PyTorch's ``fused``). passes: kernels of an update that is not fused, and the elements that
     they read and write for each of a weight (None: what follows from its states); a fused one reads weight, gradient
-    and states and writes all but the gradient. multiplies: the matrix products that it takes for a weight of two axes
+    and states and writes all but the gradient. reads: how often an update of one weight reads its gradient. multiplies: the matrix products that it takes for a weight of two axes
     beside them.
     """
 
@@ -94,6 +94,7 @@ class Optimizer(Declaration):
     by_itself: bool = True
     fused: bool = False
     passes: tuple[int, int, int] | None = None
+    reads: Count = 1
     multiplies: Literal["nothing", "newton-schulz", "kronecker"] = "nothing"
 
     def check_agreement(self, where: str) -> None:
@@ -244,7 +245,9 @@ OPTIMIZERS = ready(
         together=1,
         passes=(9, 15, 9),
     ),
-    Optimizer("adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True, passes=(7, 11, 7)),
+    Optimizer(
+        "adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True, passes=(7, 11, 7), reads=3
+    ),
     Optimizer(
         "adamw",
         ADAM,
@@ -252,6 +255,7 @@ OPTIMIZERS = ready(
         together=1,
         fused=True,
         passes=ADAMW_PASSES,
+        reads=3,
     ),
     Optimizer(
         "amsgrad",

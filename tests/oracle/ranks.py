@@ -42,7 +42,7 @@ import costmodel as cm
 
 from . import models
 from .measure import Saved
-from .tracker import Most, Tracker
+from .tracker import Most, Tracker, weights_by_use
 
 
 class RankCost(NamedTuple):
@@ -219,14 +219,14 @@ def cost(question: dict[str, Any]) -> RankCost:
         return _cost(question, spec, mesh, "cpu" if fsdp > 1 else "meta", split_loss=split_loss)
 
 
-def _optimizer(question: dict[str, Any], model: nn.Module) -> torch.optim.Optimizer:
+def _optimizer(question: dict[str, Any], weights: list[nn.Parameter]) -> torch.optim.Optimizer:
     import torch.optim.adam as adam
     import torch.optim.adamw as adamw
 
     adam._get_value = adamw._get_value = lambda x: 1.0 if isinstance(x, Tensor) else x
     if question.get("optimizer", "sgd") == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-    return torch.optim.AdamW(model.parameters(), foreach=False)
+        return torch.optim.SGD(weights, lr=0.1, foreach=False)
+    return torch.optim.AdamW(weights, foreach=False)
 
 
 def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *, split_loss: bool) -> RankCost:
@@ -234,6 +234,8 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
     targets = torch.zeros(batch * seq, dtype=torch.int64)
+    names = {weight: name for name, weight in model.named_parameters()}
+    by_use = [names[weight] for weight in weights_by_use(model, tokens)]
     fsdp, tp = mesh.shape
     if tp > 1:
         plan = tensor_plan(model, sp=question.get("sp", False), split_loss=split_loss)
@@ -246,7 +248,7 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()
 
-    optimizer = _optimizer(question, model)
+    optimizer = _optimizer(question, [model.get_parameter(name) for name in by_use])
     with around():
         F.cross_entropy(model(tokens), targets).backward()
     optimizer.step()
