@@ -76,8 +76,8 @@ class Optimizer(Declaration):
     another. by_itself: whether PyTorch does so on a GPU without being asked. fused: whether it can update all in one
     kernel that makes none (PyTorch's ``fused``). passes: kernels of an update that is not fused, and the elements that
     they read and write for each of a weight (None: what follows from its states); a fused one reads weight, gradient
-    and states and writes all but the gradient. reads: how often an update of one weight reads its gradient. multiplies: the matrix products that it takes for a weight of two axes
-    beside them.
+    and states and writes all but the gradient. reads: how often an update of one weight reads its gradient. multiplies:
+    the matrix products that it takes for a weight of two axes beside them.
     """
 
     name: str

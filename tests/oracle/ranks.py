@@ -297,7 +297,8 @@ def _server() -> subprocess.Popen[str]:
 def run(question: dict[str, Any]) -> RankCost:
     """The cost of one rank, worked out in a process of its own."""
     server = _server()
-    assert server.stdin is not None and server.stdout is not None
+    assert server.stdin is not None
+    assert server.stdout is not None
     server.stdin.write(json.dumps(question) + "\n")
     server.stdin.flush()
     answer = json.loads(server.stdout.readline())
