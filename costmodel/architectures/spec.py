@@ -45,6 +45,13 @@ from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, peek
 from costmodel.training.layout import Layout
 
+SPLIT = {
+    *("name", "notes", "composition", "vocab", "context", "layers", "width", "heads", "kv_heads", "head_size"),
+    *("causal", "positions", "rotary", "fused_qkv", "qkv_bias", "attention_bias", "mlp", "mlp_width", "mlp_bias"),
+    *("mlp_dropout", "activation", "norm", "norm_bias", "embedding_dropout", "attention_dropout", "residual_dropout"),
+}
+"""Fields of a model that may be at any value where its layers are split over ranks."""
+
 HEAD = {
     "head_bias": "head.bias",
     "head_transform": "head.transform",
@@ -676,6 +683,12 @@ class TransformerSpec(ComposedModel):
         degree = layout.tp
         if degree == 1:
             return self
+        for name in type(self).model_fields:
+            plain = False if name == "tied" else type(self).model_fields[name].get_default()
+            if name not in SPLIT and getattr(self, name) != plain:
+                raise SettingError(f"tp={degree} is not worked out for {name} of {self.title}: leave it out")
+        if self.positions not in ("rotary", "none") and (layout.sp or self.positions != "learned"):
+            raise SettingError(f"tp={degree} is not worked out for positions {self.positions!r}: leave it out")
         sizes = {"heads": self.heads, "kv_heads": self.key_heads, "mlp_width": self.hidden, "vocab": self.vocab}
         for name, size in sizes.items():
             if size % degree:

@@ -187,6 +187,7 @@ class NamedAllocation(NamedTuple):
 class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
+    messages: the collectives, by the number of their moment.
     every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
     question: what it is the timeline of. persistent: what is there throughout [bytes]. moments: what runs, step by
     step. levels: what comes and goes at each [bytes]. changes: what is taken before each and given back after it

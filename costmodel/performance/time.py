@@ -464,6 +464,8 @@ def time_on(
         True
 
     """
+    if (ranks := prediction.settings.layout.devices) > 1:
+        raise SettingError(f"seconds are of one device, not of a layout of {ranks}: leave the machine out")
     calibration = calibration_of(machine)
     device = load_machine(machine if calibration is None else calibration.machine)  # type: ignore[arg-type]
     if tier == "calibrated" and calibration is None:

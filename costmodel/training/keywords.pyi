@@ -63,7 +63,6 @@ class GivenSettings(TypedDict, total=False):
     tp: int
     sp: bool
     loss_parallel: bool
-    dp: int
     fsdp: int
     runtime: Runtime
     on: OneMachine
@@ -103,7 +102,6 @@ class SeveralSettings(TypedDict, total=False):
     tp: int | Iterable[int]
     sp: bool | Iterable[bool]
     loss_parallel: bool | Iterable[bool]
-    dp: int | Iterable[int]
     fsdp: int | Iterable[int]
     runtime: Runtime | Iterable[Runtime]
     on: OneMachine | Iterable[OneMachine]

@@ -282,9 +282,6 @@ class Settings(Frozen):
     loss_parallel: Annotated[
         bool, Setting("Take the loss of logits that stay split by vocabulary.", True, executed="default")
     ] = False
-    dp: Annotated[
-        int, Setting("Groups of ranks that each have all weights (data parallel).", 8, executed="default")
-    ] = 1
     fsdp: Annotated[
         int, Setting("Ranks that weights, gradients and states are split over (ZeRO-3).", 8, executed="default")
     ] = 1
@@ -319,6 +316,7 @@ class Settings(Frozen):
         if self.freeze and self.lora:
             raise SettingError("lora freezes all but its adapters: leave out freeze")
         self._check_update()
+        self._check_layout()
         if self.training and self.policy.quantised and self.lora is None:
             raise SettingError(
                 f"precision {self.policy.name!r} is for inference, or for training adapters on frozen weights: use "
@@ -357,6 +355,23 @@ class Settings(Frozen):
             others = " or ".join(repr(way) for way, has in ways.items() if has)
             raise SettingError(f"optimizer {self.states.name!r} has no {self.update} update: use update={others}")
 
+    def _check_layout(self) -> None:
+        """Raise SettingError if ranks cannot be laid out so."""
+        layout = self.layout
+        if layout.devices == 1 and not (layout.sp or layout.split_loss):
+            return
+        for name in ("sp", "loss_parallel"):
+            if getattr(self, name) and layout.tp == 1:
+                raise SettingError(f"{name}=True splits over the ranks of tp: give tp, such as tp=2, or leave it out")
+        if layout.runtime != "torch":
+            raise SettingError(f"runtime={layout.runtime!r} is not worked out: leave it out for that of 'torch'")
+        if not self.training:
+            raise SettingError(f"a layout of several devices is for training: leave it out of mode {self.mode!r}")
+        single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator")
+        for name in single if layout.fsdp > 1 else ():
+            if getattr(self, name) != SETTINGS[name].default:
+                raise SettingError(f"{name} is not worked out with fsdp={layout.fsdp}: leave one of them out")
+
     def to_dict(self) -> dict[str, Any]:
         """Every setting as plain data, which `from_dict` reads: declarations and machines as their fields."""
         return {name: plain(getattr(self, name)) for name in SETTINGS}
@@ -382,7 +397,7 @@ class Settings(Frozen):
     @property
     def layout(self) -> Layout:
         """How the model is laid out over devices."""
-        return Layout(self.tp, self.sp, self.loss_parallel, self.fsdp, self.dp, self.runtime)
+        return Layout(self.tp, self.sp, self.loss_parallel, self.fsdp, runtime=self.runtime)
 
     @cached_property
     def policy(self) -> Precision:

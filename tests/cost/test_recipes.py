@@ -119,9 +119,9 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What has been traced: of each trace the type of its batch, which a letter is not of."""
     seen: list[str] = []
 
-    def counted(model: Any, settings: Any) -> Any:
+    def counted(model: Any, settings: Any, **layout: Any) -> Any:
         seen.append("numbers" if type(settings.batch) is int else "letters")
-        return trace(model, settings)
+        return trace(model, settings, **layout)
 
     monkeypatch.setattr(costs, "trace", counted)
     return seen

@@ -52,9 +52,13 @@ def test_the_defaults_that_are_shown_are_those_in_force() -> None:
     assert inspect.signature(cm.roofline.execute).parameters["mode"].default == "inference"
 
 
+AMONG = {"sp": {"tp": 2}, "loss_parallel": {"tp": 2}}
+"""What a setting needs beside it."""
+
+
 @pytest.mark.parametrize("name", SETTING_NAMES)
 def test_the_example_of_a_setting_is_a_value_that_is_not_its_default(name: str) -> None:
-    asked = settings_of({name: SETTINGS[name].example})
+    asked = settings_of({name: SETTINGS[name].example, **AMONG.get(name, {})})
     assert getattr(asked, name) != getattr(Settings(), name)
 
 
