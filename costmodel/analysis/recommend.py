@@ -74,7 +74,7 @@ class Recommendation:
     @property
     def accumulate(self) -> int:
         """Passes to a step."""
-        return self.prediction.settings.accumulate
+        return self.prediction.settings.micro_batches
 
     @property
     def samples(self) -> int:
@@ -537,7 +537,7 @@ def _largest_step(
     check_applies(first.model, settings)
 
     def with_batch(batch: int) -> Prediction:
-        passes = settings.accumulate if samples is None else samples // batch
+        passes = settings.micro_batches if samples is None else samples // batch
         return Prediction(first.model, replace(settings, batch=batch, accumulate=passes))
 
     peaks = Curve(batches, with_batch, lambda p: p.timeline.peak)

@@ -62,6 +62,10 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None, lay
 
     Raises CostModelError.
     """
+    layout = settings.layout if layout is None else layout
+    if layout.dp > 1 or not layout.reshard:
+        what = f"dp={layout.dp}" if layout.dp > 1 else "reshard=False"
+        raise SettingError(f"{what} is not worked out: use fsdp alone, or leave it out")
     tape = tape or Tape(
         training=settings.training,
         device=settings.device,
@@ -69,7 +73,7 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None, lay
         cast=Cast,
         recomputation=Recomputation.of(settings),
         adaptation=Adaptation.of(settings),
-        layout=settings.layout if layout is None else layout,
+        layout=layout,
     )
     model = model.implemented(settings.implementation)
     shape = batch_shape(model, settings)

@@ -18,7 +18,6 @@ RUN = (
     option("--tokens", type=float, metavar="N", help="With --on: the same in tokens, such as 300e9."),
     option("--steps", type=float, metavar="N", help="With --on: the same in steps."),
     option("--epochs", type=float, metavar="N", help="How often all of these are taken."),
-    option("--devices", type=int, metavar="N", help="That work side by side, each on samples of its own."),
     option("--loader", metavar="RATE", help="Samples loaded for all of them: '2000 images/s', '2e6 tokens/s'."),
 )
 """Of how long a run takes; each is an argument of `Time.run`."""
@@ -73,6 +72,8 @@ def predict(
     from costmodel.analysis.predict import predict as predicted
 
     run = {name: value for name, value in run.items() if value is not None}
+    if run and settings.get("on") is not None and "devices" in settings:  # a step's seconds are of one of them
+        run["devices"] = settings.pop("devices")
     of_time = {"--tier": tier, "--allow-tf32": allow_tf32, "--channels-last": channels_last}
     of_time |= {f"--{name}": value for name, value in run.items()}
     options = [name for name, value in of_time.items() if value not in (None, False)]

@@ -123,7 +123,7 @@ class Costs:
     @cached_property
     def layers(self) -> list[Row]:
         """A row for each layer, repeats folded; rows add up to the totals."""
-        return rows_of(self.tape, self.settings.flop_rule, self.settings.accumulate)
+        return rows_of(self.tape, self.settings.flop_rule, self.settings.micro_batches)
 
     @cached_property
     def params(self) -> int:

@@ -37,8 +37,8 @@ def _parts(model: Architecture, settings: Settings) -> dict[str, str]:
     """How a model is run, in words, by the setting that each is about; a machine is named with its times."""
     extent = batch_shape(model, settings)
     parts = {"mode": _WHAT[settings.mode], "batch": f"batch {int(extent.batch)}"}
-    if settings.accumulate > 1:
-        parts["batch"] = f"{settings.accumulate} micro-batches of {int(extent.batch)}"
+    if settings.micro_batches > 1:
+        parts["batch"] = f"{settings.micro_batches} micro-batches of {int(extent.batch)}"
     if extent.seq is not None:
         parts["seq"] = f"seq {int(extent.seq)}"
     if settings.past is not None:

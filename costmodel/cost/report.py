@@ -323,7 +323,7 @@ def footnotes(p: Costs) -> list[str]:
     if free:
         listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
         notes.append(f"without cost, and so without a line: {_layer_count(free.total())} ({listed})")
-    if more := p.settings.accumulate * miscount(p.tape):
+    if more := p.settings.micro_batches * miscount(p.tape):
         plain = p.flops.total - (more if p.settings.flop_rule == "pytorch" else 0)
         notes.append(
             "FlopCounterMode takes the weight gradient of a grouped convolution for that of a dense one: it counts "

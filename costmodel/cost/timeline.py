@@ -441,7 +441,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     """
     allotted = ALLOTTED[settings.allocator]
     lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
-    earlier = gradient_bytes(tape, allotted) if settings.accumulate > 1 else 0
+    earlier = gradient_bytes(tape, allotted) if settings.micro_batches > 1 else 0
     alive = {**dict.fromkeys(Alive._fields, 0), **persistent, "gradients": earlier}
     alive.pop("counters")  # on the host
     changes = lifetimes.changes()
@@ -475,7 +475,7 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
     lives += [(size, -1, died) for size, died in lifetimes.released]
     elsewhere = ("counters", "cache") if lifetimes.released else ("counters",)
     persistent = [(size, times) for line, size, times in persistent_tensors(tape, settings) if line not in elsewhere]
-    if settings.accumulate > 1:
+    if settings.micro_batches > 1:
         persistent += [(size_bytes(s.elements, tape.precision.gradient_dtype), s.times) for s in tape.updated]
     return segment_bytes(persistent, lives)
 
@@ -491,7 +491,7 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
         lifetimes.moment("forward", "input", "")
     gradients: list[Allocation] = []
     if tape.training:
-        gradients = BackwardLiveness(forward, accumulates=settings.accumulate > 1).gradients
+        gradients = BackwardLiveness(forward, accumulates=settings.micro_batches > 1).gradients
         gradients += forward.sharding.gradients if forward.sharding else []
         update(forward.weights, tape, settings, lifetimes)
     last = len(lifetimes.moments) - 1

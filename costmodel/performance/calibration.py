@@ -112,7 +112,7 @@ def _seconds(text: str, prediction: Costs, row: str) -> float:
     if "/" not in text:
         return read_amount(text, f"measured {shown(row)}: time", "s")
     rate, unit = read_text(text, f"measured {shown(row)}: rate", "samples/s")
-    samples = prediction.batch_shape.batch * prediction.settings.accumulate
+    samples = prediction.batch_shape.batch * prediction.settings.micro_batches
     if unit.startswith("token"):
         samples *= prediction.batch_shape.seq or 1
     if not rate:

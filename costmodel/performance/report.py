@@ -71,7 +71,7 @@ def sheet(t: TimeReport) -> Sheet:
     title = f"{printable(t.title)} on {printable(t.machine.name)}"
     verdict = f"{title}: {show_seconds(t.seconds)} a {what}{spread}"
     question = [settings.mode, f"batch {shape.batch}"]
-    question += [f"{settings.accumulate} micro-batches"] if settings.accumulate > 1 else []
+    question += [f"{settings.micro_batches} micro-batches"] if settings.micro_batches > 1 else []
     question += [f"seq {shape.seq}"] if shape.seq is not None else []
     question += ["image {}x{}".format(*shape.image)] if shape.image is not None else []
     question += [settings.policy.name, f"stack {t.stack.name}"]

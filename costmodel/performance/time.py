@@ -114,7 +114,7 @@ class Time(Answer):
     def symbolic(self) -> SymbolicTime:
         """The same with a formula for each number, of a question with symbols for sizes."""
         p = self.prediction
-        samples = p.batch_shape.batch * p.settings.accumulate
+        samples = p.batch_shape.batch * p.settings.micro_batches
         return SymbolicTime(self._model(self.constants, self.tier), self.work.tasks, samples, p.batch_shape.seq)
 
     @cached_property
@@ -188,7 +188,7 @@ class Time(Answer):
     @property
     def samples(self) -> int:
         """Samples of a step."""
-        return int(self.prediction.batch_shape.batch * self.prediction.settings.accumulate)
+        return int(self.prediction.batch_shape.batch * self.prediction.settings.micro_batches)
 
     @property
     def tokens(self) -> int | None:

@@ -59,7 +59,7 @@ class _Kernels:
     def __init__(self, tape: Tape, settings: Settings, fuse: bool) -> None:
         self.tape = tape
         self.work = StepWork()
-        self.micro_batches = settings.accumulate
+        self.micro_batches = settings.micro_batches
         self.groups: dict[Call, FusionGroup] = groups_of(tape) if fuse else {}
         self.halves = {
             call: cast for call, cast in _halves(tape).items() if call not in self.groups and cast not in self.groups

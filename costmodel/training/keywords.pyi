@@ -60,10 +60,16 @@ class GivenSettings(TypedDict, total=False):
     lora: Lora | dict[str, Any] | None
     update: UpdateName
     allocator: Allocator
+    devices: int | None
+    global_batch: int | None
+    dp: int | None
+    zero: int
+    bucket_view: bool
     tp: int
     sp: bool
     loss_parallel: bool
     fsdp: int
+    reshard: bool
     runtime: Runtime
     on: OneMachine
     stack: OneStack
@@ -99,10 +105,16 @@ class SeveralSettings(TypedDict, total=False):
     lora: Lora | dict[str, Any] | Iterable[Lora | dict[str, Any] | None] | None
     update: UpdateName | Iterable[UpdateName]
     allocator: Allocator | Iterable[Allocator]
+    devices: int | Iterable[int | None] | None
+    global_batch: int | Iterable[int | None] | None
+    dp: int | Iterable[int | None] | None
+    zero: int | Iterable[int]
+    bucket_view: bool | Iterable[bool]
     tp: int | Iterable[int]
     sp: bool | Iterable[bool]
     loss_parallel: bool | Iterable[bool]
     fsdp: int | Iterable[int]
+    reshard: bool | Iterable[bool]
     runtime: Runtime | Iterable[Runtime]
     on: OneMachine | Iterable[OneMachine]
     stack: OneStack | Iterable[OneStack]

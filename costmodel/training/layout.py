@@ -13,7 +13,9 @@ class Layout(NamedTuple):
     tp: ranks that split each layer's weights. sp: whether activations between those layers are split by tokens over the
     same ranks. split_loss: whether logits stay split by vocabulary and the loss is taken of them so. fsdp: ranks that
     weights, gradients and optimizer states are split over, each with samples of its own. dp: groups of these that each
-    have all weights. runtime: whose collectives, buffers and copies they are.
+    have all weights. runtime: whose collectives, buffers and copies they are. zero: what is split of that which groups
+    have alike: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too. reshard: whether gathered weights are
+    dropped between forward and backward. bucket_view: whether gradients are views of the buckets they are sent in.
     """
 
     tp: int = 1
@@ -22,8 +24,32 @@ class Layout(NamedTuple):
     fsdp: int = 1
     dp: int = 1
     runtime: Runtime = "torch"
+    zero: int = 0
+    reshard: bool = True
+    bucket_view: bool = False
 
     @property
     def devices(self) -> int:
         """Ranks in all."""
-        return self.tp * self.fsdp * self.dp
+        return self.tp * self.samplers
+
+    @property
+    def samplers(self) -> int:
+        """Ranks, or groups of them that share samples, which have samples of their own."""
+        return self.fsdp * self.dp
+
+    def sharded(self) -> Layout:
+        """The same as PyTorch does it, which splits gradients (zero 2) and weights (3) by FSDP alone.
+
+        Source: ``torch.distributed.fsdp.ShardingStrategy``: SHARD_GRAD_OP is ZeRO-2, which is FSDP2 with
+        ``reshard_after_forward=False``; FULL_SHARD is ZeRO-3.
+        """
+        if self.runtime != "torch" or self.zero < 2:
+            return self
+        return self._replace(fsdp=self.dp, dp=1, reshard=self.zero == 3, zero=0)
+
+
+def multiples_near(size: int, unit: int) -> str:
+    """The multiples of a number next to a size, for errors."""
+    below = size // unit * unit
+    return f"{below} or {below + unit}" if below else f"{unit}"

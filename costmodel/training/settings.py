@@ -9,12 +9,14 @@ from functools import cached_property
 from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
 
+from costmodel.documents.arguments import native
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
+from costmodel.symbolic.sizes import exact_div, peek
 from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.layout import Layout, Runtime
+from costmodel.training.layout import Layout, Runtime, multiples_near
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
 from costmodel.training.setting import ALIASES, Need, Setting, image_size, part_names, plain, several_of, share
@@ -103,6 +105,12 @@ def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
     if isinstance(value, list | tuple):
         raise SettingError(f"{name}={shown(value)} is not a list of names of parts")
     return whole_size(name, value)
+
+
+def _zero(name: str, value: Any) -> int:
+    if type(stage := native(value)) is not int or stage not in range(4):
+        raise SettingError(f"{name}={shown(value)} is no stage of ZeRO: use 0, 1, 2 or 3")
+    return stage
 
 
 def _machine(name: str, value: Any) -> str | Described:
@@ -274,6 +282,36 @@ class Settings(Frozen):
             "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.", "cuda", executed="nothing"
         ),
     ] = "exact"
+    devices: Annotated[
+        int | None, Setting("Devices in all, of which the other degrees leave the rest to dp.", 8, executed="default")
+    ] = None
+    global_batch: Annotated[
+        int | None,
+        Setting(
+            "Samples in a step of all devices, which say how many micro-batches there are.",
+            256,
+            needs="training",
+            executed="default",
+        ),
+    ] = None
+    dp: Annotated[
+        int | None,
+        Setting("Copies of the model, each with samples of its own (default: as devices say).", 8, executed="default"),
+    ] = None
+    zero: Annotated[
+        int,
+        Setting(
+            "What dp splits: nothing (0), states (1), gradients too (2), weights too (3).",
+            1,
+            read=_zero,
+            needs="training",
+            executed="default",
+        ),
+    ] = 0
+    bucket_view: Annotated[
+        bool,
+        Setting("Gradients are views of the buckets they are sent in.", True, needs="training", executed="default"),
+    ] = False
     tp: Annotated[int, Setting("Ranks that split each layer's weights (tensor parallel).", 2, executed="default")] = 1
     sp: Annotated[
         bool,
@@ -285,6 +323,9 @@ class Settings(Frozen):
     fsdp: Annotated[
         int, Setting("Ranks that weights, gradients and states are split over (ZeRO-3).", 8, executed="default")
     ] = 1
+    reshard: Annotated[
+        bool, Setting("Drop gathered weights between forward and backward.", False, executed="default")
+    ] = True
     runtime: Annotated[
         Runtime, Setting("Whose collectives, buffers and copies a rank has.", "megatron", executed="nothing")
     ] = "torch"
@@ -313,6 +354,7 @@ class Settings(Frozen):
             self._check_decode()
         if self.accumulate > 1 and not self.training:
             raise SettingError(f"accumulate={self.accumulate} is for training: leave it out of inference")
+        self._check_counts()
         if self.freeze and self.lora:
             raise SettingError("lora freezes all but its adapters: leave out freeze")
         self._check_update()
@@ -355,6 +397,38 @@ class Settings(Frozen):
             others = " or ".join(repr(way) for way, has in ways.items() if has)
             raise SettingError(f"optimizer {self.states.name!r} has no {self.update} update: use update={others}")
 
+    def _check_counts(self) -> None:
+        """Raise SettingError if devices or samples are not what the degrees make of them."""
+        layout = self.layout
+        if self.devices is not None and layout.devices != self.devices:
+            each = layout._replace(dp=1).devices
+            if self.dp is not None:
+                raise SettingError(f"devices={self.devices} are not the {layout.devices} of all degrees: leave one out")
+            raise SettingError(
+                f"devices={self.devices} are not a multiple of the {each} that one copy of the model takes: use "
+                f"{multiples_near(self.devices, each)}"
+            )
+        if self.zero > 1 and layout.runtime == "torch" and self.fsdp > 1:
+            raise SettingError(f"zero={self.zero} is what fsdp={self.fsdp} does by itself: leave one of them out")
+        for name in ("zero", "bucket_view"):
+            if getattr(self, name) and layout.samplers == 1:
+                raise SettingError(f"{name}={getattr(self, name)} is of what dp ranks have alike: give dp, such as 8")
+        if not self.reshard and layout.fsdp == 1:
+            raise SettingError("reshard=False keeps what fsdp gathers: give fsdp, such as fsdp=8, or leave it out")
+        if self.global_batch is None:
+            return
+        together = peek(self.batch * layout.samplers)
+        if self.global_batch % together:
+            raise SettingError(
+                f"global_batch={self.global_batch} is no multiple of batch={self.batch} on {layout.samplers} ranks: "
+                f"use {multiples_near(self.global_batch, together)}"
+            )
+        if self.accumulate not in (1, self.global_batch // together):
+            raise SettingError(
+                f"accumulate={self.accumulate} is not the {self.global_batch // together} micro-batches of "
+                f"global_batch={self.global_batch}: leave one of them out"
+            )
+
     def _check_layout(self) -> None:
         """Raise SettingError if ranks cannot be laid out so."""
         layout = self.layout
@@ -369,7 +443,7 @@ class Settings(Frozen):
             raise SettingError(f"a layout of several devices is for training: leave it out of mode {self.mode!r}")
         single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator")
         for name in single if layout.fsdp > 1 else ():
-            if getattr(self, name) != SETTINGS[name].default:
+            if getattr(self, name) != SETTINGS[name].default or (name == "accumulate" and self.micro_batches > 1):
                 raise SettingError(f"{name} is not worked out with fsdp={layout.fsdp}: leave one of them out")
 
     def to_dict(self) -> dict[str, Any]:
@@ -396,8 +470,26 @@ class Settings(Frozen):
 
     @property
     def layout(self) -> Layout:
-        """How the model is laid out over devices."""
-        return Layout(self.tp, self.sp, self.loss_parallel, self.fsdp, runtime=self.runtime)
+        """How the model is laid out over devices; what other degrees leave of them are copies of the model."""
+        layout = Layout(
+            self.tp,
+            self.sp,
+            self.loss_parallel,
+            self.fsdp,
+            runtime=self.runtime,
+            zero=self.zero,
+            reshard=self.reshard,
+            bucket_view=self.bucket_view,
+        )
+        implied = 1 if self.devices is None else max(1, self.devices // layout.devices)
+        return layout._replace(dp=implied if self.dp is None else self.dp).sharded()
+
+    @property
+    def micro_batches(self) -> int:
+        """Those of one optimizer step: as `accumulate` says, or as `global_batch` leaves to each rank."""
+        if self.global_batch is None:
+            return self.accumulate
+        return exact_div(self.global_batch, self.batch * self.layout.samplers)
 
     @cached_property
     def policy(self) -> Precision:

@@ -52,7 +52,13 @@ def test_the_defaults_that_are_shown_are_those_in_force() -> None:
     assert inspect.signature(cm.roofline.execute).parameters["mode"].default == "inference"
 
 
-AMONG = {"sp": {"tp": 2}, "loss_parallel": {"tp": 2}}
+AMONG = {
+    "sp": {"tp": 2},
+    "loss_parallel": {"tp": 2},
+    "zero": {"dp": 2},
+    "bucket_view": {"dp": 2},
+    "reshard": {"fsdp": 2},
+}
 """What a setting needs beside it."""
 
 
@@ -137,3 +143,43 @@ def test_a_model_without_attention_has_nothing_selective_to_recompute() -> None:
     message = error_of(lambda: cm.predict("resnet18", checkpoint="selective"))
     assert message.startswith('checkpoint="selective" recomputes attention')
     assert "'core'" not in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "dp", "fsdp", "micro_batches"),
+    [
+        ({"devices": 8}, 8, 1, 1),
+        ({"devices": 16, "tp": 2, "fsdp": 4}, 2, 4, 1),
+        ({"devices": 8, "dp": 4, "tp": 2}, 4, 1, 1),
+        ({"dp": 4, "zero": 3}, 1, 4, 1),
+        ({"devices": 4, "zero": 2}, 1, 4, 1),
+        ({"dp": 4, "zero": 1}, 4, 1, 1),
+        ({"global_batch": 64, "batch": 2, "dp": 4, "tp": 2}, 4, 1, 8),
+        ({"global_batch": 64, "batch": 2, "dp": 8, "accumulate": 4}, 8, 1, 4),
+    ],
+)
+def test_devices_and_samples_imply_what_is_left_out(
+    settings: dict[str, Any], dp: int, fsdp: int, micro_batches: int
+) -> None:
+    asked = Settings(**settings)
+    assert (asked.layout.dp, asked.layout.fsdp, asked.micro_batches) == (dp, fsdp, micro_batches)
+
+
+@pytest.mark.parametrize(
+    ("settings", "right"),
+    [
+        ({"devices": 6, "tp": 4}, "use 4 or 8"),
+        ({"devices": 2, "fsdp": 4}, "use 4"),
+        ({"devices": 8, "dp": 2, "fsdp": 2}, "leave one out"),
+        ({"global_batch": 30, "batch": 2, "dp": 4}, "use 24 or 32"),
+        ({"global_batch": 8, "batch": 2, "accumulate": 3}, "the 4 micro-batches"),
+        ({"zero": 4, "dp": 2}, "use 0, 1, 2 or 3"),
+        ({"zero": 1}, "give dp"),
+        ({"zero": 3, "dp": 2, "fsdp": 2}, "leave one of them out"),
+        ({"reshard": False}, "give fsdp"),
+    ],
+)
+def test_devices_and_samples_that_do_not_come_out_are_refused(settings: dict[str, Any], right: str) -> None:
+    message = error_of(lambda: Settings(**settings))
+    assert right in message
+    assert len(message) < 200
