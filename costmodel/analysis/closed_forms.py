@@ -22,6 +22,7 @@ from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch, Regimes, formula_of
 from costmodel.symbolic.polynomial import Polynomial
 from costmodel.symbolic.sizes import SymInt, peek
+from costmodel.training.layout import Layout
 
 if TYPE_CHECKING:
     from costmodel.performance.accounting import SymbolicTime
@@ -116,7 +117,7 @@ class ClosedForms:
             model = self._symbolic(sizes, {name: letters[name] for name in sizes})
             settings = settings_of(self.settings | extents)
             check_applies(model, settings)
-            prediction = Prediction(model, settings, trace(model, settings))
+            prediction = Prediction(model, settings, trace(model, settings, layout=Layout()))
             values = self._values(prediction)
             time = self._timed(prediction) if self.timed else None
         except CostModelError:

@@ -35,7 +35,7 @@ from costmodel.graph.tape import Tape
 from costmodel.importers.files import settings_of
 from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
-from costmodel.training.layout import Layout
+from costmodel.training.layout import DEGREES, Layout
 from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Costs:
         self._recipe, self._point = recipe_of(model, settings)
         self._forms = self._recipe.known(self._point)
         if self._forms is None:
-            _ = self.tape  # what cannot be is refused here
+            _ = self.rank.tape  # what cannot be is refused here
 
     @classmethod
     def of(cls, model: Architecture | Layer | str, input: Sequence[int] | None = None, **settings: Any) -> Self:
@@ -105,7 +105,8 @@ class Costs:
         All ranks of a layout without stages are alike, but for the last ones' smaller shares of weights whose rows do
         not divide.
         """
-        if self.settings.layout.devices == 1 or self.tape.layout.devices != 1:
+        of_rank = "tape" in vars(self) and self.tape.layout.devices != 1
+        if of_rank or self.settings.layout.devices == 1:
             return self
         return Costs(self.model, self.settings, trace(self.model, self.settings))
 
@@ -209,7 +210,7 @@ class Costs:
     def _in_letters(self, letters: Mapping[str, SymInt]) -> dict[str, int]:
         """Every quantity, with letters for sizes."""
         settings = replace(self.settings, **settings_at(letters))
-        costs = Costs(self.model, settings, trace(self.model, settings))
+        costs = Costs(self.model, settings, trace(self.model, settings, layout=Layout()))
         return {quantity: costs.number(quantity) for quantity in QUANTITIES}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -293,8 +294,11 @@ def with_letters(costs: Costs, *, generic: bool) -> Costs:
         sides = (_at_least_64(side) if generic else side for side in extent.image)
         changes["image"] = tuple(symint(name, side) for name, side in zip("HW", sides, strict=True))
     model = model.with_sizes({field: symint(d.symbol, d.value) for field, d in model.size_fields().items()})
+    for name in DEGREES:
+        if (degree := getattr(costs.settings, name)) != 1:
+            changes[name] = symint(name, degree)
     settings = replace(costs.settings, **changes)
-    return Costs(model, settings, trace(model, settings))
+    return Costs(model, settings, trace(model, settings, layout=Layout()))
 
 
 def _at_least_64(side: int) -> int:

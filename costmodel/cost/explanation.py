@@ -18,6 +18,8 @@ from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
 from costmodel.symbolic.guards import expression
 from costmodel.symbolic.reading import Sum, readable
+from costmodel.training.layout import DEGREES
+from costmodel.training.settings import SETTINGS
 
 if TYPE_CHECKING:
     import sympy
@@ -231,6 +233,10 @@ def definitions_of(costs: Costs) -> list[Definition]:
     if extent.image is not None:
         height, width = extent.image
         definitions += [Definition("H", "image height", height), Definition("W", "image width", width)]
+    for name in DEGREES:
+        if (degree := getattr(costs.settings, name)) != 1:
+            text = SETTINGS[name].text
+            definitions.append(Definition(name, f"{text[0].lower()}{text[1:-1]}", degree))
     return definitions + list(costs.model.size_fields().values())
 
 

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodel.architectures.base import Architecture
+from costmodel.training.layout import DEGREES
 from costmodel.training.settings import SETTING_NAMES, Settings
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from costmodel.symbolic.polynomial import Polynomial
     from costmodel.symbolic.sizes import SymInt
 
-SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks", "past", "page_size")
+SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks", "past", "page_size", *DEGREES)
 """Settings that formulas can have a letter for, beside the sides of the image."""
 SIDES = ("image.height", "image.width")
 MOST_RECIPES = 64

@@ -351,10 +351,10 @@ class _Work:
         if atom.op in ("min", "max"):
             return self.values(Polynomial({((atom, 1),): 1}))
         n, d = map(self.values, atom.args)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if atom.op == "ceil":
-                return -(-n // d)
-            return n // d if atom.op == "quotient" else n % d
+        d = np.maximum(d, 1)  # where it would divide by none, cells are of another regime
+        if atom.op == "ceil":
+            return -(-n // d)
+        return n // d if atom.op == "quotient" else n % d
 
     def _shape(self, of: Polynomial) -> tuple[int, ...]:
         axes = self.evaluator.axes(of)

@@ -71,12 +71,13 @@ class Atom:
             pick = min if self.op == "min" else max
             return pick(low for low, _ in ranges), pick(high for _, high in ranges)
         (low, high), (least, most) = ranges
-        if least <= 0:
-            raise ArithmeticError(f"{self.key} may divide by {least}")
+        if most <= 0:
+            raise ArithmeticError(f"{self.key} divides by {most} at most")
+        least = max(least, 1)  # where it would divide by none it is not asked for
         if self.op == "mod":
             return 0, most - 1
-        ends = [-(-n // d) for n in (low, high) for d in (least, most)]
-        return min(ends) - (self.op == "quotient"), max(ends)
+        ends = [OPERATIONS[self.op](n, d) for n in (low, high) for d in (least, most)]
+        return min(ends), max(ends)
 
 
 _ATOMS: WeakValueDictionary[str, Atom] = WeakValueDictionary()

@@ -6,6 +6,9 @@ from typing import Literal, NamedTuple
 
 Runtime = Literal["torch", "megatron"]
 
+DEGREES = ("tp", "fsdp")
+"""Settings that are a number of ranks along one axis, each a letter of formulas by the same name."""
+
 
 class Layout(NamedTuple):
     """The axes of a mesh of devices, and what is done along each.
