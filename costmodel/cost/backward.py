@@ -303,6 +303,7 @@ class BackwardLiveness:
     def _pass(self, call: CallRound, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
         whole = call.targets[0][0]
+        whole.padded = call.memory.keeps_axes
         whole.parts = (*whole.parts, (incoming, call.slot.size, 1))
         self._waiting[whole] = None
         if sum(branch_value(size * rounds) for _, size, rounds in whole.parts) >= branch_value(whole.size):
@@ -311,7 +312,11 @@ class BackwardLiveness:
             self._settle(whole, call)
 
     def _join(self, whole: GradientSlot, call: CallRound) -> None:
+        """Of slices that nothing reads zeros are joined too; ``unbind`` sees a single one several times."""
         now = self._moment(call)
+        rest = whole.size - sum(size * rounds for _, size, rounds in whole.parts)
+        if whole.padded and branch_value(rest) > 0:
+            self.lifetimes.take(rest, now)
         for part, _, rounds in whole.parts:
             part.died, part.rounds = now, rounds
         whole.parts = ()

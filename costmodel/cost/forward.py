@@ -47,20 +47,20 @@ class GradientSlot:
     """Where the gradient of one tensor of `size` bytes comes together.
 
     parts: gradients of slices of it, each with its own size, as its memory may be that of a larger one, and of how many
-    rounds it is.
+    rounds it is. padded: whether slices that nothing reads get gradients of zeros, each of its size.
     lent: what is there until the gradient has been used.
     several: whether the gradients of several results come together, which are not summed.
     settled: whether it is of a weight that has a gradient by now, to which what comes together is then added.
     view: through what the gradient came, if that is a view; only what comes through the same is added to it in place.
     """
 
-    __slots__ = ("block", "gradient", "lent", "of_weight", "parts", "settled", "several", "size", "view")
+    __slots__ = ("block", "gradient", "lent", "of_weight", "padded", "parts", "settled", "several", "size", "view")
 
     def __init__(self, size: int, block: Block | None = None) -> None:
         self.size = size
         self.block = block
         self.of_weight = block is not None
-        self.settled = self.several = False
+        self.settled = self.several = self.padded = False
         self.gradient: Allocation | None = None
         self.view: GradientView = None
         self.parts: tuple[tuple[Allocation, int, int], ...] = ()
@@ -87,8 +87,9 @@ class CallMemory(NamedTuple):
     trained: if several weights get a gradient, these, those that it is given before its own. gradients: in the
     order in which they come. output: size. results: see `AbstractLayer.results_bytes`. saves: whether it keeps
     anything, be it weights. last_step: of a backward of several. passes: whether the gradient only passes through, to
-    an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until forward and
-    loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``). replaces: bytes kept
+    an input that is as large (same) or larger (a slice). keeps_axes: whether that slice has as many axes as its input.
+    cached: whether autocast holds what it makes until forward and loss are done: copies of weights that ask for
+    gradients (torch.autocast's ``cache_enabled``). replaces: bytes kept
     of earlier tokens that its output, kept too, takes the place of. writes: whether it writes into memory that is
     there. lends, collects, gradient_copy: see `AbstractLayer`. scattered: whether gradients are slices of the incoming
     one none of which lies in one piece.
@@ -110,6 +111,7 @@ class CallMemory(NamedTuple):
     last_step: LastStep | None
     passes: bool
     same: bool
+    keeps_axes: bool
     cached: bool
     replaces: int
     writes: bool
@@ -547,6 +549,7 @@ def memory_of(call: Call) -> CallMemory:
         else LastStep(size_bytes(workspace.later, y.dtype), call.x.storage, workspace.whole),
         passes=passes and (same or y.storage is call.x.storage),
         same=same,
+        keeps_axes=passes and len(y.shape) == len(call.x.shape),
         cached=y.storage.origin == "cast" and (y.requires_grad or not tape.training),
         replaces=sum([x.storage.bytes for x in call.inputs if x.storage.origin == "cache"]) if kept else 0,
         writes=layer.overwrites,

@@ -135,7 +135,11 @@ class Multiplying(Elementwise):
             yield b
 
     def workspace(self, call: Call) -> Workspace:
-        return product_gradients(call.inputs, call.y)
+        """What sums gradients; a CPU casts a mask that it multiplies by, each time (``TensorIteratorBase::build``)."""
+        masks = [x.size for x in call.inputs if x.dtype == "bool"] if call.tape.device == "cpu" else []
+        casts = size_bytes(sum(masks), call.y.dtype)
+        workspace = product_gradients(call.inputs, call.y)
+        return workspace._replace(forward=sum(masks), backward_bytes=maximum(workspace.backward_bytes, casts))
 
 
 @layer

@@ -124,9 +124,14 @@ class Pointwise(PerElement):
             yield call.fresh("activation", *call.x.shape)
 
     def workspace(self, call: Call) -> Workspace:
-        """Numbers that are none are known by three masks: |x| is not infinite, x is itself, and both."""
-        mask_bytes = 3 * call.x.size if self.function == "nan_to_num" else 0
-        return super().workspace(call)._replace(backward_bytes=mask_bytes)
+        """Numbers that are none are known by three masks: |x| is not infinite, x is itself, and both.
+
+        |x| is there with them; a CPU casts the third to multiply it.
+        """
+        if self.function != "nan_to_num":
+            return super().workspace(call)
+        x, cpu = call.x, call.tape.device == "cpu"
+        return steps_or_sums(call, [x.bytes + 3 * x.size, x.size + x.bytes * (1 + cpu)])
 
 
 class PairedFunction(NamedTuple):

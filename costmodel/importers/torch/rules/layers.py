@@ -280,7 +280,8 @@ def reduce(op: OpCall) -> Tensor | list[Tensor]:
         places = op.layer(Computed(shape, "index", 1), x, name=f"{op.step.name}.places")
         return [op.layer(Gather(op.shape), x, places), places]
     if op.role != "activation":
-        return computed(op, x)
+        counts = function == "sum" and x.storage.role == "mask"  # whole numbers are summed (make_reduction)
+        return computed(op, op.layer(Computed(x.shape, "index"), x, name=f"{op.step.name}.counts") if counts else x)
     orders = {"norm": "p", "linalg_vector_norm": "ord"}
     kind = Reduce(function, op.shape, op.constant(orders[function], 2.0) if function in orders else 2.0)
     return op.layer(kind, x)
