@@ -74,3 +74,26 @@ def test_a_rank_costs_what_it_does(
     unseen = 4 * runs["batch"] * seq * HEADS // chosen.get("tp", 1) if kernel == "flash" else 0
     assert 0 <= ours["backward"].alive - (most["backward"].alive - extra) <= 4 + unseen
     assert ours["forward"].alive - (most["forward"].alive - extra) <= 4
+
+
+REAL: list[dict[str, Any]] = [
+    {"tp": 2},
+    {"tp": 4},
+    {"tp": 2, "sp": True},
+    {"tp": 2, "loss_parallel": True},
+    {"tp": 4, "sp": True, "loss_parallel": True},
+    {"fsdp": 2},
+    {"fsdp": 3},
+    {"fsdp": 4},
+    {"fsdp": 2, "tp": 2},
+    {"fsdp": 2, "tp": 2, "loss_parallel": True},
+]
+
+
+@pytest.mark.parametrize("layout", REAL, ids=lambda layout: " ".join(f"{k}={v}" for k, v in layout.items()))
+def test_processes_that_hand_each_other_data_do_what_one_rank_alone_says(layout: dict[str, Any]) -> None:
+    """All but peaks: a tensor that comes from another process is there twice until it is waited for."""
+    sizes = {"vocab": 64, "layers": 2, "width": 16, "kv_heads": 4, "head_size": 4, "mlp_width": 40}
+    model = ALWAYS | sizes | {"positions": "rotary", "mlp": "gated", "norm": "layernorm"}
+    question = {"model": model, "kernel": "eager", "batch": 2, "seq": 8, **layout}
+    assert run({**question, "real": True})._replace(most={}) == run(question)._replace(most={})
