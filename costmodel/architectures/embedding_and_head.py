@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import capped, dropped, normed, scaled
-from costmodel.architectures.ranks import columns, gathered_logits, prepared
+from costmodel.architectures.ranks import columns, gathered_logits, own_tokens, prepared
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Divide, Unread
@@ -34,6 +34,7 @@ def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
         x = Add()(x, Embedding(model.segments, width)(kinds, name="segments"), name="add_segments")
     if model.positions == "learned":
         x = Add()(x, positions(model, tokens, width), name="add_positions")
+        x = own_tokens(x) if tokens.tape.layout.megatron else x
     if model.boxes is not None:
         x = placed(x, model.boxes)
     if model.embedding_norm:

@@ -9,9 +9,11 @@ from costmodel.architectures.activations import activation
 from costmodel.architectures.ranks import columns, of_own_tokens, prepared, rows
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.activation import Relu, Tanh
+from costmodel.layers.activation import GatedActivation, Relu, Tanh
 from costmodel.layers.arithmetic import Add, Clamp, Dropout, Multiply, Scale, Shift, Subtract
 from costmodel.layers.norm import Layernorm, Rmsnorm
+from costmodel.layers.shape import Slice
+from costmodel.symbolic.sizes import exact_div
 
 
 def normed(
@@ -73,7 +75,13 @@ def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str, *, sparse: bo
     own = model.mlp_bias if model.mlp_output_bias is None else model.mlp_output_bias
     with x.tape.scope(name):
         x = prepared(x, "input")
-        y = activated(model, x, partial(columns, features=hidden, bias=model.mlp_bias), sparse=sparse)
+        inner = partial(columns, features=hidden, bias=model.mlp_bias)
+        joint = x.tape.layout.megatron and model.mlp == "gated" and not sparse
+        y = (
+            _of_joint(model, inner(x, features=2 * hidden, name="gate_up"))
+            if joint
+            else activated(model, x, inner, sparse=sparse)
+        )
         y = normed(model, y, "inner_norm") if model.inner_norm else y
         return rows(dropped(y, model.mlp_dropout, "dropout"), model.width, "down", bias=own)
 
@@ -91,6 +99,15 @@ def activated(model: TransformerSpec, x: Tensor, inner: Callable[..., Tensor], *
         gate = act(_largest(gate) if sparse else gate)
         return Multiply()(gate, inner(x, name="up"))
     return act(inner(x, name="up"))
+
+
+def _of_joint(model: TransformerSpec, x: Tensor) -> Tensor:
+    """act(x W_g) ⊙ x W_u of both in one tensor, in one kernel where Megatron has one (``fused_bias_swiglu``)."""
+    if model.mlp_activation in ("silu", "gelu_tanh"):
+        return GatedActivation(model.mlp_activation)(x, name="gated")
+    hidden = exact_div(x.shape[-1], 2)
+    gate = activation(model.mlp_activation)(Slice(hidden, 0)(x, name="gate"))
+    return Multiply()(gate, Slice(hidden, hidden)(x, name="up"))
 
 
 def _largest(x: Tensor) -> Tensor:

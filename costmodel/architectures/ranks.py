@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.collective import CopyToRanks, GatherFromRanks, ReduceFromRanks, ScatterToRanks
-from costmodel.layers.embedding import Embedding, SplitEmbedding
+from costmodel.layers.collective import (
+    CopyToRanks,
+    GatheredLinear,
+    GatherFromRanks,
+    ReduceFromRanks,
+    ScatterToRanks,
+    TakeShare,
+)
+from costmodel.layers.embedding import Embedding, SplitEmbedding, VocabParallelEmbedding
 from costmodel.layers.linear import Linear
 
 
@@ -23,14 +30,15 @@ def all_tokens(x: Tensor) -> int:
 def prepared(x: Tensor, name: str) -> Tensor:
     """What a part of the model reads whose first layers are split by their outputs: all tokens.
 
-    DTensor's plan without `sp` has each of these layers take care of its own input.
+    DTensor's plan without `sp` has each of these layers take care of its own input, and so has Megatron's with it,
+    where there is one such layer.
     """
     layout = x.tape.layout
-    if layout.tp == 1:
+    if layout.tp == 1 or layout.megatron == layout.sp:
         return x
     if layout.sp:
         return GatherFromRanks("tp", layout.tp, 1)(x, name=f"{name}.gather")
-    return x if layout.runtime == "torch" else CopyToRanks("tp", layout.tp)(x, name=f"{name}.copy")
+    return CopyToRanks("tp", layout.tp)(x, name=f"{name}.copy")
 
 
 def columns(
@@ -38,7 +46,9 @@ def columns(
 ) -> Tensor:
     """A linear layer split by its outputs, of which `features` are this rank's."""
     layout = x.tape.layout
-    if layout.tp != 1 and layout.runtime == "torch" and not layout.sp:
+    if layout.megatron and layout.sp:
+        return GatheredLinear("tp", layout.tp, features, bias)(x, name=name, tied=tied)
+    if layout.tp != 1 and not (layout.megatron or layout.sp):
         x = CopyToRanks("tp", layout.tp)(x, name=f"{name}.copy")
     return Linear(features, bias=bias)(x, name=name, tied=tied)
 
@@ -46,7 +56,10 @@ def columns(
 def rows(x: Tensor, features: int, name: str, *, bias: bool = True) -> Tensor:
     """A linear layer split by its inputs, x being this rank's: the sum over all ranks."""
     y = Linear(features, bias=bias)(x, name=name)
-    return y if x.tape.layout.tp == 1 else _joined(y, name)
+    layout = x.tape.layout
+    if layout.megatron and layout.sp and bias and y.maker is not None:  # added to what is a rank's own tokens
+        y.maker.stored["bias"].storage.partial = True
+    return y if layout.tp == 1 else _joined(y, name)
 
 
 def of_own_tokens(y: Tensor) -> Tensor:
@@ -57,18 +70,26 @@ def of_own_tokens(y: Tensor) -> Tensor:
     return y
 
 
-def embedding(entries: int, features: int, tokens: Tensor) -> Tensor:
-    """A table of tokens, split by its rows, of which `entries` are this rank's."""
+def embedding(entries: int, features: int, tokens: Tensor, *, whole: bool = False) -> Tensor:
+    """A table of tokens, split by its rows, of which `entries` are this rank's; whole: of all tokens in any case."""
     layout = tokens.tape.layout
     if layout.tp == 1:
         return Embedding(entries, features)(tokens, name="embedding")
-    return _joined(SplitEmbedding(entries, features)(tokens, name="embedding"), "embedding")
+    kind = VocabParallelEmbedding if layout.megatron else SplitEmbedding
+    y = kind(entries, features)(tokens, name="embedding")
+    return ReduceFromRanks("tp", layout.tp)(y, name="embedding.reduce") if whole else _joined(y, "embedding")
+
+
+def own_tokens(x: Tensor) -> Tensor:
+    """Of what all ranks have, a rank's own tokens, if they are split."""
+    layout = x.tape.layout
+    return TakeShare("tp", layout.tp, 1)(x, name="own_tokens") if layout.sp else x
 
 
 def gathered_logits(x: Tensor) -> Tensor:
     """Logits of the whole vocabulary on every rank, unless the loss is taken of a rank's own."""
     layout = x.tape.layout
-    if layout.tp == 1 or layout.split_loss:
+    if layout.tp == 1 or layout.split_loss or layout.megatron:
         return x
     return GatherFromRanks("tp", layout.tp, len(x.shape) - 1, summed=False)(x, name="logits.gather")
 

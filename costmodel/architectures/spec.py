@@ -43,7 +43,7 @@ from costmodel.architectures.variants import Variant, check_varied, lending, var
 from costmodel.documents.description import ABSENT, ALL, Listed, PartOf, part_of
 from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, peek
-from costmodel.training.layout import Layout
+from costmodel.training.layout import VOCAB_MULTIPLE, Layout
 
 SPLIT = {
     *("name", "notes", "composition", "vocab", "context", "layers", "width", "heads", "kv_heads", "head_size"),
@@ -681,13 +681,27 @@ class TransformerSpec(ComposedModel):
     def local(self, layout: Layout) -> Self:
         """The heads, hidden features and rows of the vocabulary that one rank of `layout.tp` has."""
         degree = layout.tp
+        if layout.megatron:
+            return self._fused(degree)._split(degree, layout)
+        return self._split(degree, layout)
+
+    def _fused(self, degree: int) -> Self:
+        """As Megatron-Core has it: query, key and value made at once, the vocabulary filled up."""
+        for name in type(self).model_fields:
+            if name not in (*SPLIT, "tied") and getattr(self, name) != type(self).model_fields[name].get_default():
+                raise SettingError(f"runtime='megatron' is not worked out for {name} of {self.title}: leave it out")
+        rows = VOCAB_MULTIPLE * degree
+        return self.with_values({"fused_qkv": True, "vocab": ceil_div(self.vocab, rows) * rows})
+
+    def _split(self, degree: int, layout: Layout) -> Self:
         if degree == 1:
             return self
         for name in type(self).model_fields:
             plain = False if name == "tied" else type(self).model_fields[name].get_default()
-            if name not in SPLIT and getattr(self, name) != plain:
+            if name not in SPLIT and getattr(self, name) != plain and not layout.megatron:
                 raise SettingError(f"tp={degree} is not worked out for {name} of {self.title}: leave it out")
-        if self.positions not in ("rotary", "none") and (layout.sp or self.positions != "learned"):
+        whole = layout.sp and not layout.megatron
+        if self.positions not in ("rotary", "none") and (whole or self.positions != "learned"):
             raise SettingError(f"tp={degree} is not worked out for positions {self.positions!r}: leave it out")
         sizes = {"heads": self.heads, "kv_heads": self.key_heads, "mlp_width": self.hidden, "vocab": self.vocab}
         for name, size in sizes.items():

@@ -13,7 +13,14 @@ from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.arithmetic import Add, Cast
 from costmodel.layers.attention import Softmax
 from costmodel.layers.linear import Linear
-from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError, SplitCrossEntropy
+from costmodel.layers.loss import (
+    Compared,
+    CrossEntropy,
+    FusedLinearCrossEntropy,
+    MeanSquaredError,
+    SplitCrossEntropy,
+    VocabParallelCrossEntropy,
+)
 from costmodel.training.layout import Layout
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
@@ -63,7 +70,7 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None, lay
     Raises CostModelError.
     """
     layout = settings.layout if layout is None else layout
-    if layout.dp > 1 or not layout.reshard:
+    if layout.runtime == "torch" and (layout.dp > 1 or not layout.reshard):
         what = f"dp={layout.dp}" if layout.dp > 1 else "reshard=False"
         raise SettingError(f"{what} is not worked out: use fsdp alone, or leave it out")
     tape = tape or Tape(
@@ -158,6 +165,8 @@ def _of(tape: Tape, loss: str, output: Tensor, name: str, targets: str, in_fp32:
         return Compared("kl_div", "mean")(likelihoods, wanted, name=name)
     batch, _, *rest = output.shape
     labels = tape.input((batch, *rest), "index", targets)
+    if tape.layout.megatron:
+        return VocabParallelCrossEntropy("tp", tape.layout.tp)(output, labels, name=name)
     if tape.layout.split_loss:
         return SplitCrossEntropy("tp", tape.layout.tp)(output, labels, name=name)
     return CrossEntropy(smoothing)(output, labels, name=name)

@@ -91,7 +91,8 @@ class Transformer(TransformerSpec):
         """(batch, T) tokens → (batch·T, vocab) logits, (batch, classes), or both; (batch·T, width) without either."""
         assert shape.seq is not None
         tokens = tape.input((shape.batch, shape.seq), "index", "tokens")
-        x = embedding(self.vocab, self.embedding_width or self.width, tokens)
+        whole = tape.layout.megatron and self.positions == "learned"
+        x = embedding(self.vocab, self.embedding_width or self.width, tokens, whole=whole)
         table = tape.weights_of("embedding")["weight"]
         x = body(self, tape, embedded(self, x, tokens), attention, tokens=tokens)
         if self.embedding_width is not None and not self.embedding_factored:

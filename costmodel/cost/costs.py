@@ -105,8 +105,8 @@ class Costs:
         All ranks of a layout without stages are alike, but for the last ones' smaller shares of weights whose rows do
         not divide.
         """
-        of_rank = "tape" in vars(self) and self.tape.layout.devices != 1
-        if of_rank or self.settings.layout.devices == 1:
+        of_rank = "tape" in vars(self) and not self.tape.layout.single
+        if of_rank or self.settings.layout.single:
             return self
         return Costs(self.model, self.settings, trace(self.model, self.settings))
 

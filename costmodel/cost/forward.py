@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, MomentPhase, OpenParts
+from costmodel.cost.runtimes import autograd_dtype
 from costmodel.cost.sharding import ShardedWeights
 from costmodel.errors import SpecError, shown
 from costmodel.graph.kernel import Message
@@ -207,7 +208,7 @@ class ForwardLiveness:
         self.output = self._elsewhere = Allocation(0, 0, 0)
         self.persistent: list[Allocation] = []
         self.held: list[Allocation] = []
-        self._gradients: Dtype = tape.precision.gradient_dtype
+        self._gradients: Dtype = autograd_dtype(tape)
         self._folds = loops
         self._rounds = ""
         self._pass: Literal["forward", "once", "again"] = "forward"

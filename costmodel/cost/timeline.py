@@ -8,6 +8,7 @@ from functools import cached_property
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from costmodel.cost import runtimes
 from costmodel.cost.allocator import ALLOTTED, segment_bytes
 from costmodel.cost.backward import BackwardLiveness, update
 from costmodel.cost.forward import ForwardLiveness
@@ -62,6 +63,10 @@ class PersistentTensor(NamedTuple):
 def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTensor]:
     """Every tensor that stays."""
     policy, optimizer = settings.policy, settings.states
+    if tape.layout.runtime == "megatron" and tape.layout.zero:
+        yield from (PersistentTensor(*each) for each in runtimes.shared_tensors(tape, settings))
+        yield from _other_tensors(tape)
+        return
     state_bytes = size_bytes(1, policy.state_dtype)
     degree = tape.layout.fsdp
     for s, shape in tape.weights.items():
@@ -82,6 +87,11 @@ def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTen
             yield PersistentTensor("optimizer", size, times)
         if scalars := optimizer.scalar_bytes(shape):
             yield PersistentTensor("counters", scalars, times)
+    yield from _other_tensors(tape)
+
+
+def _other_tensors(tape: Tape) -> Iterator[PersistentTensor]:
+    """Of these those that are no weights, nor of any."""
     for s in tape.buffers:
         yield PersistentTensor("buffers", s.bytes, s.times)
     for s in tape.inputs:
@@ -100,6 +110,8 @@ def persistent_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], i
 
 def gradient_bytes(tape: Tape, allotted: Callable[[int], int]) -> int:
     """Gradients of all trained weights [bytes]."""
+    if runtimes.accumulates(tape):
+        return allotted(runtimes.gradient_buffer_bytes(tape))
     degree = tape.layout.fsdp
     if degree != 1:
         return sum(
@@ -441,7 +453,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     """
     allotted = ALLOTTED[settings.allocator]
     lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
-    earlier = gradient_bytes(tape, allotted) if settings.micro_batches > 1 else 0
+    earlier = gradient_bytes(tape, allotted) if settings.micro_batches > 1 or runtimes.accumulates(tape) else 0
     alive = {**dict.fromkeys(Alive._fields, 0), **persistent, "gradients": earlier}
     alive.pop("counters")  # on the host
     changes = lifetimes.changes()
@@ -475,7 +487,9 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
     lives += [(size, -1, died) for size, died in lifetimes.released]
     elsewhere = ("counters", "cache") if lifetimes.released else ("counters",)
     persistent = [(size, times) for line, size, times in persistent_tensors(tape, settings) if line not in elsewhere]
-    if settings.micro_batches > 1:
+    if runtimes.accumulates(tape):
+        persistent.append((runtimes.gradient_buffer_bytes(tape), 1))
+    elif settings.micro_batches > 1:
         persistent += [(size_bytes(s.elements, tape.precision.gradient_dtype), s.times) for s in tape.updated]
     return segment_bytes(persistent, lives)
 
@@ -491,8 +505,11 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
         lifetimes.moment("forward", "input", "")
     gradients: list[Allocation] = []
     if tape.training:
-        gradients = BackwardLiveness(forward, accumulates=settings.micro_batches > 1).gradients
+        kept = runtimes.accumulates(tape)
+        gradients = BackwardLiveness(forward, accumulates=kept or settings.micro_batches > 1).gradients
         gradients += forward.sharding.gradients if forward.sharding else []
+        if kept:
+            runtimes.end_backward(tape, lifetimes)
         update(forward.weights, tape, settings, lifetimes)
     last = len(lifetimes.moments) - 1
     for allocation in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):

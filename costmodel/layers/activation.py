@@ -7,13 +7,15 @@ on constants alone (1/√2 in GELU) is not counted.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace, dense_strides
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace, dense_strides
 from costmodel.layers.arithmetic import Elementwise
-from costmodel.layers.base import Function, KeepsInputs, PerElement, Unary, layer
+from costmodel.layers.base import Function, KeepsInputs, OneKernel, PerElement, Unary, Weightless, layer
 from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
+from costmodel.symbolic.sizes import exact_div
 
 
 class Activation(PerElement):
@@ -258,3 +260,34 @@ class FakeQuantize(Unary):
     def workspace(self, call: Call) -> Workspace:
         """On a CPU the mask as numbers, by which g is multiplied."""
         return Workspace(0, call.x.size if call.tape.device == "cpu" else 0)
+
+
+@layer
+class GatedActivation(OneKernel, Weightless):
+    """y = f(x₁)·x₂ in one kernel, x: (..., 2n) being [x₁, x₂], y: (..., n), of which only x is kept.
+
+    Backward works f(x₁) out again. function: the kind of activation that f is.
+    """
+
+    in_lists = False
+    source = "SwiGLU (Shazeer 2020, §2); megatron.core.fusions.fused_bias_swiglu, fused_bias_geglu"
+
+    function: Literal["silu", "gelu_tanh"]
+
+    @property
+    def costs(self) -> Function:
+        """Of f, an element."""
+        return {"silu": Silu, "gelu_tanh": GeluTanh}[self.function].costs
+
+    def output(self, call: Call) -> Shape:
+        return (*call.x.shape[:-1], exact_div(call.x.shape[-1], 2))
+
+    def forward(self, call: Call) -> LayerFlops:
+        return LayerFlops(0, (self.costs.forward + 1) * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """g·x₂ and its product with f'(x₁), then f(x₁) again and its product with g."""
+        yield Gradient(call.x, LayerFlops(0, (self.costs.backward + self.costs.forward + 2) * call.y.size))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.x

@@ -13,9 +13,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
-from costmodel.graph.kernel import Kernel, MeshAxis, Message, Operation
-from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
-from costmodel.layers.base import Movement, layer
+from costmodel.graph.kernel import Kernel, MeshAxis, Message, Operation, Product
+from costmodel.graph.tensor import Call, Shape, Tensor, Weights, Workspace
+from costmodel.layers.base import Movement, WeightProduct, layer
 from costmodel.symbolic.sizes import exact_div, product
 
 
@@ -53,12 +53,13 @@ def _whole(shape: Shape, axis: int, devices: int) -> Shape:
     return (*shape[:axis], shape[axis] * devices, *shape[axis + 1 :])
 
 
-def _scratch(shape: Shape, axis: int) -> int:
+def _scratch(whole: Tensor, axis: int) -> int:
     """What puts the whole in order takes beside it: ranks are joined along the first axis, then along the right one.
 
-    Nothing where only axes of one are before it (``_maybe_view_chunk_cat``).
+    Nothing where only axes of one are before it (``_maybe_view_chunk_cat``), as where tokens come before samples.
     """
-    return 0 if product(shape[:axis]) == 1 else product(shape)
+    first = whole.tape.layout.megatron and axis == 1
+    return 0 if first or product(whole.shape[:axis]) == 1 else whole.size
 
 
 @layer
@@ -121,7 +122,7 @@ class GatherFromRanks(Collective):
         return self.message("reduce_scatter", call.y) if self.summed else ()
 
     def workspace(self, call: Call) -> Workspace:
-        scratch = _scratch(call.y.shape, self.dim)
+        scratch = _scratch(call.y, self.dim)
         return Workspace(scratch, scratch if self.summed else 0)
 
 
@@ -145,5 +146,71 @@ class ScatterToRanks(Collective):
         return self.message("all_gather", call.x)
 
     def workspace(self, call: Call) -> Workspace:
-        scratch = _scratch(call.x.shape, self.dim)
+        scratch = _scratch(call.x, self.dim)
         return Workspace(scratch, scratch)
+
+
+@layer
+class TakeShare(Collective):
+    """y = a rank's share of x along `dim`, x being the same on every rank; backward gathers the gradients."""
+
+    source = "megatron.core.tensor_parallel.scatter_to_sequence_parallel_region, whose output is cloned"
+
+    axis: MeshAxis
+    devices: int
+    dim: int
+
+    def output(self, call: Call) -> Shape:
+        return _share(call.x.shape, self.dim, self.devices)
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        return ()
+
+    def returned(self, call: Call) -> tuple[Message, ...]:
+        return self.message("all_gather", call.x)
+
+    def workspace(self, call: Call) -> Workspace:
+        return Workspace(0, _scratch(call.x, self.dim))
+
+
+@layer
+class GatheredLinear(WeightProduct):
+    """y = x Wᵀ + b of the tokens of all ranks, which are gathered anew in backward; x: (batch, T, n_in), a rank's own.
+
+    y: (batch, devices · T, features), W: (features, n_in), b: (features), a rank's own outputs. What is kept of x is
+    the rank's share. Backward gathers x, sums its gradient over ranks and scatters that.
+    """
+
+    source = "Korthikanti et al. 2022, §4.2.2 (megatron.core.tensor_parallel.layers.ColumnParallelLinear)"
+    input_axes = "batch, tokens, features"
+    in_lists = False
+
+    axis: MeshAxis
+    devices: int
+    features: int
+    bias: bool = True
+
+    def weights(self, call: Call) -> Weights:
+        weights = {"weight": (self.features, call.x.shape[-1])}
+        return weights | {"bias": (self.features,)} if self.bias else weights
+
+    def output(self, call: Call) -> Shape:
+        return (*_whole(call.x.shape, 1, self.devices)[:-1], self.features)
+
+    def sizes(self, call: Call) -> Product:
+        return Product(1, call.x.rows * self.devices, self.features, call.x.shape[-1])
+
+    def _message(self, call: Call, operation: Operation) -> Message:
+        return Message(operation, self.axis, self.devices, call.x.size * self.devices, call.x.dtype)
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        return (self._message(call, "all_gather"),)
+
+    def returned(self, call: Call) -> tuple[Message, ...]:
+        gathered = (self._message(call, "all_gather"),) if call.weights["weight"].requires_grad else ()
+        return (*gathered, self._message(call, "reduce_scatter")) if call.x.requires_grad else gathered
+
+    def workspace(self, call: Call) -> Workspace:
+        """All tokens; in backward those and their gradient."""
+        whole = call.x.size * self.devices
+        return Workspace(whole, 2 * whole)

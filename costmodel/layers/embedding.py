@@ -107,6 +107,30 @@ class SplitEmbedding(KeepsInputs, TrainedTable):
 
 
 @layer
+class VocabParallelEmbedding(TrainedTable):
+    """y = W[x] of those indices whose rows are this rank's, else 0; W: (entries, features), a rank's rows.
+
+    Backward makes the gradient of these rows alone. Kept are the indices as the rank counts them, and whether they
+    are another's.
+    """
+
+    source = "megatron.core.tensor_parallel.layers.VocabParallelEmbedding (Shoeybi et al. 2019, §3)"
+
+    entries: int
+    features: int
+
+    def entries_of(self, call: Call) -> int:
+        return self.entries
+
+    def output(self, call: Call) -> Shape:
+        return (*call.x.shape, self.features)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.fresh("index", *call.x.shape)
+        yield call.fresh("mask", *call.x.shape)
+
+
+@layer
 class EmbeddingBag(OneKernel, Unbuffered):
     """y = the sum, mean or maximum of a table's rows, indices: (N) in bags that start at offsets: (B), y: (B, D).
 

@@ -143,6 +143,40 @@ class SplitCrossEntropy(Loss, OneKernel, Weightless):
 
 
 @layer
+class VocabParallelCrossEntropy(Loss, OneKernel, Weightless):
+    """−mean(log softmax(x)[target]) in fp32 of logits split by classes; x: (rows, n), a rank's own, target: (rows).
+
+    The largest logit, that of each row's class and the sum of exponentials are reduced over the ranks in fp32. Kept is
+    the softmax, in the place of the logits' fp32 copy, or of the logits that are fp32; backward makes their gradient
+    in its place.
+    """
+
+    source = "megatron.core.tensor_parallel.cross_entropy (Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.3)"
+    arity = 2
+
+    axis: MeshAxis
+    devices: int
+
+    def forward(self, call: Call) -> LayerFlops:
+        """Maximum, subtraction, exp, sum and quotient of each class."""
+        return LayerFlops(0, 5 * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The softmax less one at the target, times the incoming gradient."""
+        yield Gradient(call.x, LayerFlops(0, call.x.size + call.inputs[1].size))
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        message = Message("all_reduce", self.axis, self.devices, call.inputs[1].size, "fp32")
+        return (message,) * 3 if self.devices > 1 else ()
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The softmax, and for each row its class as the rank counts it and whether another rank has it."""
+        yield call.x if call.x.dtype == "fp32" else call.fresh("statistic", *call.x.shape)
+        yield call.fresh("index", *call.inputs[1].shape)
+        yield call.fresh("mask", *call.inputs[1].shape)
+
+
+@layer
 class MeanSquaredError(KeepsInputs, Loss, OneKernel, Weightless):
     """mean((x − target)²); x and target of one shape."""
 

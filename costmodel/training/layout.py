@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Runtime = Literal["torch", "megatron"]
+Runtime = Literal["torch", "megatron", "deepspeed"]
+
+VOCAB_MULTIPLE = 128
+"""Megatron's vocabulary is filled up to a multiple of this for each rank of tp (``--make-vocab-size-divisible-by``)."""
 
 DEGREES = ("tp", "fsdp")
 """Settings that are a number of ranks along one axis, each a letter of formulas by the same name."""
@@ -32,6 +35,11 @@ class Layout(NamedTuple):
     bucket_view: bool = False
 
     @property
+    def single(self) -> bool:
+        """Whether the one device has the model as PyTorch does."""
+        return self.devices == 1 and self.runtime == "torch"
+
+    @property
     def devices(self) -> int:
         """Ranks in all."""
         return self.tp * self.samplers
@@ -50,6 +58,11 @@ class Layout(NamedTuple):
         if self.runtime != "torch" or self.zero < 2:
             return self
         return self._replace(fsdp=self.dp, dp=1, reshard=self.zero == 3, zero=0)
+
+    @property
+    def megatron(self) -> bool:
+        """Whether layers are Megatron's, as those are that DeepSpeed trains over several ranks of tp."""
+        return self.runtime == "megatron" or (self.runtime == "deepspeed" and self.tp > 1)
 
 
 def multiples_near(size: int, unit: int) -> str:

@@ -10,7 +10,7 @@ from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
 
 from costmodel.documents.arguments import native
-from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, UnknownNameError, listed, shown, unknown
 from costmodel.symbolic.sizes import exact_div, peek
 from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
@@ -76,6 +76,9 @@ class Lora(Frozen):
         if not 0 <= self.dropout < 1:
             raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
+
+MEGATRON_OPTIMIZERS = ("adam", "adamw", "sgd", "momentum")
+"""Optimizers of Megatron-Core's that are here (``--optimizer adam`` or ``sgd``, of Apex or Transformer Engine)."""
 
 OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
 OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
@@ -432,19 +435,37 @@ class Settings(Frozen):
     def _check_layout(self) -> None:
         """Raise SettingError if ranks cannot be laid out so."""
         layout = self.layout
+        if layout.runtime != "torch":
+            self._check_runtime()
         if layout.devices == 1 and not (layout.sp or layout.split_loss):
             return
         for name in ("sp", "loss_parallel"):
             if getattr(self, name) and layout.tp == 1:
                 raise SettingError(f"{name}=True splits over the ranks of tp: give tp, such as tp=2, or leave it out")
-        if layout.runtime != "torch":
-            raise SettingError(f"runtime={layout.runtime!r} is not worked out: leave it out for that of 'torch'")
         if not self.training:
             raise SettingError(f"a layout of several devices is for training: leave it out of mode {self.mode!r}")
         single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator")
         for name in single if layout.fsdp > 1 else ():
             if getattr(self, name) != SETTINGS[name].default or (name == "accumulate" and self.micro_batches > 1):
                 raise SettingError(f"{name} is not worked out with fsdp={layout.fsdp}: leave one of them out")
+
+    def _check_runtime(self) -> None:
+        """Raise SettingError if another runtime than PyTorch's own cannot train so."""
+        runtime, policy = f"runtime={self.runtime!r}", self.policy
+        if self.runtime == "deepspeed":
+            raise SettingError(f"{runtime} is not worked out: leave it out for that of 'torch'")
+        if not self.training:
+            raise SettingError(f"{runtime} is for training: leave it out of mode {self.mode!r}")
+        if policy.autocast or policy.quantised or (policy.weight != "fp32") != (policy.master is not None):
+            raise SettingError(
+                f"{runtime} trains 16-bit weights with fp32 masters, not precision {policy.name!r}: use "
+                "'bf16-master-fp32-gradients', 'bf16-master', 'fp16-master' or 'fp32'"
+            )
+        if self.states.name not in MEGATRON_OPTIMIZERS:
+            raise SettingError(f"{runtime} has no optimizer {self.states.name!r}: use {listed(MEGATRON_OPTIMIZERS)}")
+        for name in ("fsdp", "implementation", "device", "lora", "freeze", "loss_chunks", "label_smoothing"):
+            if getattr(self, name) != SETTINGS[name].default:
+                raise SettingError(f"{name} is not worked out with {runtime}: leave one of them out")
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting as plain data, which `from_dict` reads: declarations and machines as their fields."""

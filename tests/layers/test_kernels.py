@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Call
 from costmodel.layers import load_all
+from costmodel.layers.activation import GatedActivation
 from costmodel.layers.base import LayerFlops
-from costmodel.layers.collective import Collective
-from costmodel.layers.embedding import SplitEmbedding
+from costmodel.layers.collective import Collective, GatheredLinear
+from costmodel.layers.embedding import SplitEmbedding, VocabParallelEmbedding
 from costmodel.layers.factorisation import MATRICES
 from costmodel.layers.function import FUNCTIONS, IN_PLACE
-from costmodel.layers.loss import LOSSES, Loss, SplitCrossEntropy
+from costmodel.layers.loss import LOSSES, Loss, SplitCrossEntropy, VocabParallelCrossEntropy
 from costmodel.layers.reduction import REDUCTIONS
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array, Tally, accumulated, add_product, zeros
@@ -93,8 +94,11 @@ def operands_of(p: Pass | Call) -> list[Any]:
     return [*p.inputs, *p.weights.values()]
 
 
-OF_RANKS = (Collective, SplitEmbedding, SplitCrossEntropy)
-"""Kinds that need what other ranks have."""
+OF_RANKS = (
+    *(Collective, SplitEmbedding, SplitCrossEntropy),
+    *(GatheredLinear, VocabParallelEmbedding, VocabParallelCrossEntropy, GatedActivation),
+)
+"""Kinds that need what other ranks have, and Megatron's."""
 
 
 def test_every_kind_has_a_kernel() -> None:

@@ -1,0 +1,158 @@
+"""What Megatron-Core has on a rank, against the papers that say so and its own documents, without PyTorch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import lcm
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.errors import SettingError
+from tests.profiles import examples
+
+MIXED = "bf16-master-fp32-gradients"
+
+
+def gpt(**changes: Any) -> cm.Transformer:
+    dropouts = {f"{place}_dropout": 0.1 for place in ("embedding", "attention", "residual")}
+    sizes = {"vocab": 1000, "context": 32, "layers": 3, "width": 48, "heads": 8}
+    return cm.Transformer.of({**sizes, **dropouts, **changes})
+
+
+def megatron(model: Any, **settings: Any) -> Any:
+    chosen: dict[str, Any] = {"precision": MIXED, **settings}
+    return cm.predict(model, runtime="megatron", **chosen)
+
+
+def korthikanti(s: int, b: int, h: int, a: int, t: int, *, sp: bool, checkpoint: str) -> float:
+    """Korthikanti et al. 2022, table 2: bytes a layer keeps in 16 bits, over t ranks."""
+    if checkpoint == "block":
+        return 2 * s * b * h / (t if sp else 1)
+    square = 5 * a * s / (h * t) if checkpoint == "none" else 0
+    return s * b * h * ((34 / t if sp else 10 + 24 / t) + square)
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "selective", "block"])
+@pytest.mark.parametrize("sp", [False, True])
+@pytest.mark.parametrize("name", ["megatron-22b", "megatron-175b", "megatron-530b", "megatron-1t"])
+def test_activations_of_a_layer_are_those_of_the_paper(name: str, sp: bool, checkpoint: str) -> None:
+    """And the mean and deviation of two norms in fp32, which it leaves out."""
+    s, b, t = 2048, 4, 8
+    model: Any = cm.load(name)
+    kept = [
+        megatron(model.with_values({"layers": n}), batch=b, seq=s, tp=t, sp=sp, checkpoint=checkpoint) for n in (3, 4)
+    ]
+    statistics = 16 * s * b / (t if sp else 1) if checkpoint != "block" else 0
+    expected = korthikanti(s, b, model.width, model.heads, t, sp=sp, checkpoint=checkpoint) + statistics
+    assert kept[1].memory.activations - kept[0].memory.activations == pytest.approx(expected, rel=1e-12)
+
+
+def test_what_is_kept_before_and_after_the_layers() -> None:
+    """Korthikanti et al. 2022, §4.3: sbh/t of a dropout, 4sbh/t of the final norm and the head, 4sbv/t of the loss.
+
+    And what it leaves out: indices and masks of 18 bytes a token, position numbers, and the norm's statistics.
+    """
+    s, b, t = 2048, 1, 8
+    model: Any = cm.load("megatron-22b")
+    few, more = (megatron(model.with_values({"layers": n}), batch=b, seq=s, tp=t, sp=True) for n in (1, 2))
+    ends = 2 * few.memory.activations - more.memory.activations
+    sbh, rows = s * b * model.width, s * b
+    assert ends == 5 * sbh // t + 4 * rows * model.vocab // t + 18 * rows + 8 * s + 8 * rows // t
+
+
+@examples(10)
+@given(
+    tp=st.sampled_from([2, 4, 8]),
+    layers=st.integers(1, 4),
+    gated=st.booleans(),
+    rotary=st.booleans(),
+    checkpoint=st.sampled_from(["none", "selective"]),
+)
+def test_collectives_of_a_step(tp: int, layers: int, gated: bool, rotary: bool, checkpoint: str) -> None:
+    """Shoeybi et al. 2019, §3; with `sp` Korthikanti et al. 2022, §4.2.2, whose inputs are gathered again."""
+    model = gpt(layers=layers, mlp="gated" if gated else "plain", positions="rotary" if rotary else "learned")
+    for sp in (False, True):
+        p = megatron(model, batch=2, seq=16, tp=tp, sp=sp, checkpoint=checkpoint)
+        sent = Counter((c.phase, c.operation) for c in p.rank.timeline.every_collective())
+        n = 2 * layers + 1
+        assert sent.pop(("loss", "all_reduce")) == 3
+        if not sp:
+            assert sent == {("forward", "all_reduce"): n, ("backward", "all_reduce"): n}
+            continue
+        whole = not rotary  # positions are added to embeddings of all tokens
+        expected = {
+            ("forward", "all_gather"): n,
+            ("forward", "reduce_scatter"): n - whole,
+            ("backward", "all_gather"): 4 * layers + 2,
+            ("backward", "reduce_scatter"): n,
+            ("backward", "all_reduce"): 1,  # of the norms' gradients
+        }
+        assert sent == expected | ({("forward", "all_reduce"): 1} if whole else {})
+
+
+@pytest.mark.parametrize(
+    ("precision", "alone", "shared"),
+    [(MIXED, 18, (6, 12)), ("fp16-master", 20, (4, 16)), ("bf16-master", 20, (4, 16)), ("fp32", 16, (8, 8))],
+)
+def test_bytes_of_states_a_weight(precision: str, alone: int, shared: tuple[int, int]) -> None:
+    """The table of Megatron-Core's document on its distributed optimizer: alone, and over d ranks of dp."""
+    model, d = gpt(vocab=1024), 4
+
+    def states(**layout: Any) -> float:
+        p = megatron(model, batch=1, precision=precision, **layout)
+        alive = [step.alive for step in p.timeline.steps if step.phase == "optimizer"]
+        return max(sum(each) - each.buffers - each.inputs for each in alive) / p.rank.params
+
+    counters = 0.001
+    assert states() == pytest.approx(alone, abs=counters)
+    whole, part = shared
+    assert states(dp=d, zero=1) == pytest.approx(whole + part / d, rel=0.02)  # buckets are filled up
+
+
+@examples(10)
+@given(
+    dp=st.sampled_from([2, 3, 8]), tp=st.sampled_from([1, 2]), layers=st.integers(1, 5), zero=st.sampled_from([0, 1])
+)
+def test_gradients_are_sent_in_buckets_that_hold_them(dp: int, tp: int, layers: int, zero: int) -> None:
+    """Narayanan et al. 2021; the buckets of ``_ParamAndGradBuffer``."""
+    model = gpt(width=2048, heads=16, layers=layers, vocab=30000)
+    p = megatron(model, batch=1, seq=8, tp=tp, dp=dp, zero=zero)
+    sent = [c for c in p.rank.timeline.every_collective() if c.axis == "dp"]
+    gradients = [c for c in sent if c.phase == "backward"]
+    assert {c.operation for c in gradients} == {"reduce_scatter" if zero else "all_reduce"}
+    spare = sum(c.elements for c in gradients) - p.rank.params
+    assert all(c.elements >= 40_000_000 for c in gradients[:-1])
+    if not zero:
+        assert (spare, len(sent)) == (0, len(gradients))
+        return
+    assert 0 <= spare < len(gradients) * lcm(dp, 128) + 64 * 20 * layers
+    assert all(c.elements % lcm(dp, 128) == 0 for c in gradients)
+    assert [c.elements for c in sent if c.phase == "optimizer"] == [c.elements for c in gradients]
+
+
+def test_vocabulary_is_filled_up() -> None:
+    """``--make-vocab-size-divisible-by 128`` of each rank: 1,000 rows are 1,024, and of 8 ranks 128 each."""
+    assert megatron(gpt(), batch=1).rank.params - cm.predict(gpt(), batch=1).params == 24 * 48
+    sizes = [row for row in megatron(gpt(tied=False), batch=1, tp=8).rank.layers if row.name == "head"]
+    assert sizes[0].params == 128 * 48
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"precision": "bf16"}, "bf16-master-fp32-gradients"),
+        ({"precision": "bf16-autocast"}, "masters"),
+        ({"optimizer": "lion"}, "adamw"),
+        ({"fsdp": 2}, "fsdp"),
+        ({"mode": "inference"}, "training"),
+        ({"loss_chunks": 2}, "loss_chunks"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words) as caught:
+        megatron(gpt(), batch=2, seq=8, **settings)
+    assert "\n" not in str(caught.value)
