@@ -138,6 +138,8 @@ class Prediction(Costs, Data):
             "memory": asdict(self.memory),
             "traffic": asdict(self.traffic),
             "kv_bytes_per_token": self.kv_bytes_per_token,
+            "collectives": {"bytes": self.collectives.bytes, "wire_bytes": self.collectives.wire_bytes},
+            **({} if self.rank is self else {"ranks": self.ranks.rows(), "calls": self.collectives.rows()}),
             "layers": [row.to_dict() for row in self.layers],
         }
 

@@ -267,7 +267,7 @@ VERSION = option(
 costmodel = Verbs(
     "costmodel",
     {
-        "One question": ("prediction", ("predict", "explain", "fits", "timeline")),
+        "One question": ("prediction", ("predict", "explain", "fits", "timeline", "ranks", "collectives")),
         "Models": ("models", ("models", "show", "list")),
         "Machines": ("machines", ("machines",)),
         "Serving": ("serving", ("serve",)),

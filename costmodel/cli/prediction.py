@@ -1,4 +1,4 @@
-"""``costmodel predict | explain | fits | timeline``."""
+"""``costmodel predict | explain | fits | timeline | ranks | collectives``."""
 
 from __future__ import annotations
 
@@ -170,3 +170,27 @@ def timeline(model: str, settings: dict[str, Any]) -> Any:
     from costmodel.analysis.predict import predict as predicted
 
     return predicted(model, **settings).timeline
+
+
+@verb(
+    MODEL,
+    *OPTIONS,
+    examples=("ranks llama-3.1-8b --seq 4096 --tp 8",),
+)
+def ranks(model: str, settings: dict[str, Any]) -> Any:
+    """The ranks of a layout that differ, the heaviest first: parameters, FLOPs, memory and what each sends."""
+    from costmodel.analysis.predict import predict as predicted
+
+    return predicted(model, **settings).ranks
+
+
+@verb(
+    MODEL,
+    *OPTIONS,
+    examples=("collectives llama-3.1-8b --seq 4096 --tp 8 --sp true",),
+)
+def collectives(model: str, settings: dict[str, Any]) -> Any:
+    """Every collective of one step of the heaviest rank: sums by axis and operation, then each in order."""
+    from costmodel.analysis.predict import predict as predicted
+
+    return predicted(model, **settings).collectives

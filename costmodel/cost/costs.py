@@ -19,6 +19,8 @@ from costmodel.cost.quantities import (
     Memory,
     Traffic,
 )
+from costmodel.cost.question import question
+from costmodel.cost.ranks import Collectives, Ranks, whose
 from costmodel.cost.recipes import Polynomials, Recipe, recipe_of, settings_at
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import (
@@ -108,7 +110,25 @@ class Costs:
         of_rank = "tape" in vars(self) and not self.tape.layout.single
         if of_rank or self.settings.layout.single:
             return self
-        return Costs(self.model, self.settings, trace(self.model, self.settings))
+        return type(self)(self.model, self.settings, trace(self.model, self.settings))
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks of its layout that differ, the heaviest first."""
+        return Ranks((self.rank,))
+
+    @cached_property
+    def collectives(self) -> Collectives:
+        """Every collective of one step that the heaviest rank takes part in; none on one device.
+
+        Those of forward and backward are of all micro-batches, but for those along dp: gradients are summed once.
+        """
+        rounds = self.settings.micro_batches
+        calls = [
+            call if call.phase == "optimizer" or call.axis == "dp" else call._replace(times=rounds * call.times)
+            for call in self.timeline.collectives
+        ]
+        return Collectives(tuple(calls), (question(self.model, self.settings), f"collectives of {whose(self.rank)}"))
 
     @cached_property
     def batch_shape(self) -> BatchShape:
@@ -268,6 +288,8 @@ _FROM_TAPE: dict[str, Callable[[Costs], int]] = {
     "memory.gradients": lambda p: gradient_bytes(p.tape, exactly),
     "memory.temporaries": lambda p: p.timeline.temporaries,
     "memory.peak": lambda p: p.timeline.peak,
+    "collectives.bytes": lambda p: p.collectives.bytes,
+    "collectives.wire_bytes": lambda p: p.collectives.wire_bytes,
     "memory.cache": lambda p: sum(kept.storage.bytes * kept.storage.times for kept in p.tape.cached),
     "kv_bytes_per_token": lambda p: sum(size_bytes(token, s.dtype) * s.times for s, token, _ in p.tape.cached),
 }
@@ -298,7 +320,8 @@ def with_letters(costs: Costs, *, generic: bool) -> Costs:
         if (degree := getattr(costs.settings, name)) != 1:
             changes[name] = symint(name, degree)
     settings = replace(costs.settings, **changes)
-    return Costs(model, settings, trace(model, settings, layout=Layout()))
+    whole = costs.rank is not costs
+    return Costs(model, settings, trace(model, settings, layout=Layout() if whole else None))
 
 
 def _at_least_64(side: int) -> int:

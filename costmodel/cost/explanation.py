@@ -51,6 +51,8 @@ _OTHER_SOURCES = {
     "traffic.kv_written": "cached keys and values that layers write, of which growing a dynamic cache is one",
     "kv_bytes_per_token": "keys and values of a token in every block (Pope et al. 2023, §2.1), or the latent and "
     "turned key that all heads share (DeepSeek-AI 2024, V2, §2.1.3), in the type that they are kept in",
+    "collectives.bytes": "the timeline: every collective of a step, the whole tensor over all ranks of its axis",
+    "collectives.wire_bytes": "the timeline: every collective of a step, around a ring (Patarasuk & Yuan 2009, §3)",
     "memory.temporaries": "the timeline: the most that short-lived tensors take at any step",
     "memory.peak": "the timeline: the most alive at any step of forward, loss, backward and optimizer",
 }

@@ -142,6 +142,8 @@ MEANINGS = {
     **{f"memory.{line}": f"{_MEMORY[line]} [bytes]" for line in Memory.__dataclass_fields__},
     **{f"traffic.{part}": f"{_TRAFFIC[part]} [bytes]" for part in Traffic.__dataclass_fields__},
     "kv_bytes_per_token": "what decoding keeps of one more token of one sample [bytes]",
+    "collectives.bytes": "whole tensors of the collectives that the heaviest rank takes part in [bytes]",
+    "collectives.wire_bytes": "what the heaviest rank sends to others for them, around rings [bytes]",
 }
 """What each quantity with a formula is, by the name that `formula` and `explain` take."""
 QUANTITIES = tuple(MEANINGS)

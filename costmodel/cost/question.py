@@ -7,7 +7,7 @@ from collections.abc import Container
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import batch_shape
 from costmodel.display.table import printable
-from costmodel.training.settings import SETTINGS, Mode, Settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings
 
 _WHAT: dict[Mode, str] = {
     "train": "one training step",
@@ -27,7 +27,7 @@ def heading(model: Architecture, settings: Settings, varied: Container[str] = ()
     parts = _parts(model, settings)
     for name, setting in SETTINGS.items():
         value = getattr(settings, name)
-        if setting.titled and value != setting.default:
+        if setting.titled and name not in parts and value != setting.default:
             value = "+".join(map(str, value)) if isinstance(value, tuple) else getattr(value, "name", value)
             parts[name] = f"{name} {value}"
     return printable(f"{model.title}: {', '.join(part for name, part in parts.items() if name not in varied)}")
@@ -50,4 +50,19 @@ def _parts(model: Architecture, settings: Settings) -> dict[str, str]:
     parts["precision"] = settings.policy.name
     if settings.training:
         parts["optimizer"] = settings.states.name
+    return parts | _layout(settings)
+
+
+def _layout(settings: Settings) -> dict[str, str]:
+    """Devices in all, and every setting of their layout that is not at its default."""
+    devices = settings.layout.devices
+    if devices == 1:
+        return {}
+    parts = {"devices": f"{int(devices):,} devices"}
+    for name in LAYOUT_NAMES:
+        value = getattr(settings, name)
+        if name not in ("devices", "global_batch") and value != SETTINGS[name].default:
+            parts[name] = name if value is True else f"{name} {value}"
+    if settings.dp is None and settings.layout.dp > 1:
+        parts["dp"] = f"dp {settings.layout.dp}"
     return parts

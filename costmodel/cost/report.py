@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.costs import OWN_STRETCHES, Costs
 from costmodel.cost.question import question
+from costmodel.cost.ranks import WIRE, beside_model, whose
+from costmodel.cost.remedies import remedies
 from costmodel.cost.rows import Row, miscount
 from costmodel.display.table import Marked, Table, TextRow, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
@@ -34,6 +36,9 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
             "arithmetic is pointwise, on its own line",
         ),
     ]
+    if p.rank is not p:
+        sentences += [("collectives", WIRE)] if p.collectives.calls else []
+        sentences += [("note", sentence) for sentence in remedies(p)]
     if settings.training:
         sentences += _training(p)
     if p.model.HAS_ATTENTION:
@@ -58,9 +63,9 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
         *sentences,
         (
             "layers",
-            "a row counts all its repeats, and rows add up to the totals; weights and activations are counted once, "
-            "where they first occur; forward and backward are FLOPs; FLOP/B is forward FLOPs a byte of inputs, weights "
-            "and outputs, each moved once",
+            f"{'' if p.rank is p else 'of the whole model, as one device has them; '}a row counts all its repeats, and "
+            "rows add up to the totals; weights and activations are counted once, where they first occur; forward and "
+            "backward are FLOPs; FLOP/B is forward FLOPs a byte of inputs, weights and outputs, each moved once",
         ),
         ("units", "bytes binary (1 GiB = 2^30 B), FLOPs and counts decimal (1 T = 10^12)"),
     ]
@@ -167,12 +172,27 @@ def headline(p: Costs) -> str:
 def verdict(p: Costs) -> str:
     """What most people ask first, in one line."""
     flops = f"{show_flops(p.flops.hardware)} a step" if p.settings.training else show_flops(p.flops.forward)
-    return f"{show_count(p.params)} parameters, {flops}, peak {show_bytes(p.memory.peak)}"
+    layout = p.settings.layout
+    samples = f" for each of {layout.samplers:,} batches" if layout.samplers > 1 else ""
+    where = f" on {whose(p.rank)} devices" if layout.devices > 1 else ""
+    return f"{show_count(p.params)} parameters, {flops}{samples}, peak {show_bytes(p.memory.peak)}{where}"
 
 
 def tables(p: Costs, depth: int | None = None, shapes: bool = False) -> list[Table]:
     """Totals, memory and layers."""
-    return [_arithmetic(p), _memory(p), _layers(p, depth, shapes)]
+    return [_arithmetic(p), *_of_rank(p), _memory(p), *_sent(p), _layers(p, depth, shapes)]
+
+
+def _of_rank(p: Costs) -> list[Table]:
+    """On many devices the ranks that differ, and what the heaviest has and does beside the whole model."""
+    if p.rank is p:
+        return []
+    differing = [p.ranks.table()] if len(p.ranks) > 1 else []
+    return [beside_model(p), *differing]
+
+
+def _sent(p: Costs) -> list[Table]:
+    return [p.collectives.summary()] if p.collectives.calls else []
 
 
 def _arithmetic(p: Costs) -> Table:
@@ -222,7 +242,9 @@ def _memory(p: Costs) -> Table:
         lines["cache used"] = used
     rows = [(name, show_bytes(size), show_exact(size), remarks.get(name, "")) for name, size in lines.items()]
     rows = [tuple(Marked(cell, "strong") for cell in row) if row[0] == "peak" else row for row in rows]
-    return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))
+    whole = p.settings.layout.devices == 1
+    title = "Memory" if whole else f"Memory, {whose(p.rank)}"
+    return Table((title, "", "exact bytes", ""), rows, words=frozenset({0, 3}))
 
 
 def _layers(p: Costs, depth: int | None, shapes: bool) -> Table:

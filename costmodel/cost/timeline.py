@@ -33,7 +33,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.documents.arguments import typed
-from costmodel.graph.kernel import MeshAxis, Message, Operation
+from costmodel.graph.kernel import MeshAxis, Message, Operation, wire_bytes
 from costmodel.graph.tape import Tape
 from costmodel.symbolic.sizes import SymInt, largest, product, undominated
 from costmodel.training.dtypes import Dtype, size_bytes
@@ -177,6 +177,11 @@ class CollectiveCalls(NamedTuple):
     def bytes(self) -> int:
         """Size of the whole tensor, once [bytes]."""
         return size_bytes(self.elements, self.dtype)
+
+    @property
+    def wire_bytes(self) -> int:
+        """What the rank sends to others for one of them [bytes]."""
+        return wire_bytes(self.operation, self.devices, self.bytes)
 
 
 class TimelineQuestion(NamedTuple):
@@ -546,7 +551,7 @@ def _sheet(timeline: Timeline) -> Sheet:
     return Sheet([headline], [table], notes=[FOLDED] if timeline.loops else [])
 
 
-def place(step: TimelineStep) -> str:
+def place(step: TimelineStep | CollectiveCalls) -> str:
     """Its layer, and the rounds of the repeated blocks around it."""
     return printable(f"{step.layer} (round {step.rounds})" if step.rounds else step.layer)
 

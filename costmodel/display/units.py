@@ -117,6 +117,7 @@ UNITS = {
     "money": "price of a device for an hour · hours",
     "traffic": "bytes",
     "kv_bytes_per_token": "bytes",
+    "collectives": "bytes",
 }
 """The unit of each quantity, by the first part of its name."""
 TIMES = frozenset(name for name in UNITS if "second" in name) | {"mfu", "hfu", "energy", "money"}

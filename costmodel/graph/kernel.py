@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import Dtype, size_bytes
 
 Sort = Literal["product", "convolution", "attention", "pointwise", "reduction", "gather"]
@@ -59,6 +60,20 @@ Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 """Collectives, as ``torch.distributed`` names them."""
 MeshAxis = Literal["tp", "dp", "fsdp", "cp", "ep", "pp"]
 """Axes of a mesh of devices."""
+_TURNS: dict[Operation, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""How often every share of the whole but a rank's own passes it on a ring."""
+
+
+def wire_bytes(operation: Operation, devices: int, size: int) -> int:
+    """What one rank sends to others for a whole tensor of `size` bytes around a ring [bytes], rounded up.
+
+    A sender and each link of a broadcast hand on the whole, a receiver nothing.
+
+    Source: Patarasuk & Yuan 2009, Bandwidth optimal all-reduce algorithms, §3; NCCL tests, doc/PERFORMANCE.md.
+    """
+    if operation in _TURNS:
+        return ceil_div(_TURNS[operation] * (devices - 1) * size, devices)
+    return 0 if operation == "receive" else size
 
 
 class Message(NamedTuple):

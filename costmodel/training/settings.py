@@ -532,6 +532,8 @@ SETTINGS = {field.name: Setting.of_field(field) for field in fields(Settings)}
 """Every setting, by name."""
 _READERS = {name: setting.reader for name, setting in SETTINGS.items()}
 SETTING_NAMES = tuple(SETTINGS)
+LAYOUT_NAMES = SETTING_NAMES[SETTING_NAMES.index("devices") : SETTING_NAMES.index("runtime") + 1]
+"""Settings that say how a model is laid out over devices."""
 
 
 def needing(need: Need) -> tuple[str, ...]:

@@ -1,0 +1,199 @@
+"""Ranks of a layout as answers: which differ, what each has and holds, and every collective that it takes part in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from costmodel.cost.question import question
+from costmodel.cost.sharding import local_shape
+from costmodel.cost.timeline import CollectiveCalls, place
+from costmodel.display.answer import Answer, Sheet
+from costmodel.display.table import Table, TextRow
+from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
+from costmodel.symbolic.sizes import product
+
+if TYPE_CHECKING:
+    from costmodel.cost.costs import Costs
+
+
+@dataclass(frozen=True, repr=False)
+class Collectives(Answer):
+    """Every collective that one rank takes part in, of one step; those of rounds that are alike as one.
+
+    head: the question, and whose collectives they are, a line each.
+
+    Example:
+        >>> import costmodel as cm
+        >>> collectives = cm.predict("llama-3.1-8b", seq=4096, tp=8).collectives
+        >>> first = next(iter(collectives))
+        >>> first.operation, first.axis, first.devices, first.layer, first.bytes
+        ('all_reduce', 'tp', 8, 'embedding.reduce', 67108864)
+
+    """
+
+    calls: tuple[CollectiveCalls, ...]
+    head: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[CollectiveCalls]:
+        return iter(self.calls)
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    @property
+    def bytes(self) -> int:
+        """Whole tensors that are gathered, reduced or handed on, each time that they are [bytes]."""
+        return sum(call.times * call.bytes for call in self.calls)
+
+    @property
+    def wire_bytes(self) -> int:
+        """What the rank sends to others for them [bytes]; around a ring."""
+        return sum(call.times * call.wire_bytes for call in self.calls)
+
+    def sums(self) -> list[dict[str, Any]]:
+        """A row for each axis and operation on a type: how many collectives, their bytes and what is sent for them."""
+        groups: dict[tuple[Any, ...], list[CollectiveCalls]] = {}
+        for call in self.calls:
+            groups.setdefault((call.axis, call.operation, call.devices, call.dtype), []).append(call)
+        return [
+            {
+                "axis": axis,
+                "operation": operation,
+                "devices": devices,
+                "dtype": dtype,
+                "times": sum(call.times for call in calls),
+                "bytes": sum(call.times * call.bytes for call in calls),
+                "wire_bytes": sum(call.times * call.wire_bytes for call in calls),
+            }
+            for (axis, operation, devices, dtype), calls in groups.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: totals [bytes], sums by axis and operation, then every collective."""
+        return {"bytes": self.bytes, "wire_bytes": self.wire_bytes, "sums": self.sums(), "calls": self.rows()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each: its phase, layer and rounds, how often it happens, what it is, bytes of one of them."""
+        return [{**call._asdict(), "bytes": call.bytes, "wire_bytes": call.wire_bytes} for call in self.calls]
+
+    def sheet(self) -> Sheet:
+        """Sums by axis and operation, then every collective."""
+        if not self.calls:
+            return Sheet([*self.head, "no collectives"], [])
+        return Sheet(self.head, [self.summary(), self._listed()], notes=[WIRE])
+
+    def summary(self) -> Table:
+        """Sums by axis and operation."""
+        rows: list[TextRow] = [
+            (
+                f"{row['axis']} {row['operation']}",
+                row["dtype"],
+                f"{row['devices']:,}",
+                show_exact(row["times"]),
+                show_bytes(row["bytes"]),
+                show_bytes(row["wire_bytes"]),
+            )
+            for row in self.sums()
+        ]
+        total = ("total", "", "", show_exact(sum(call.times for call in self.calls)))
+        rows.append((*total, show_bytes(self.bytes), show_bytes(self.wire_bytes)))
+        header = ("Collectives", "dtype", "devices", "times", "bytes", "sent")
+        return Table(header, rows, words=frozenset({0, 1}), total=True)
+
+    def _listed(self) -> Table:
+        rows = [
+            (
+                f"{call.axis} {call.operation}",
+                call.phase,
+                place(call),
+                show_exact(call.times),
+                show_exact(call.bytes),
+                call.dtype,
+            )
+            for call in self.calls
+        ]
+        return Table(("in order", "phase", "layer", "times", "bytes", "dtype"), rows, words=frozenset({0, 1, 2}))
+
+
+WIRE = (
+    "bytes: of the whole tensor over all ranks of the axis; sent: by this rank, around a ring, so 2(n−1)/n of an "
+    "all-reduce, (n−1)/n of what is gathered, scattered or exchanged"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Ranks(Answer, Sequence["Costs"]):
+    """The ranks of a layout that differ, the heaviest first: each a prediction of its own.
+
+    Example:
+        >>> import costmodel as cm
+        >>> p = cm.predict("llama-3.1-8b", seq=4096, tp=8)
+        >>> rank = p.ranks[0]
+        >>> rank.params, rank.memory.peak == p.memory.peak
+        (1004015616, True)
+
+    """
+
+    kinds: tuple[Costs, ...]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.kinds[index]
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: a row for each kind of rank."""
+        return {"ranks": self.rows()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each kind: whose it is, parameters, FLOPs of a step, memory and what is sent [bytes]."""
+        return [
+            {
+                "rank": whose(rank),
+                "params": held_params(rank),
+                "flops": rank.flops.hardware,
+                **{name: getattr(rank.memory, name) for name in _MEMORY},
+                "wire_bytes": rank.collectives.wire_bytes,
+            }
+            for rank in self.kinds
+        ]
+
+    def sheet(self) -> Sheet:
+        """The same as a table."""
+        return Sheet([question(self.kinds[0].model, self.kinds[0].settings)], [self.table()])
+
+    def table(self) -> Table:
+        """A line for each kind of rank."""
+        shows: dict[str, Callable[[Any], str]] = {"rank": str, "params": show_count, "flops": show_flops}
+        rows = [[shows.get(name, show_bytes)(value) for name, value in row.items()] for row in self.rows()]
+        header = ("Ranks", "params", "FLOPs", *_MEMORY, "sent")
+        return Table(header, rows, spare=(4, 5))
+
+
+_MEMORY = ("weights", "gradients", "optimizer", "activations", "peak")
+
+
+def held_params(rank: Costs) -> int:
+    """Weights that a rank has between steps: of those that are split over ranks its share."""
+    tape = rank.tape
+    return sum(product(local_shape(tape, shape)) * storage.times for storage, shape in tape.weights.items())
+
+
+def whose(rank: Costs) -> str:
+    """Which ranks are alike."""
+    devices = rank.settings.layout.devices
+    return "the device" if devices == 1 else f"each of {devices:,}"
+
+
+def beside_model(p: Costs) -> Table:
+    """What the heaviest rank has and does, beside the whole model."""
+    rank = p.rank
+    pairs = [("params", held_params(rank), p.params, show_count)]
+    passes = ("forward", "backward", "hardware") if p.settings.training else ("forward",)
+    for name in passes:
+        pairs.append((f"FLOPs {name}", getattr(rank.flops, name), getattr(p.flops, name), show_flops))
+    rows = [(name, show(own), show_exact(own), show_share(own, whole)) for name, own, whole, show in pairs]
+    return Table((f"Rank, {whose(rank)}", "", "exact", "of the model"), rows)

@@ -1,0 +1,57 @@
+"""Where a runtime does less well than it could on many devices, and what to set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from costmodel.cost.costs import Costs
+from costmodel.display.units import show_bytes
+from costmodel.errors import CostModelError
+from costmodel.training.dtypes import size_bytes
+
+
+class Remedy(NamedTuple):
+    """A setting that mends what a runtime does worse than it could, and what that is."""
+
+    setting: str
+    value: Any
+    flaw: str
+
+
+REMEDIES = (
+    Remedy("loss_parallel", True, "logits of the whole vocabulary are gathered on every rank of tp"),
+    Remedy("sp", True, "what lies between the layers that tp splits is whole on each of its ranks"),
+    Remedy("bucket_view", True, "DDP holds gradients a second time, in the buckets that it sends"),
+    Remedy("return_outputs", False, "the last stage keeps the logits of all micro-batches"),
+)
+
+
+def remedies(p: Costs) -> list[str]:
+    """Where a runtime does less well than it could, and what to set; what that saves is worked out."""
+    if p.settings.layout.devices == 1 or not p.settings.training:
+        return []
+    sentences = []
+    for setting, value, flaw in REMEDIES:
+        if getattr(p.settings, setting, value) == value:
+            continue
+        try:
+            peak = Costs(p.model, replace(p.settings, **{setting: value})).memory.peak
+        except CostModelError:  # nothing that this layout or model has
+            continue
+        if peak < p.memory.peak:
+            own = show_bytes(p.memory.peak)
+            sentences.append(f"{flaw}: with {setting}={value} the peak is {show_bytes(peak)} instead of {own}")
+    tape = p.rank.tape
+    dtype = tape.precision.gradient_dtype
+    if whole := sum(size_bytes(s.graded - s.elements, dtype) * s.times for s in tape.updated if s.graded > s.elements):
+        sentences.append(
+            f"DTensor makes the gradient of the whole embedding on every rank of tp, {show_bytes(whole)} more than the "
+            "rank's share: freeze it, or use runtime='megatron'"
+        )
+    if again := sum(call.times for call in p.collectives if call.phase == "optimizer"):
+        sentences.append(
+            f"the optimizer's loop sums gradients of norms over tp each time that it reads them, {again:,} all-reduces "
+            "a step: sum them once before it"
+        )
+    return sentences

@@ -1,0 +1,229 @@
+"""What one rank of a layout has, beside the whole model: laws, and how ranks and collectives are shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.analysis.predict import Prediction, predict
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.errors import SettingError
+from costmodel.graph.kernel import Operation, wire_bytes
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS
+from tests.command import here
+from tests.profiles import examples
+from tests.strategies import questions
+
+LLAMA = "llama-3.1-8b"
+LONG = {"seq": 4096, "attention": "flash", "precision": "bf16"}
+SHAPES = st.fixed_dictionaries(
+    {
+        "vocab": st.sampled_from([32, 96]),
+        "layers": st.integers(1, 4),
+        "width": st.sampled_from([16, 64]),
+        "kv_heads": st.sampled_from([4, 8]),
+        "norm": st.sampled_from(["rmsnorm", "layernorm"]),
+        "mlp": st.sampled_from(["gated", "plain"]),
+        "qkv_bias": st.booleans(),
+        "attention_bias": st.booleans(),
+        "mlp_bias": st.booleans(),
+    }
+)
+ALWAYS = {"context": 64, "heads": 8, "tied": False, "fused_qkv": False, "mlp_width": 32, "positions": "rotary"}
+RUNS = st.fixed_dictionaries({"batch": st.integers(1, 3), "seq": st.sampled_from([8, 16])})
+
+
+def model_of(shape: dict[str, Any]) -> Any:
+    return cm.Transformer.of(ALWAYS | shape)
+
+
+@given(questions())
+@examples(30)
+def test_degrees_of_one_change_nothing(question: tuple[Any, dict[str, Any]]) -> None:
+    model, asked = question
+    ones = {name: 1 for name in ("devices", "dp", "tp", "fsdp") if name not in asked}
+    plain, laid_out = (predict(model, **asked, **more).to_dict() for more in ({}, ones))
+    assert plain.pop("settings") | ones == laid_out.pop("settings")
+    assert plain == laid_out
+    assert predict(model, **asked, **ones).timeline.steps == predict(model, **asked).timeline.steps
+
+
+@given(SHAPES, RUNS, st.sampled_from([2, 4]), st.booleans(), st.booleans())
+@examples(30)
+def test_ranks_of_tp_add_up_to_the_model_but_for_what_is_copied(
+    shape: dict[str, Any], runs: dict[str, Any], tp: int, sp: bool, split_loss: bool
+) -> None:
+    model = model_of(shape)
+    p = predict(model, **runs, tp=tp, sp=sp, loss_parallel=split_loss)
+    norms = sum(row.params for row in p.layers if row.kind in ("rmsnorm", "layernorm"))
+    row_biases = shape["layers"] * shape["width"] * (shape["attention_bias"] + shape["mlp_bias"])
+    assert tp * p.rank.params - (tp - 1) * (norms + row_biases) == p.params
+    assert tp * p.rank.flops.total == p.flops.total
+    alone = predict(model, **runs)
+    assert (p.params, p.flops, p.layers) == (alone.params, alone.flops, alone.layers)
+
+
+@given(SHAPES, RUNS, st.sampled_from([2, 4, 8]))
+@examples(20)
+def test_sharded_weights_are_gathered_once_each_way(shape: dict[str, Any], runs: dict[str, Any], fsdp: int) -> None:
+    p = predict(model_of(shape), **runs, fsdp=fsdp)  # which divides the rows of every weight
+    sent: dict[tuple[str, str], int] = {}
+    for call in p.collectives:
+        key = (call.phase, call.operation)
+        sent[key] = sent.get(key, 0) + call.times * call.elements
+    root = p.params - sum(row.params for row in p.layers if row.name.startswith("block"))
+    assert sent == {
+        ("forward", "all_gather"): p.params,
+        ("backward", "all_gather"): p.params - root,  # which stays gathered
+        ("backward", "reduce_scatter"): p.params,
+    }
+    assert fsdp * p.memory.weights == predict(model_of(shape), **runs).memory.weights
+
+
+@given(SHAPES, RUNS)
+@examples(10)
+def test_the_peak_never_rises_with_the_ranks_that_share(shape: dict[str, Any], runs: dict[str, Any]) -> None:
+    peaks = [predict(model_of(shape), **runs, fsdp=ranks).memory.peak for ranks in (2, 4, 8)]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+@given(SHAPES, RUNS, st.data())
+@examples(4)
+@pytest.mark.slow
+def test_a_sweep_over_layouts_says_what_predict_and_explain_do(
+    shape: dict[str, Any], runs: dict[str, Any], data: st.DataObject
+) -> None:
+    model = model_of(shape)
+    axes: dict[str, Any] = {"batch": [1, 2, 3, 5, 7], "tp": [1, 2, 4], "fsdp": [1, 2, 3]}
+    swept = cm.sweep(model, seq=runs["seq"], **axes)
+    point = {name: data.draw(st.sampled_from(values)) for name, values in axes.items()}
+    cell = swept.sel(point)
+    p = predict(model, seq=runs["seq"], **point)
+    assert not cell["reason"].item()
+    assert {name: cell[name].item() for name in QUANTITIES} == {name: p.value(name) for name in QUANTITIES}
+    name = data.draw(st.sampled_from(QUANTITIES))
+    assert p.explain(name).value == p.value(name)
+
+
+@given(SHAPES, st.sampled_from([{"tp": 2}, {"tp": 4, "sp": True}, {"fsdp": 3}]))
+@examples(3)
+def test_questions_asked_again_and_again_are_answered_alike(shape: dict[str, Any], layout: dict[str, Any]) -> None:
+    """At the third batch formulas of the question are made, which answer from there on."""
+    model = model_of(shape)
+    for batch in range(1, 8):
+        p = predict(model, batch=batch, seq=16, **layout)
+        _ = p.memory
+        whole = predict(model, batch=batch, seq=16)
+        rank = p.rank
+        assert (p.params, p.flops.total) == (whole.params, whole.flops.total)
+        assert (p.memory, p.collectives.bytes) == (rank.memory, rank.collectives.bytes)
+        assert p.value("collectives.bytes") == p.collectives.bytes
+
+
+def chunks_on_a_ring(operation: Operation, ranks: int) -> int:
+    """Equal parts of the whole that rank 0 hands to its neighbour, played."""
+    reducing = [[rank == chunk for chunk in range(ranks)] for rank in range(ranks)]
+    sent = 0
+    for turn in range(2 if operation == "all_reduce" else 1):
+        for step in range(ranks - 1):
+            moved = [(rank, (rank - step + turn) % ranks) for rank in range(ranks)]
+            for rank, chunk in moved:
+                reducing[(rank + 1) % ranks][chunk] = True
+            sent += sum(rank == 0 for rank, _ in moved)
+    assert all(map(all, reducing))
+    return sent
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_what_is_sent_around_a_ring(operation: Operation, ranks: int) -> None:
+    assert wire_bytes(operation, ranks, 4 * ranks) == 4 * chunks_on_a_ring(operation, ranks)
+
+
+def test_a_report_of_many_devices_says_whose_memory_it_is_and_what_to_set() -> None:
+    p = predict(LLAMA, **LONG, tp=8)  # type: ignore[arg-type]
+    first, second, *_ = str(p).splitlines()
+    assert first.endswith("8 devices, tp 8")
+    assert second.endswith("on each of 8 devices")
+    saved = predict(LLAMA, **LONG, tp=8, loss_parallel=True).memory.peak / 2**30  # type: ignore[arg-type]
+    text = " ".join(str(p).split())
+    assert f"with loss_parallel=True the peak is {saved:.1f} GiB instead of" in text
+    assert "Memory, each of 8" in text
+    assert "freeze it, or use runtime='megatron'" in text
+    alone = str(predict(LLAMA, **LONG))  # type: ignore[arg-type]
+    assert "Rank" not in alone
+    assert "devices" not in alone
+
+
+def test_collectives_are_an_answer_in_every_form() -> None:
+    p = predict(LLAMA, **LONG, tp=8, sp=True)  # type: ignore[arg-type]
+    data = p.collectives.to_dict()
+    assert data["bytes"] == sum(row["bytes"] for row in data["sums"]) == p.value("collectives.bytes")
+    assert sum(row["times"] * row["wire_bytes"] for row in data["calls"]) == data["wire_bytes"]
+    assert len(p.collectives.to_dataframe()) == len(p.collectives)
+    assert sum(row["times"] for row in data["calls"]) == len(list(p.timeline.every_collective()))
+    assert "tp reduce_scatter" in p.collectives._repr_html_()
+    assert Prediction.from_json(p.to_json()).to_dict()["calls"] == data["calls"]
+    none = predict(LLAMA, **LONG).collectives  # type: ignore[arg-type]
+    assert (len(none), none.bytes, str(none).splitlines()[-1]) == (0, 0, "no collectives")
+
+
+def test_collectives_of_a_step_are_those_of_all_micro_batches() -> None:
+    one, four = (predict(LLAMA, **LONG, tp=8, sp=True, accumulate=n).collectives for n in (1, 4))  # type: ignore[arg-type]
+    for single, many in zip(one, four, strict=True):
+        assert many.times == single.times * (1 if many.phase == "optimizer" else 4)
+
+
+def test_a_rank_is_a_prediction_of_its_own() -> None:
+    p = predict(LLAMA, **LONG, tp=8)  # type: ignore[arg-type]
+    rank = p.rank
+    assert isinstance(rank, Prediction)
+    assert rank.explain("params").value == rank.params < p.params == p.explain("params").value
+    assert [one.memory.peak for one in p.ranks] == [p.memory.peak]
+    assert p.ranks.rows()[0]["params"] == rank.params
+    alone = predict(LLAMA, **LONG)  # type: ignore[arg-type]
+    assert alone.rank is alone
+    assert alone.ranks.rows()[0]["peak"] == alone.memory.peak
+
+
+@pytest.mark.parametrize("verb", ["ranks", "collectives", "predict", "timeline"])
+def test_verbs_take_layouts(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [verb, LLAMA, "--seq", "4096", "--tp", "8", "--sp", "true"]
+    outcome = here(capsys, *words)
+    assert outcome.code == 0
+    assert "8 devices" in outcome.out or verb == "timeline"
+    assert json.loads(here(capsys, *words, "--json").out)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"tp": 3}, "tp=3 does not divide"),
+    ({"tp": 0}, "tp=0 is not between 1 and"),
+    ({"tp": -2}, "tp=-2 is not between 1 and"),
+    ({"tp": 2.0}, "tp=2.0 is not a whole number"),
+    ({"tp": "two"}, "tp='two' is not a whole number"),
+    ({"tp": True}, "tp=True is not a whole number"),
+    ({"tp": 10**30}, "is not between 1 and"),
+    ({"sp": True}, "give tp"),
+    ({"sp": 1}, "sp=1 is neither True nor False"),
+    ({"loss_parallel": True}, "give tp"),
+    ({"devices": 12, "tp": 8}, "use 8 or 16"),
+    ({"zero": 4}, "use 0, 1, 2 or 3"),
+]
+
+
+@pytest.mark.parametrize(("layout", "words"), BAD, ids=[str(layout) for layout, _ in BAD])
+def test_a_layout_that_cannot_be_is_refused_in_one_line(layout: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError) as error:
+        predict(LLAMA, **layout)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+def test_every_setting_of_a_layout_is_declared_among_them() -> None:
+    assert {"devices", "dp", "tp", "sp", "fsdp", "runtime"} <= set(LAYOUT_NAMES) < set(SETTINGS)
