@@ -19,8 +19,7 @@ from costmodel.cost.quantities import (
     Memory,
     Traffic,
 )
-from costmodel.cost.question import question
-from costmodel.cost.ranks import Collectives, Ranks, whose
+from costmodel.cost.ranks import Collectives, Ranks
 from costmodel.cost.recipes import Polynomials, Recipe, recipe_of, settings_at
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import (
@@ -128,7 +127,7 @@ class Costs:
             call if call.phase == "optimizer" or call.axis == "dp" else call._replace(times=rounds * call.times)
             for call in self.timeline.collectives
         ]
-        return Collectives(tuple(calls), (question(self.model, self.settings), f"collectives of {whose(self.rank)}"))
+        return Collectives(tuple(calls), self.rank)
 
     @cached_property
     def batch_shape(self) -> BatchShape:

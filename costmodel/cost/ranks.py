@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cost.question import question
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Collectives(Answer):
     """Every collective that one rank takes part in, of one step; those of rounds that are alike as one.
 
-    head: the question, and whose collectives they are, a line each.
+    rank: whose they are.
 
     Example:
         >>> import costmodel as cm
@@ -34,7 +34,7 @@ class Collectives(Answer):
     """
 
     calls: tuple[CollectiveCalls, ...]
-    head: tuple[str, ...] = ()
+    rank: Costs = field(compare=False)
 
     def __iter__(self) -> Iterator[CollectiveCalls]:
         return iter(self.calls)
@@ -80,9 +80,10 @@ class Collectives(Answer):
 
     def sheet(self) -> Sheet:
         """Sums by axis and operation, then every collective."""
+        head = [question(self.rank.model, self.rank.settings), f"collectives of {whose(self.rank)}"]
         if not self.calls:
-            return Sheet([*self.head, "no collectives"], [])
-        return Sheet(self.head, [self.summary(), self._listed()], notes=[WIRE])
+            return Sheet([*head, "no collectives"], [])
+        return Sheet(head, [self.summary(), self._listed()], notes=[WIRE])
 
     def summary(self) -> Table:
         """Sums by axis and operation."""
@@ -191,7 +192,7 @@ def whose(rank: Costs) -> str:
 def beside_model(p: Costs) -> Table:
     """What the heaviest rank has and does, beside the whole model."""
     rank = p.rank
-    pairs = [("params", held_params(rank), p.params, show_count)]
+    pairs: list[tuple[str, int, int, Callable[[int], str]]] = [("params", held_params(rank), p.params, show_count)]
     passes = ("forward", "backward", "hardware") if p.settings.training else ("forward",)
     for name in passes:
         pairs.append((f"FLOPs {name}", getattr(rank.flops, name), getattr(p.flops, name), show_flops))

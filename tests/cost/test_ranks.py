@@ -20,7 +20,7 @@ from tests.profiles import examples
 from tests.strategies import questions
 
 LLAMA = "llama-3.1-8b"
-LONG = {"seq": 4096, "attention": "flash", "precision": "bf16"}
+LONG: dict[str, Any] = {"seq": 4096, "attention": "flash", "precision": "bf16"}
 SHAPES = st.fixed_dictionaries(
     {
         "vocab": st.sampled_from([32, 96]),
@@ -46,7 +46,7 @@ def model_of(shape: dict[str, Any]) -> Any:
 @examples(30)
 def test_degrees_of_one_change_nothing(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
-    ones = {name: 1 for name in ("devices", "dp", "tp", "fsdp") if name not in asked}
+    ones: dict[str, Any] = {name: 1 for name in ("devices", "dp", "tp", "fsdp") if name not in asked}
     plain, laid_out = (predict(model, **asked, **more).to_dict() for more in ({}, ones))
     assert plain.pop("settings") | ones == laid_out.pop("settings")
     assert plain == laid_out
@@ -146,22 +146,22 @@ def test_what_is_sent_around_a_ring(operation: Operation, ranks: int) -> None:
 
 
 def test_a_report_of_many_devices_says_whose_memory_it_is_and_what_to_set() -> None:
-    p = predict(LLAMA, **LONG, tp=8)  # type: ignore[arg-type]
+    p = predict(LLAMA, **LONG, tp=8)
     first, second, *_ = str(p).splitlines()
     assert first.endswith("8 devices, tp 8")
     assert second.endswith("on each of 8 devices")
-    saved = predict(LLAMA, **LONG, tp=8, loss_parallel=True).memory.peak / 2**30  # type: ignore[arg-type]
+    saved = predict(LLAMA, **LONG, tp=8, loss_parallel=True).memory.peak / 2**30
     text = " ".join(str(p).split())
     assert f"with loss_parallel=True the peak is {saved:.1f} GiB instead of" in text
     assert "Memory, each of 8" in text
     assert "freeze it, or use runtime='megatron'" in text
-    alone = str(predict(LLAMA, **LONG))  # type: ignore[arg-type]
+    alone = str(predict(LLAMA, **LONG))
     assert "Rank" not in alone
     assert "devices" not in alone
 
 
 def test_collectives_are_an_answer_in_every_form() -> None:
-    p = predict(LLAMA, **LONG, tp=8, sp=True)  # type: ignore[arg-type]
+    p = predict(LLAMA, **LONG, tp=8, sp=True)
     data = p.collectives.to_dict()
     assert data["bytes"] == sum(row["bytes"] for row in data["sums"]) == p.value("collectives.bytes")
     assert sum(row["times"] * row["wire_bytes"] for row in data["calls"]) == data["wire_bytes"]
@@ -169,24 +169,24 @@ def test_collectives_are_an_answer_in_every_form() -> None:
     assert sum(row["times"] for row in data["calls"]) == len(list(p.timeline.every_collective()))
     assert "tp reduce_scatter" in p.collectives._repr_html_()
     assert Prediction.from_json(p.to_json()).to_dict()["calls"] == data["calls"]
-    none = predict(LLAMA, **LONG).collectives  # type: ignore[arg-type]
+    none = predict(LLAMA, **LONG).collectives
     assert (len(none), none.bytes, str(none).splitlines()[-1]) == (0, 0, "no collectives")
 
 
 def test_collectives_of_a_step_are_those_of_all_micro_batches() -> None:
-    one, four = (predict(LLAMA, **LONG, tp=8, sp=True, accumulate=n).collectives for n in (1, 4))  # type: ignore[arg-type]
+    one, four = (predict(LLAMA, **LONG, tp=8, sp=True, accumulate=n).collectives for n in (1, 4))
     for single, many in zip(one, four, strict=True):
         assert many.times == single.times * (1 if many.phase == "optimizer" else 4)
 
 
 def test_a_rank_is_a_prediction_of_its_own() -> None:
-    p = predict(LLAMA, **LONG, tp=8)  # type: ignore[arg-type]
+    p = predict(LLAMA, **LONG, tp=8)
     rank = p.rank
     assert isinstance(rank, Prediction)
     assert rank.explain("params").value == rank.params < p.params == p.explain("params").value
     assert [one.memory.peak for one in p.ranks] == [p.memory.peak]
     assert p.ranks.rows()[0]["params"] == rank.params
-    alone = predict(LLAMA, **LONG)  # type: ignore[arg-type]
+    alone = predict(LLAMA, **LONG)
     assert alone.rank is alone
     assert alone.ranks.rows()[0]["peak"] == alone.memory.peak
 
