@@ -24,6 +24,7 @@ import torch.distributed.fsdp._fully_shard._fsdp_param as sharded
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -152,7 +153,8 @@ NAMES = {
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a distributed tensor that this rank has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return own.wait() if isinstance(own, AsyncCollectiveTensor) else own
 
 
 def _of_local_tensors(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
