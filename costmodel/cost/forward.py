@@ -505,7 +505,8 @@ def _is_view(x: Tensor) -> bool:
     if x.maker is None:
         return False
     y = x.maker.y
-    return not x.has(y.shape) or x.strides != y.strides or y.storage in [read.storage for read in x.maker.inputs]
+    passes = any(gradient.shared and gradient.operand.storage is y.storage for gradient in x.maker.gradients())
+    return not x.has(y.shape) or x.strides != y.strides or passes
 
 
 def _operand_gradient(call: Call, gradient: Gradient) -> OperandGradient:

@@ -227,7 +227,8 @@ class AsStrided(View):
     """A part of a tensor along one axis, or one seen several times: other sizes over the same memory.
 
     piece: whether it is one of several that are split off at once, whose gradients are joined at once too; the gradient
-    of any other part is put among zeros, in a tensor as large as the whole.
+    of any other part is put among zeros, in a tensor as large as the whole. by_memory: whether the part is told by its
+    places in memory, and not by an axis: then those zeros are memory too, of which the gradient is a view.
     """
 
     source = "torch.Tensor.as_strided, as slices, selections and expansions are; backward of an expansion sums"
@@ -236,9 +237,13 @@ class AsStrided(View):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     piece: bool = False
+    by_memory: bool = False
 
     def output(self, call: Call) -> Tensor:
         return call.x.as_strided(self.shape, self.strides)
+
+    def views_gradient(self, call: Call, x: Tensor) -> bool:
+        return self.by_memory
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A place in the whole's gradient; what is seen several times is summed."""

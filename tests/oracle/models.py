@@ -77,15 +77,24 @@ class Dropout(nn.Module):
         return F.dropout(x, self.p, self.training)
 
 
+@torch.library.custom_op("oracle::fused_rms_norm", mutates_args=())
+def fused_rms_norm(x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """As aten::_fused_rms_norm, which only GPUs have, without data: the result and one inverse root a row, at once."""
+    dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
+    return x.new_empty(x.shape, dtype=dtype), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+
+
+fused_rms_norm.register_fake(fused_rms_norm._init_fn)
+
+
 class FusedRMS(torch.autograd.Function):
-    """As aten::_fused_rms_norm, which only GPUs have: saves input, weight and one inverse root a row."""
+    """Saves input, weight and one inverse root a row."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
-        inverse = torch.rsqrt(x.float().square().mean(-1, keepdim=True))
+        y, inverse = fused_rms_norm(x, weight)
         ctx.save_for_backward(x, weight, inverse)
-        y = (x * inverse).to(x.dtype).contiguous()
-        return y if weight is None else y * weight
+        return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -320,13 +329,13 @@ class Attention(nn.Module):
         self.queries: Tensor | None = None
         self.kind, self.lends, self.borrows = lending(spec, number) if not crosses else (None, False, False)
         self.lent: dict[Any, tuple[Tensor, Tensor]] = {}
+        if spec.query_key_norm == "heads":
+            heads = (spec.heads, self.kv_heads)
+            self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
         if self.borrows:
             del self.key, self.value
             if spec.query_key_norm:
                 self.norms = self.norms[:1]
-        if spec.query_key_norm == "heads":
-            heads = (spec.heads, self.kv_heads)
-            self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
         own = spec.by_distance and not spec.relative_shared and not crosses
         self.relative = Relative(spec, seq) if own else None
         self.sink = Sink(spec.heads) if spec.sinks else None
@@ -694,8 +703,9 @@ class Block(nn.Module):
 
         norm1, norm2 = self.norm1, self.norm2
         if self.spec.parallel:
-            normed = norm1(x)
-            mixed, fed = drop_mixed(self.mixed(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))
+            normed = None if norm2 else norm1(x)  # a name would hold what is not used again
+            mixed = drop_mixed(self.mixed(norm1(x) if normed is None else normed, bias))
+            fed = drop(self.mlp(norm2(x) if normed is None else normed))
             return x + mixed + fed
         if self.spec.norm_placement == "pre":
             x = x + drop_mixed(self.mixed(norm1(x), bias)) if self.attends or self.mixes else x

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, reject
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -72,6 +72,9 @@ class Writing(nn.Module):
 
 
 @examples(DRAWN)
+@example([("diagonal", "add"), ("all", "add"), ("all", "add")], [], ["views"], False)
+@example([("slice of a slice", "tanh")], [], ["base", "views"], False)
+@example([("slice of a slice", "places")], [], ["views", "base"], False)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(VIEWS)), st.sampled_from(sorted(WRITES))), min_size=1, max_size=3),
     st.lists(st.sampled_from(sorted(VIEWS)), max_size=2),

@@ -196,7 +196,8 @@ def served(spec: Any, mode: str, batch: int, seq: int, past: int, kernel: str, *
     if scans and past and seq > 1:  # the package's read a first state thrice, or start anew
         paper, found = paper._replace(cache_read=0), found._replace(cache_read=0)
     assert paper == found
-    statistics = 8 * batch * seq * spec.heads if spec.norm == "layernorm" else 0  # made and dropped in inference too
+    numbers = {"layernorm": 2, "rmsnorm": 1}.get(spec.norm, 0)  # of each row, made and dropped in inference too
+    statistics = 4 * numbers * batch * seq * spec.heads
     # On paper turning a part of a head's features takes both products until the parts are joined, in PyTorch the sum.
     turned = 4 * batch * seq * spec.heads * spec.rotated if spec.rotated < spec.head_features else 0
     assert peak <= alive + turned if joined(spec) else 0 <= alive - peak <= statistics
@@ -206,6 +207,7 @@ def joined(spec: Any) -> bool:
     """Whether one operation on paper is several in PyTorch, between which more may be alive."""
     parts = spec.value("rotary.size") not in (None, spec.head_features)
     kinds = spec.latent is not None or spec.experts is not None or spec.value("head.logit_cap") is not None
-    # Functions that scan have names for more than what is used again, until they return.
-    kinds = kinds or spec.mixer is not None or spec.altup is not None or spec.shared_kv_layers is not None
+    # Functions that scan, or square what is above 0, have names for more than what is used again, until they return.
+    kinds = kinds or spec.activation == "relu_squared" or spec.mixer is not None
+    kinds = kinds or spec.altup is not None or spec.shared_kv_layers is not None
     return parts or kinds or spec.query_key_norm == "heads" or spec.mlp == "clamped"

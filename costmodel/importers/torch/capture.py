@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -142,6 +143,9 @@ class Capture:
         if target.namespace == NAMESPACE:
             self._tell(node, op, grad)
         if op in IDLE or op in SIZES or value is None:
+            return
+        if op == "slice" and _leaves_nothing_out(node):
+            self._names[node] = self._names[node.args[0]]
             return
         if (op not in self.rules or op in self.composed) and _is_composed(target) and self._compose(node, grad):
             return
@@ -453,6 +457,16 @@ def _flat(value: Any) -> Iterator[Any]:
         yield from _flat(list(value.values()))
     elif value is not None and hasattr(value, "op"):
         yield value
+
+
+def _leaves_nothing_out(node: Any) -> bool:
+    """Whether a slice is one that PyTorch makes only of open sizes: ``x[:, places] = y`` writes to x itself.
+
+    Source: ``applySlice`` of ``ATen/TensorIndexing.h``.
+    """
+    inside, _ = node.meta.get("torch_fn", ("", ""))
+    _, _, *bounds = node.args
+    return inside.startswith("__setitem__") and bounds in ([0, sys.maxsize], [0, sys.maxsize, 1])
 
 
 def _changed(target: Any, args: Mapping[str, Any]) -> str | None:

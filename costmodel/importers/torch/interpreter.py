@@ -61,6 +61,7 @@ class Interpreter:
         self.narrow: dict[Storage, Tensor] = {}
         self.reread: set[Storage] = set()
         self.read = {*program.outputs, *(n for s in program.steps for n in tensors_in(list(s.args.values())))}
+        self._read_later = _read_later(program)
         self._tensors: dict[str, Tensor] = {}
         self._views: dict[str, tuple[str, Tensor]] = {}
         others = (program.inputs | program.buffers).items()
@@ -372,12 +373,14 @@ class Interpreter:
             call.saved = tuple(old)
         if not self._in_memory(step, y):
             y.storage.parts, y.storage.elsewhere = (x.storage,), True
-        for name in (changed, step.changes or changed, result):
+        names = (changed, step.changes or changed, result)
+        for name in names:
             self._tensors[name], self._views[name] = view, (base, version)
         if x.requires_grad or y.requires_grad:
             self._tensors[base] = Overwrite()(x, y, name=f"{step.name}.base")
-            if result in self.read:  # the view that was written to is made anew at once, others when they are read
-                self._current(result)
+            if result in self._read_later:  # the view that was written to is made anew at once, others when read
+                self._tensors.update(dict.fromkeys(names, self._current(result)))
+                self._views.update(dict.fromkeys(names, self._views[result]))
 
     def _current(self, name: str) -> Tensor:
         """A tensor as it is now: a view of what was written to since is made anew."""
@@ -389,7 +392,7 @@ class Interpreter:
         if self._same.get(name) == base:
             tensor = x
         else:
-            view = AsStrided(tensor.shape, strides_of(tensor))
+            view = AsStrided(tensor.shape, strides_of(tensor), by_memory=True)
             tensor = view(x, name=f"{self._here.name}.view" if self._here else "view")
         self.tape.grad = grad
         self._tensors[name], self._views[name] = tensor, (base, x)
@@ -417,6 +420,20 @@ class Interpreter:
             raise SpecError(
                 f"{where}: {step.op} makes {show_shape(by_operator)} and not {show_shape(by_rule)} as its rule has it"
             )
+
+
+def _read_later(program: CapturedProgram) -> set[str]:
+    """Results of steps that change a tensor which is read after that, by the result's name or by another."""
+    changed: dict[str, str] = {}
+    for step in program.steps:
+        if step.changes is not None:
+            changed[step.makes[0].name] = changed.get(step.changes, step.changes)
+    read, later = {changed.get(name, name) for name in program.outputs}, set()
+    for step in reversed(program.steps):
+        if step.changes is not None and changed[step.makes[0].name] in read:
+            later.add(step.makes[0].name)
+        read.update(changed.get(name, name) for name in tensors_in(list(step.args.values())))
+    return later
 
 
 def _numbers(modules: Sequence[str]) -> str:

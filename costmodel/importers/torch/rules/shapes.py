@@ -229,7 +229,7 @@ def index(op: OpCall) -> Tensor:
 @rule("as_strided")
 def strided(op: OpCall) -> Tensor:
     """The same memory by other steps, which may meet."""
-    return op.layer(AsStrided(op.shape, tuple(op.value("stride"))), op.tensor("self"))
+    return op.layer(AsStrided(op.shape, tuple(op.value("stride")), by_memory=True), op.tensor("self"))
 
 
 @rule("unfold")
