@@ -201,7 +201,15 @@ class Architecture(Description):
         """What one rank of a layout has of this model, at local sizes. Raises SettingError."""
         if layout.tp != 1:
             raise SettingError(f"tp={layout.tp} does not apply to {type(self).__name__} {self.title!r}: leave it out")
+        if layout.pp != 1:
+            raise SettingError(
+                f"pp={layout.pp} is not worked out for {type(self).__name__} {self.title!r}: leave it out"
+            )
         return self
+
+    def stage_kind(self, layout: Layout) -> object:
+        """What stages have in common that cost the same, but for the first and the last."""
+        return layout.stage
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """What the numbers take for granted that no size says, as (topic, sentence)."""

@@ -14,13 +14,14 @@ from costmodel.architectures.attention import Attention, AttentionContext, Atten
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.moe import routed, with_experts
+from costmodel.architectures.ranks import own_blocks
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.graph.recomputation import GROUP
 from costmodel.graph.tape import Shared, Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, LayerScale, Multiply
-from costmodel.symbolic.sizes import SymInt, exact_div
+from costmodel.symbolic.sizes import SymInt, exact_div, peek
 
 if TYPE_CHECKING:
     from costmodel.architectures.altup import Streams
@@ -42,6 +43,8 @@ def body(
     which x was made.
     """
     x = _blocks(model, tape, x, setting, memory, tokens)
+    if not tape.layout.last:
+        return x
     if model.norm_placement != "post" if model.final_norm is None else model.final_norm:
         x = normed(model, x, "final_norm")
     return dropped(x, model.final_dropout, "final_dropout")
@@ -88,7 +91,7 @@ def _blocks(
         return Multiply()(x, tape.buffer((1,), "activation", tape.within("block_scale")), name="scale_block")
 
     beside = model.experts is not None and model.experts.beside
-    stack = BlockStack(model.pattern, model.layers, block)
+    stack = stack_of(model, tape, block)
     vectors = None
     if model.layer_inputs is not None and tokens is not None:
         from costmodel.architectures.layer_inputs import gated_vector, vectors_for_blocks
@@ -167,6 +170,16 @@ def _output(model: TransformerSpec, x: Tensor, sublayer: str) -> Tensor:
         return x
     rows = x.view((x.rows, x.shape[-1]))
     return LayerScale()(rows, name=f"{sublayer}_layer_scale").view(x.shape)
+
+
+def stack_of(model: TransformerSpec, tape: Tape, block: Body) -> BlockStack:
+    """All blocks of a model, or those of the stage that is traced."""
+    if tape.layout.stage is None:
+        return BlockStack(model.pattern, model.layers, block)
+    own = own_blocks(tape.layout, peek(model.layers))
+    turns = own.start % len(model.pattern)
+    pattern = [*model.pattern[turns:], *model.pattern[:turns]][: len(own)]
+    return BlockStack(pattern, len(own), block)
 
 
 WORDS = {

@@ -106,7 +106,7 @@ def positions(model: TransformerSpec, tokens: Tensor, width: int) -> Tensor:
     return kind(rows, width)(tokens, name="positions")
 
 
-def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
+def logits(model: TransformerSpec, x: Tensor, table: Tensor | None) -> Tensor:
     """(batch, T, width) → (batch, T, vocab), with the embedding's table if the two are tied."""
     assert model.head is not None
     head = model.head
@@ -117,7 +117,7 @@ def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
             x = normed(model, activation(head.transform)(Linear(features, bias=head.transform_bias)(x)), "norm")
     elif model.embedding_factored and model.embedding_width is not None:
         x = Linear(model.embedding_width, bias=False)(x, name="project_out")
-    tied = {"weight": table} if model.tied else None
+    tied = {"weight": table} if model.tied and table is not None else None
     x = gathered_logits(columns(prepared(x, "head"), model.vocab, "head", bias=head.bias, tied=tied))
     if head.spare_bias:
         x = Unread(model.vocab)(x, name="spare_bias")

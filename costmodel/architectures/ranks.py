@@ -19,12 +19,28 @@ from costmodel.layers.collective import (
 )
 from costmodel.layers.embedding import Embedding, SplitEmbedding, VocabParallelEmbedding
 from costmodel.layers.linear import Linear
+from costmodel.symbolic.sizes import exact_div
+from costmodel.training.layout import Layout
 
 
 def all_tokens(x: Tensor) -> int:
     """Tokens of the sequence of which x has all, or this rank's."""
     layout = x.tape.layout
     return x.shape[1] * layout.tp if layout.sp else x.shape[1]
+
+
+def share_of_tokens(layout: Layout, tokens: int) -> int:
+    """Tokens of a sequence that a rank has between the parts of the model that need all."""
+    return exact_div(tokens, layout.tp) if layout.sp else tokens
+
+
+def own_blocks(layout: Layout, layers: int) -> range:
+    """The blocks of a stage: equal parts of all, of which the first have those that are left over."""
+    if layout.stage is None:
+        return range(layers)
+    every, over = divmod(layers, layout.stages)
+    start = layout.stage * every + min(layout.stage, over)
+    return range(start, start + every + (layout.stage < over))
 
 
 def prepared(x: Tensor, name: str) -> Tensor:

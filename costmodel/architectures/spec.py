@@ -52,6 +52,9 @@ SPLIT = {
 }
 """Fields of a model that may be at any value where its layers are split over ranks."""
 
+WHOLE = ("altup", "layer_inputs", "shared_blocks", "shared_kv_layers", "disentangled", "indexer", "pooler", "classes")
+"""Fields of a model whose blocks cannot be cut into stages: a stage would read more than what the one before made."""
+
 HEAD = {
     "head_bias": "head.bias",
     "head_transform": "head.transform",
@@ -680,6 +683,7 @@ class TransformerSpec(ComposedModel):
 
     def local(self, layout: Layout) -> Self:
         """The heads, hidden features and rows of the vocabulary that one rank of `layout.tp` has."""
+        self._check_stages(layout)
         degree = layout.tp
         if layout.megatron:
             return self._fused(degree)._split(degree, layout)
@@ -709,6 +713,23 @@ class TransformerSpec(ComposedModel):
                 raise SettingError(f"tp={degree} does not divide {name} {size} of {self.title}")
         local = {name: exact_div(size, degree) for name, size in sizes.items()}
         return self.with_values({**local, "head_size": self.head_features})
+
+    def _check_stages(self, layout: Layout) -> None:
+        """Raise SettingError if blocks cannot be cut into stages."""
+        if layout.stages == 1:
+            return
+        if layout.stages > peek(self.layers):
+            raise SettingError(
+                f"pp={layout.pp} and vpp={layout.vpp} are {layout.stages} stages, more than the {int(self.layers)} "
+                f"layers of {self.title}: use at most {int(self.layers)} stages"
+            )
+        for name in WHOLE:
+            if getattr(self, name) != type(self).model_fields[name].get_default():
+                raise SettingError(f"pp={layout.pp} is not worked out for {name} of {self.title}: leave it out")
+        if self.by_distance:
+            raise SettingError(
+                f"pp={layout.pp} is not worked out for biases by distance, of {self.title}: leave it out"
+            )
 
     @property
     def score_factor(self) -> float:

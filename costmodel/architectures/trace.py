@@ -21,6 +21,7 @@ from costmodel.layers.loss import (
     SplitCrossEntropy,
     VocabParallelCrossEntropy,
 )
+from costmodel.training.dtypes import Dtype
 from costmodel.training.layout import Layout
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
@@ -62,10 +63,17 @@ def check_applies(model: Architecture, settings: Settings) -> None:
             )
 
 
-def trace(model: Architecture, settings: Settings, tape: Tape | None = None, layout: Layout | None = None) -> Tape:
+def trace(
+    model: Architecture,
+    settings: Settings,
+    tape: Tape | None = None,
+    layout: Layout | None = None,
+    arrival: Dtype | None = None,
+) -> Tape:
     """Record the model's forward pass and loss on `tape`, or on a new one that the settings imply.
 
-    layout: over devices, if another than the settings say. The sizes of model and settings may be letters.
+    layout: over devices, if another than the settings say. arrival: the type of what comes from the stage before. The
+    sizes of model and settings may be letters.
 
     Raises CostModelError.
     """
@@ -81,6 +89,7 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None, lay
         recomputation=Recomputation.of(settings),
         adaptation=Adaptation.of(settings),
         layout=layout,
+        arrival=arrival,
     )
     model = model.implemented(settings.implementation)
     shape = batch_shape(model, settings)
@@ -93,7 +102,8 @@ def trace(model: Architecture, settings: Settings, tape: Tape | None = None, lay
         tape.adaptation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss
     in_fp32 = settings.loss_precision == "fp32" or settings.implementation == "transformers"
-    loss = loss if settings.training else None
+    loss = loss if settings.training and tape.layout.last else None
+    tape.result = output if isinstance(output, tuple) else (output,)
     chunks, smoothing = settings.loss_chunks, settings.label_smoothing
     ends = attach_loss(tape, loss, output, chunks, in_fp32=in_fp32, smoothing=smoothing)
     if settings.training and model.DETACHES:

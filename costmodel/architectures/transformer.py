@@ -8,13 +8,15 @@ from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.moe import assumptions
 from costmodel.architectures.pooler import pooled, summarised
-from costmodel.architectures.ranks import embedding
+from costmodel.architectures.ranks import embedding, own_blocks, share_of_tokens
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
+from costmodel.symbolic.sizes import peek
+from costmodel.training.layout import Layout
 from costmodel.training.settings import LossKind
 
 COMPOSED = (
@@ -59,6 +61,11 @@ class Transformer(TransformerSpec):
             return conventions
         return [("experts", assumptions(self.experts, shape.batch * (shape.seq or 1))), *conventions]
 
+    def stage_kind(self, layout: Layout) -> object:
+        """See `Architecture.stage_kind`: its blocks."""
+        own = own_blocks(layout, peek(self.layers))
+        return len(own), own.start % len(self.pattern)
+
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sequences, the whole context unless `seq` says less."""
         refuse("image", image, self, "batch and seq")
@@ -90,11 +97,18 @@ class Transformer(TransformerSpec):
     def forward(self, tape: Tape, shape: BatchShape, attention: AttentionSetting) -> Tensor | tuple[Tensor, ...]:
         """(batch, T) tokens → (batch·T, vocab) logits, (batch, classes), or both; (batch·T, width) without either."""
         assert shape.seq is not None
-        tokens = tape.input((shape.batch, shape.seq), "index", "tokens")
-        whole = tape.layout.megatron and self.positions == "learned"
-        x = embedding(self.vocab, self.embedding_width or self.width, tokens, whole=whole)
-        table = tape.weights_of("embedding")["weight"]
-        x = body(self, tape, embedded(self, x, tokens), attention, tokens=tokens)
+        if tape.layout.first:
+            tokens = tape.input((shape.batch, shape.seq), "index", "tokens")
+            whole = tape.layout.megatron and self.positions == "learned"
+            x = embedding(self.vocab, self.embedding_width or self.width, tokens, whole=whole)
+            table = tape.weights_of("embedding")["weight"]
+            x = embedded(self, x, tokens)
+        else:
+            tokens = table = None
+            x = tape.received((shape.batch, share_of_tokens(tape.layout, shape.seq), self.width))
+        x = body(self, tape, x, attention, tokens=tokens)
+        if not tape.layout.last:
+            return x
         if self.embedding_width is not None and not self.embedding_factored:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
         if shape.last:

@@ -24,7 +24,7 @@ from costmodel.cost.forward import (
     UnitEdge,
     last_of,
 )
-from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
+from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes
 from costmodel.cost.sharding import local_shape, partial_sum
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
@@ -37,7 +37,7 @@ class BackwardLiveness:
     """Retraces the visits of a forward walk; what is recomputed is walked forward again first.
 
     accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added in place.
-    gradients: those of weights, which stay.
+    gradients: those of weights, which stay. returned: those of what other stages made.
     """
 
     def __init__(self, forward: ForwardLiveness, *, accumulates: bool) -> None:
@@ -49,8 +49,20 @@ class BackwardLiveness:
         self._waiting: dict[GradientSlot, None] = {}
         self._starts = self._start(forward.order)
         self._execute(forward.order)
+        self.returned = [self._returned(slot) for slot in forward.slots_of_inputs()]
         for lasting in (*self._starts, *forward.held):
             lasting.died = len(self.lifetimes.moments) - 1
+
+    def _returned(self, slot: GradientSlot) -> Allocation:
+        """The gradient of what another stage made: as it came together, or a copy where something else holds that.
+
+        Source: ``AccumulateGrad``, of the leaf that a stage's input is.
+        """
+        now = len(self.lifetimes.moments) - 1
+        if slot.gradient is None or slot.gradient.handles > 1:
+            return self.lifetimes.take(slot.size, now)
+        slot.gradient.died = now
+        return slot.gradient
 
     def _execute(self, order: Order) -> None:
         """Run backward once; a weight gets the sum of its gradients when the last of its uses in this pass is done.
@@ -165,6 +177,8 @@ class BackwardLiveness:
             return []
         starts: list[Allocation] = []
         for slot in dict.fromkeys((last.slot, *(slot for slot, _ in self.forward.ends))):
+            if not self.forward.ends_here:  # in a buffer for what comes from the stage after
+                slot.gradient = Allocation(slot.size, TEMPORARIES, 0)
             slot.gradient = slot.gradient or self.lifetimes.take(slot.size, len(self.lifetimes.moments))
             slot.gradient.handles = 2
             starts.append(slot.gradient)

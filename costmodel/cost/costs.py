@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
+from costmodel.cost.liveness import ACTIVATIONS
+from costmodel.cost.pipeline import Pipeline, PipelineRank
 from costmodel.cost.quantities import (
     QUANTITIES,
     ROW_COLUMNS,
@@ -29,6 +31,7 @@ from costmodel.cost.timeline import (
     persistent_tensors,
     reserved_bytes,
     timeline_of,
+    timeline_of_rank,
 )
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
@@ -58,21 +61,25 @@ class Costs:
     Over several devices parameters, FLOPs and layers are those of the whole model, all else is of its heaviest rank.
 
     tape: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters then.
+    place: of a rank of a pipeline, its stages and what it does.
     """
 
     _recipe: Recipe | None = None
     _forms: Polynomials | None = None
 
-    def __init__(self, model: Architecture, settings: Settings, tape: Tape | None = None) -> None:
+    def __init__(
+        self, model: Architecture, settings: Settings, tape: Tape | None = None, place: PipelineRank | None = None
+    ) -> None:
         self.model = model
         self.settings = settings
+        self.place = place
         if tape is not None:
             self.tape = tape
             return
         self._recipe, self._point = recipe_of(model, settings)
         self._forms = self._recipe.known(self._point)
         if self._forms is None:
-            _ = self.rank.tape  # what cannot be is refused here
+            _ = self.rank.tape if self._pipeline is None else self._pipeline.tapes  # what cannot be is refused here
 
     @classmethod
     def of(cls, model: Architecture | Layer | str, input: Sequence[int] | None = None, **settings: Any) -> Self:
@@ -106,15 +113,40 @@ class Costs:
         All ranks of a layout without stages are alike, but for the last ones' smaller shares of weights whose rows do
         not divide.
         """
-        of_rank = "tape" in vars(self) and not self.tape.layout.single
-        if of_rank or self.settings.layout.single:
-            return self
-        return type(self)(self.model, self.settings, trace(self.model, self.settings))
+        return self._kinds_of_ranks[0]
 
     @property
     def ranks(self) -> Ranks:
         """The ranks of its layout that differ, the heaviest first."""
-        return Ranks((self.rank,))
+        return Ranks(tuple(self._kinds_of_ranks))
+
+    @cached_property
+    def _kinds_of_ranks(self) -> list[Self]:
+        of_rank = "tape" in vars(self) and not self.tape.layout.single
+        if of_rank or self.settings.layout.single:
+            return [self]
+        if self._pipeline is None:
+            return [type(self)(self.model, self.settings, trace(self.model, self.settings))]
+        places = self._pipeline.ranks
+        ranks = [type(self)(self.model, self.settings, place.tapes[0], place) for place in places]
+        return sorted(ranks, key=lambda rank: int(rank.timeline.peak), reverse=True)
+
+    @cached_property
+    def _pipeline(self) -> Pipeline | None:
+        return None if self.settings.layout.pp == 1 else Pipeline(self.model, self.settings)
+
+    @property
+    def tapes(self) -> tuple[Tape, ...]:
+        """What is recorded of all stages of a rank."""
+        return (self.tape,) if self.place is None else self.place.tapes
+
+    @property
+    def in_flight(self) -> int:
+        """Most micro-batches whose forward pass the heaviest rank has run and whose backward pass it has not finished.
+
+        In a pipeline each counts in every stage of the rank.
+        """
+        return 1 if self.rank.place is None else self.rank.place.in_flight
 
     @cached_property
     def collectives(self) -> Collectives:
@@ -122,7 +154,7 @@ class Costs:
 
         Those of forward and backward are of all micro-batches, but for those along dp: gradients are summed once.
         """
-        rounds = self.settings.micro_batches
+        rounds = self.settings.micro_batches if self.rank.place is None else 1  # else its timeline has them all
         calls = [
             call if call.phase == "optimizer" or call.axis == "dp" else call._replace(times=rounds * call.times)
             for call in self.timeline.collectives
@@ -143,7 +175,8 @@ class Costs:
     @cached_property
     def layers(self) -> list[Row]:
         """A row for each layer, repeats folded; rows add up to the totals."""
-        return rows_of(self.tape, self.settings.flop_rule, self.settings.micro_batches)
+        rule, times = self.settings.flop_rule, self.settings.micro_batches
+        return [row for tape in self.tapes for row in rows_of(tape, rule, times)]
 
     @cached_property
     def params(self) -> int:
@@ -179,6 +212,8 @@ class Costs:
             return self._forms[quantity].value(self._point)
         if quantity.startswith("memory.") and self.rank is not self:
             return self.rank._number(quantity)
+        if quantity == "memory.activations" and self.place is not None:
+            return max(self.timeline.levels[ACTIVATIONS])
         if quantity in SUMMED:
             return sum([getattr(row, column) for column in ROW_COLUMNS[quantity] for row in self.layers])
         if quantity in _FROM_TAPE:
@@ -190,6 +225,8 @@ class Costs:
         """Bytes alive, by category, at every step of forward, backward and the optimizer."""
         if self.rank is not self:
             return self.rank.timeline
+        if self.place is not None:
+            return timeline_of_rank(self.model, self.settings, self.place, self._persistent)
         allocator = self.settings.allocator
         exact = allocator == "exact"
         persistent = self._persistent if exact else persistent_bytes(self.tape, self.settings, ALLOTTED[allocator])
@@ -197,7 +234,9 @@ class Costs:
 
     @cached_property
     def _persistent(self) -> dict[str, int]:
-        return persistent_bytes(self.tape, self.settings, exactly)
+        lines = [persistent_bytes(tape, self.settings, exactly) for tape in self.tapes]
+        total = {line: sum(each[line] for each in lines) for line in lines[0]}
+        return total if self.place is None else {**total, "inputs": self.place.buffers}
 
     @cached_property
     def reserved(self) -> int:
@@ -207,6 +246,8 @@ class Costs:
         """
         if self.rank is not self:
             return self.rank.reserved
+        if self.place is not None:
+            raise SettingError(f"reserved segments are not worked out with pp={self.settings.pp}: use timeline.peak")
         if self.timeline.happenings > MOST_REPLAYED:
             raise SettingError(
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
@@ -222,7 +263,8 @@ class Costs:
     @cached_property
     def memory(self) -> Memory:
         """Memory by purpose [bytes]."""
-        if self._forms is None and self._recipe is not None and "timeline" not in vars(self):
+        alone = self.settings.layout.pp == 1
+        if alone and self._forms is None and self._recipe is not None and "timeline" not in vars(self):
             self._forms = self._recipe.learn(self._point, self._in_letters)
         return self._lines(Memory, "memory")
 
@@ -282,9 +324,9 @@ class Costs:
 
 
 _FROM_TAPE: dict[str, Callable[[Costs], int]] = {
-    "trainable_params": lambda p: sum(s.elements * s.times for s in p.tape.trained),
-    "active_params": lambda p: p.params - idle_params(p.tape),
-    "memory.gradients": lambda p: gradient_bytes(p.tape, exactly),
+    "trainable_params": lambda p: sum(s.elements * s.times for tape in p.tapes for s in tape.trained),
+    "active_params": lambda p: p.params - sum(map(idle_params, p.tapes)),
+    "memory.gradients": lambda p: sum(gradient_bytes(tape, exactly) for tape in p.tapes),
     "memory.temporaries": lambda p: p.timeline.temporaries,
     "memory.peak": lambda p: p.timeline.peak,
     "collectives.bytes": lambda p: p.collectives.bytes,

@@ -198,7 +198,7 @@ class ForwardLiveness:
 
     order: what backward retraces. weights: every trained weight, with its rounds, in the order of first use. output:
     the result, which the user holds. persistent: what decoding keeps. held: what stays until backward is done. ends:
-    gradients and memory of several results, where no loss joins them.
+    gradients and memory of several results, where no loss joins them. ends_here: whether the model ends on this tape.
     """
 
     def __init__(self, tape: Tape, lifetimes: Lifetimes, *, loops: bool) -> None:
@@ -216,6 +216,11 @@ class ForwardLiveness:
         self._places: dict[Storage, Allocation] = {}
         self._slots: dict[Tensor | Storage, GradientSlot] = {}
         self._weights: dict[Block, dict[Storage, GradientSlot]] = {tape.root: {}}
+        self._received = [x.storage for x in tape.inputs.values() if x.requires_grad]
+        for x in tape.inputs.values():
+            if x.requires_grad:
+                self._slots[x] = self._slots[x.storage] = GradientSlot(x.storage.bytes)
+        self.ends_here = tape.layout.last
         self._memory: dict[Call, CallMemory] = {}
         self._cached: list[Allocation] = []
         self._alike = 1
@@ -239,6 +244,14 @@ class ForwardLiveness:
         self._drop_cache()
         ends = (x.storage for x in tape.outputs)
         self.ends = [(self._slots[s], self._places[s]) for s in ends if s in self._slots and s in self._places]
+
+    def place_of(self, x: Tensor) -> Allocation | None:
+        """The memory of a tensor; None of one that is there throughout."""
+        return self._places.get(x.storage)
+
+    def slots_of_inputs(self) -> list[GradientSlot]:
+        """Where gradients of what other stages made come together."""
+        return [self._slots[storage] for storage in self._received]
 
     def _unit(self, opens: bool, block: Block) -> None:
         """Forward enters or leaves what may be a unit of sharded weights."""

@@ -179,13 +179,19 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "peak")
 
 def held_params(rank: Costs) -> int:
     """Weights that a rank has between steps: of those that are split over ranks its share."""
-    tape = rank.tape
-    return sum(product(local_shape(tape, shape)) * storage.times for storage, shape in tape.weights.items())
+    return sum(
+        product(local_shape(tape, shape)) * storage.times
+        for tape in rank.tapes
+        for storage, shape in tape.weights.items()
+    )
 
 
 def whose(rank: Costs) -> str:
     """Which ranks are alike."""
-    devices = rank.settings.layout.devices
+    layout, devices = rank.settings.layout, rank.settings.layout.devices
+    if rank.place is not None:
+        alike = f", each of {devices // layout.pp:,}" if devices > layout.pp else ""
+        return f"rank {rank.place.rank} of pp={layout.pp}{alike}"
     return "the device" if devices == 1 else f"each of {devices:,}"
 
 

@@ -28,6 +28,7 @@ from costmodel.cost.liveness import (
     MomentPhase,
     unrolled,
 )
+from costmodel.cost.pipeline import PipelineRank
 from costmodel.cost.sharding import share_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
@@ -479,6 +480,23 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
         every,
         tuple(lifetimes.messages),
         TimelineQuestion(model, settings, tape),
+    )
+
+
+def timeline_of_rank(
+    model: Architecture, settings: Settings, rank: PipelineRank, persistent: Mapping[str, int]
+) -> Timeline:
+    """A step of one rank of a pipeline: its micro-batches' passes, one after the other, and the optimizer."""
+    alive = {**dict.fromkeys(Alive._fields, 0), **persistent}
+    alive.pop("counters")  # on the host
+    lifetimes, changes = rank.lifetimes, rank.changes
+    return Timeline(
+        Alive(**alive),
+        tuple(lifetimes.moments),
+        lifetimes.levels(changes),
+        changes,
+        tuple(lifetimes.loops),
+        messages=tuple(lifetimes.messages),
     )
 
 

@@ -86,6 +86,7 @@ class Tape:
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
     trained: weights that ask for a gradient. updated: those that get one.
+    layout: over devices. arrival: the type of what the stage before this one hands on. result: what the model makes.
     outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
     grad: whether gradients are recorded of it, as ``torch.no_grad`` has it.
     inputs, buffers, caches: tensors that are there before the pass, by their memory; caches are what decoding has kept
@@ -102,8 +103,10 @@ class Tape:
         recomputation: Recomputation | None = None,
         adaptation: WeightAdaptation | None = None,
         layout: Layout = Layout(),  # noqa: B008
+        arrival: Dtype | None = None,
     ) -> None:
         self.layout = layout
+        self.arrival: Dtype | None = arrival
         self.training = training
         self.device: Device = device
         self.precision = precision
@@ -117,6 +120,7 @@ class Tape:
         self.buffers: dict[Storage, Tensor] = {}
         self.inputs: dict[Storage, Tensor] = {}
         self.outputs: tuple[Tensor, ...] = ()
+        self.result: tuple[Tensor, ...] = ()
         self.phase: RecordedPhase = "forward"
         self.grad = True
         self.caches: dict[Storage, Tensor] = {}
@@ -155,6 +159,17 @@ class Tape:
         tensor = self.tensor(shape, role, origin="input", name=name, dtype=dtype)
         self.inputs[tensor.storage] = tensor
         return tensor
+
+    def received(self, shape: Shape) -> Tensor:
+        """What the stage before hands to this one, to which its gradient goes back."""
+        tensor = self.input(shape, name="received", dtype=self.arrival)
+        tensor.requires_grad = self.training
+        return tensor
+
+    @property
+    def arrived(self) -> Storage:
+        """The memory of what the stage before has handed to this one."""
+        return next(storage for storage, x in self.inputs.items() if x.requires_grad)
 
     def weight(
         self, shape: Shape, name: str, dtype: Dtype | None = None, *, frozen: bool = False, part: str = ""

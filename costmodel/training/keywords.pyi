@@ -26,6 +26,7 @@ from costmodel.training.settings import (
     OnePrecision,
     OneStack,
     Runtime,
+    ScheduleName,
     UpdateName,
 )
 
@@ -70,6 +71,10 @@ class GivenSettings(TypedDict, total=False):
     loss_parallel: bool
     fsdp: int
     reshard: bool
+    pp: int
+    vpp: int | None
+    schedule: ScheduleName
+    return_outputs: bool
     runtime: Runtime
     on: OneMachine
     stack: OneStack
@@ -115,6 +120,10 @@ class SeveralSettings(TypedDict, total=False):
     loss_parallel: bool | Iterable[bool]
     fsdp: int | Iterable[int]
     reshard: bool | Iterable[bool]
+    pp: int | Iterable[int]
+    vpp: int | Iterable[int | None] | None
+    schedule: ScheduleName | Iterable[ScheduleName]
+    return_outputs: bool | Iterable[bool]
     runtime: Runtime | Iterable[Runtime]
     on: OneMachine | Iterable[OneMachine]
     stack: OneStack | Iterable[OneStack]

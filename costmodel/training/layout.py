@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from costmodel.training.schedules import SCHEDULES, Schedule, ScheduleName
+
 Runtime = Literal["torch", "megatron", "deepspeed"]
 
 VOCAB_MULTIPLE = 128
@@ -19,9 +21,11 @@ class Layout(NamedTuple):
     tp: ranks that split each layer's weights. sp: whether activations between those layers are split by tokens over the
     same ranks. split_loss: whether logits stay split by vocabulary and the loss is taken of them so. fsdp: ranks that
     weights, gradients and optimizer states are split over, each with samples of its own. dp: groups of these that each
-    have all weights. runtime: whose collectives, buffers and copies they are. zero: what is split of that which groups
-    have alike: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too. reshard: whether gathered weights are
-    dropped between forward and backward. bucket_view: whether gradients are views of the buckets they are sent in.
+    have all weights. pp: ranks that have a part of the blocks each, in `vpp` stages, through which micro-batches go in
+    the order of `schedule`. stage: the one stage that is meant; None: all. runtime: whose collectives, buffers and
+    copies they are. zero: what is split of that which groups have alike: 0 nothing, 1 optimizer states, 2 gradients
+    too, 3 weights too. reshard: whether gathered weights are dropped between forward and backward. bucket_view: whether
+    gradients are views of the buckets they are sent in.
     """
 
     tp: int = 1
@@ -29,6 +33,10 @@ class Layout(NamedTuple):
     split_loss: bool = False
     fsdp: int = 1
     dp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    schedule: ScheduleName = "1f1b"
+    stage: int | None = None
     runtime: Runtime = "torch"
     zero: int = 0
     reshard: bool = True
@@ -42,7 +50,7 @@ class Layout(NamedTuple):
     @property
     def devices(self) -> int:
         """Ranks in all."""
-        return self.tp * self.samplers
+        return self.tp * self.samplers * self.pp
 
     @property
     def samplers(self) -> int:
@@ -63,6 +71,25 @@ class Layout(NamedTuple):
     def megatron(self) -> bool:
         """Whether layers are Megatron's, as those are that DeepSpeed trains over several ranks of tp."""
         return self.runtime == "megatron" or (self.runtime == "deepspeed" and self.tp > 1)
+
+    @property
+    def stages(self) -> int:
+        """Stages that the model is cut into."""
+        return self.pp * self.vpp
+
+    @property
+    def first(self) -> bool:
+        """Whether the model's start is here."""
+        return self.stage is None or self.stage == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether the model's end is here."""
+        return self.stage is None or self.stage == self.stages - 1
+
+    def pipeline(self, microbatches: int) -> Schedule:
+        """The order of a step over so many micro-batches. Raises SettingError."""
+        return SCHEDULES[self.schedule](self.pp, self.vpp, microbatches)
 
 
 def multiples_near(size: int, unit: int) -> str:

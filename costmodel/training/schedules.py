@@ -87,6 +87,12 @@ class Schedule(Frozen):
 
     name: ClassVar[ScheduleName]
     source: ClassVar[str]
+    usual_stages: ClassVar[int] = 2
+    """Stages that a rank has unless a user says otherwise."""
+    only_stages: ClassVar[int | None] = None
+    """The one count of stages that a rank may have; None: any."""
+    splits: ClassVar[bool] = False
+    """Whether gradients of weights are made apart from those of inputs."""
     v_shaped: ClassVar[bool] = False
     """Whether a rank has its second stage as far from the end as its first from the start."""
     ranks: int
@@ -95,23 +101,18 @@ class Schedule(Frozen):
 
     def __post_init__(self) -> None:
         """Raise SettingError for a pipeline that this schedule does not take."""
-        for field, value in (("pp", self.ranks), ("microbatches", self.microbatches)):
+        for field, value in (("pp", self.ranks), ("accumulate", self.microbatches)):
             if value < 1:
                 raise SettingError(f"{field}={value}: use 1 or more")
-        own = self.legal_stages_per_rank
+        own = self.only_stages
         if (self.stages_per_rank < 1) if own is None else (self.stages_per_rank != own):
             right = "1 or more" if own is None else str(own)
-            raise SettingError(f"stages_per_rank={self.stages_per_rank} with schedule={self.name!r}: use {right}")
+            raise SettingError(f"vpp={self.stages_per_rank} with schedule={self.name!r}: use {right}")
         if self.microbatches not in (near := self.nearest):
             raise SettingError(
-                f"microbatches={self.microbatches} with schedule={self.name!r} on pp={self.ranks} ranks of "
-                f"{self.stages_per_rank} stages: use {' or '.join(map(str, near))}"
+                f"accumulate={self.microbatches}, the micro-batches of schedule={self.name!r} with pp={self.ranks} and "
+                f"vpp={self.stages_per_rank}: use {' or '.join(map(str, near))}"
             )
-
-    @property
-    def legal_stages_per_rank(self) -> int | None:
-        """The one count of stages that a rank may have; None: any."""
-        return None
 
     @property
     def nearest(self) -> tuple[int, ...]:
@@ -263,9 +264,7 @@ def _backward(stage: int, microbatch: int = 0) -> Action:
 class _Single(Schedule):
     """Abstract: one stage a rank."""
 
-    @property
-    def legal_stages_per_rank(self) -> int:
-        return 1
+    usual_stages = only_stages = 1
 
     @property
     def idle(self) -> int:
@@ -434,6 +433,7 @@ class InterleavedZeroBubble(_Interleaved):
     """
 
     name = "interleaved-zero-bubble"
+    splits = True
     source = "Qi et al. 2023, Zero Bubble, §2 (ZB-H1); torch.distributed.pipelining.ScheduleInterleavedZeroBubble"
 
     def runs(self, rank: int) -> Iterator[Run]:
@@ -468,11 +468,8 @@ class InterleavedZeroBubble(_Interleaved):
 class _VShaped(Schedule):
     """Abstract: two stages a rank, of which that nearer the end is that nearer the loss."""
 
-    v_shaped = True
-
-    @property
-    def legal_stages_per_rank(self) -> int:
-        return 2
+    splits = v_shaped = True
+    only_stages = 2
 
 
 @frozen()

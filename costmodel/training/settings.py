@@ -19,6 +19,7 @@ from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.layout import Layout, Runtime, multiples_near
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
+from costmodel.training.schedules import SCHEDULES, ScheduleName
 from costmodel.training.setting import ALIASES, Need, Setting, image_size, part_names, plain, several_of, share
 from costmodel.training.stacks import Stack, StackName
 
@@ -329,6 +330,19 @@ class Settings(Frozen):
     reshard: Annotated[
         bool, Setting("Drop gathered weights between forward and backward.", False, executed="default")
     ] = True
+    pp: Annotated[
+        int, Setting("Ranks that have a part of the blocks each (pipeline parallel).", 4, executed="default")
+    ] = 1
+    vpp: Annotated[
+        int | None, Setting("Stages of a rank (default: 1 or 2, by the schedule).", 2, executed="default")
+    ] = None
+    schedule: Annotated[
+        ScheduleName, Setting("Order of a pipeline's micro-batches.", "interleaved-1f1b", executed="default")
+    ] = "1f1b"
+    return_outputs: Annotated[
+        bool,
+        Setting("A pipeline's last stage keeps what it makes of all micro-batches.", False, executed="default"),
+    ] = True
     runtime: Annotated[
         Runtime, Setting("Whose collectives, buffers and copies a rank has.", "megatron", executed="nothing")
     ] = "torch"
@@ -435,6 +449,7 @@ class Settings(Frozen):
     def _check_layout(self) -> None:
         """Raise SettingError if ranks cannot be laid out so."""
         layout = self.layout
+        self._check_pipeline(layout)
         if layout.runtime != "torch":
             self._check_runtime()
         if layout.devices == 1 and not (layout.sp or layout.split_loss):
@@ -448,6 +463,30 @@ class Settings(Frozen):
         for name in single if layout.fsdp > 1 else ():
             if getattr(self, name) != SETTINGS[name].default or (name == "accumulate" and self.micro_batches > 1):
                 raise SettingError(f"{name} is not worked out with fsdp={layout.fsdp}: leave one of them out")
+
+    def _check_pipeline(self, layout: Layout) -> None:
+        """Raise SettingError if micro-batches cannot pass through stages so."""
+        if layout.pp == 1:
+            for name in ("vpp", "schedule", "return_outputs"):
+                if (value := getattr(self, name)) != SETTINGS[name].default:
+                    raise SettingError(f"{name}={value!r} is of a pipeline: give pp, such as pp=2, or leave it out")
+            return
+        if layout.runtime != "torch":
+            raise SettingError(
+                f"pp={layout.pp} is not worked out with runtime={layout.runtime!r}: leave one of them out"
+            )
+        if layout.pipeline(self.micro_batches).splits:
+            whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
+            raise SettingError(
+                f"schedule={self.schedule!r} is not worked out, as it makes gradients of weights apart: use "
+                f"{' or '.join(whole)}"
+            )
+        for name in ("freeze", "lora", "allocator", "loss_chunks"):
+            if getattr(self, name) != SETTINGS[name].default:
+                raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
+        for name, degree in (("fsdp", layout.fsdp), ("dp", layout.dp)):
+            if degree > 1:
+                raise SettingError(f"{name}={degree} is not worked out with pp={layout.pp}: leave one of them out")
 
     def _check_runtime(self) -> None:
         """Raise SettingError if another runtime than PyTorch's own cannot train so."""
@@ -497,6 +536,9 @@ class Settings(Frozen):
             self.sp,
             self.loss_parallel,
             self.fsdp,
+            pp=self.pp,
+            vpp=SCHEDULES[self.schedule].usual_stages if self.vpp is None else self.vpp,
+            schedule=self.schedule,
             runtime=self.runtime,
             zero=self.zero,
             reshard=self.reshard,

@@ -213,6 +213,8 @@ def cost(question: dict[str, Any]) -> RankCost:
     spec: Any = cm.Transformer.of(question["model"])
     tp, fsdp = question.get("tp", 1), question.get("fsdp", 1)
     split_loss = question.get("loss_parallel", False)
+    if "pp" in question:
+        return _stage_cost(question, spec, tp)
     if question.get("real", False):
         _join_real_group(fsdp * tp)
     else:
@@ -236,6 +238,30 @@ def _join_real_group(world: int) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     store = dist.FileStore(f"{folder}/store", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+
+
+def _stage_cost(question: dict[str, Any], spec: Any, tp: int) -> Any:
+    from . import stages
+
+    pp, rank = question["pp"], question["rank"]
+    dist.init_process_group("fake", store=FakeStore(), rank=rank * tp, world_size=pp * tp)
+    mesh = init_device_mesh("cpu", (pp, tp), mesh_dim_names=("pp", "tp"))
+    _FlopCounterMode.__torch_dispatch__ = _of_local_tensors
+
+    def prepared(model: models.Transformer) -> None:
+        if tp > 1:
+            split_by_heads(model, mesh["tp"], tp, tensor_plan(model, sp=question.get("sp", False), split_loss=False))
+
+    with torch.device("meta"):
+        return stages.cost(
+            question,
+            spec,
+            mesh,
+            lambda given: LocalTracker(given, "meta"),
+            lambda weights: _optimizer(question, weights),
+            FlopCounterMode(display=False),
+            prepared,
+        )
 
 
 def _optimizer(question: dict[str, Any], weights: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -315,6 +341,13 @@ def _server() -> subprocess.Popen[str]:
 
 def run(question: dict[str, Any]) -> RankCost:
     """The cost of one rank, worked out in a process of its own."""
+    answer = answer_to(question)
+    answer["collectives"] = [tuple(each) for each in answer["collectives"]]
+    return RankCost(**answer)
+
+
+def answer_to(question: dict[str, Any]) -> dict[str, Any]:
+    """What a process of its own says of one rank."""
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
@@ -324,8 +357,7 @@ def run(question: dict[str, Any]) -> RankCost:
     if isinstance(answer, str):
         raise RuntimeError(answer)
     answer["most"] = {phase: Most(*most) for phase, most in answer["most"].items()}
-    answer["collectives"] = [tuple(each) for each in answer["collectives"]]
-    return RankCost(**answer)
+    return answer
 
 
 def _answer(line: str) -> None:

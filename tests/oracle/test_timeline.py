@@ -21,6 +21,7 @@ from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
+from costmodel.cost.costs import Costs
 from tests.oracle import models
 from tests.oracle.drawn_networks import networks
 from tests.oracle.measure import meta
@@ -41,7 +42,7 @@ TOTAL_WEIGHT = 4
 """Cross-entropy keeps one fp32 number that goes before its backward's last kernel runs; on paper that is one step."""
 
 
-def stated(p: Prediction) -> dict[str, Most]:
+def stated(p: Costs) -> dict[str, Most]:
     """The highest step of each phase, the first of equals; the loss belongs to forward."""
     most: dict[str, Most] = {}
     for phase, _, _, alive in p.timeline.steps:

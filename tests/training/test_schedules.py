@@ -122,16 +122,16 @@ def test_a_step_of_many_micro_batches_is_a_few_runs(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "pipeline", "near"),
     [
-        ("gpipe", (4, 2, 8), "stages_per_rank=2 with schedule='gpipe': use 1"),
-        ("1f1b", (4, 1, 3), "microbatches=3 with schedule='1f1b' on pp=4 ranks of 1 stages: use 4"),
-        ("interleaved-1f1b", (4, 2, 9), "microbatches=9 with schedule='interleaved-1f1b' on pp=4 ranks of 2 stages: "
-         "use 8 or 10"),
-        ("interleaved-zero-bubble", (4, 2, 11), "microbatches=11 with schedule='interleaved-zero-bubble' on pp=4 "
-         "ranks of 2 stages: use 10 or 12"),
-        ("zbv-zero-bubble", (4, 3, 8), "stages_per_rank=3 with schedule='zbv-zero-bubble': use 2"),
-        ("dualpipev", (4, 2, 7), "microbatches=7 with schedule='dualpipev' on pp=4 ranks of 2 stages: use 8"),
-        ("looped-bfs", (4, 0, 7), "stages_per_rank=0 with schedule='looped-bfs': use 1 or more"),
-        ("looped-bfs", (4, 2, 0), "microbatches=0: use 1 or more"),
+        ("gpipe", (4, 2, 8), "vpp=2 with schedule='gpipe': use 1"),
+        ("1f1b", (4, 1, 3), "accumulate=3, the micro-batches of schedule='1f1b' with pp=4 and vpp=1: use 4"),
+        ("interleaved-1f1b", (4, 2, 9), "accumulate=9, the micro-batches of schedule='interleaved-1f1b' with pp=4 "
+         "and vpp=2: use 8 or 10"),
+        ("interleaved-zero-bubble", (4, 2, 11), "accumulate=11, the micro-batches of schedule="
+         "'interleaved-zero-bubble' with pp=4 and vpp=2: use 10 or 12"),
+        ("zbv-zero-bubble", (4, 3, 8), "vpp=3 with schedule='zbv-zero-bubble': use 2"),
+        ("dualpipev", (4, 2, 7), "accumulate=7, the micro-batches of schedule='dualpipev' with pp=4 and vpp=2: use 8"),
+        ("looped-bfs", (4, 0, 7), "vpp=0 with schedule='looped-bfs': use 1 or more"),
+        ("looped-bfs", (4, 2, 0), "accumulate=0: use 1 or more"),
     ],
 )  # fmt: skip
 def test_a_pipeline_that_a_schedule_does_not_take_is_refused(

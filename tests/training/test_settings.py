@@ -52,12 +52,16 @@ def test_the_defaults_that_are_shown_are_those_in_force() -> None:
     assert inspect.signature(cm.roofline.execute).parameters["mode"].default == "inference"
 
 
-AMONG = {
+AMONG: dict[str, dict[str, object]] = {
     "sp": {"tp": 2},
     "loss_parallel": {"tp": 2},
     "zero": {"dp": 2},
     "bucket_view": {"dp": 2},
     "reshard": {"fsdp": 2},
+    "pp": {"accumulate": 4},
+    "vpp": {"pp": 2, "accumulate": 2, "schedule": "looped-bfs"},
+    "schedule": {"pp": 2, "accumulate": 2},
+    "return_outputs": {"pp": 2, "accumulate": 2},
 }
 """What a setting needs beside it."""
 

@@ -1,0 +1,288 @@
+"""What a rank of a pipeline has in memory over a step: its stages' passes, put together in the order of a schedule.
+
+One micro-batch's forward and backward pass of a stage are worked out once, and backward again where gradients are there
+already. All that a step does is these, one after the other; passes that repeat are a loop.
+
+Between passes a stage keeps what backward reads, and what it handed on, until its own backward pass. Buffers for what
+comes from other ranks, activations and gradients, are there for all micro-batches, from before the step
+(``PipelineStage._setup_forward_recv_info``, ``_create_grad_recv_info``). A stage whose neighbour is on the same rank is
+handed that one's own tensors, which take the place of such buffers until those of the next step do
+(``set_local_fwd_input``). The last stage keeps all losses, and unless `return_outputs` says otherwise what it made of
+all micro-batches, which are joined in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from costmodel.architectures.trace import trace
+from costmodel.cost.backward import BackwardLiveness, update
+from costmodel.cost.forward import ForwardLiveness
+from costmodel.cost.liveness import LINES, TEMPORARIES, Allocation, Course, Lifetimes, Moment, MomentLoop
+from costmodel.graph.kernel import Message, Operation
+from costmodel.graph.tape import Tape
+from costmodel.training.schedules import Action, ActionKind, Run
+from costmodel.training.settings import Settings
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+
+class Posted(NamedTuple):
+    """The messages that a rank posts before and after what it computes at a time, each with the stage that it is of."""
+
+    before: tuple[tuple[ActionKind, int], ...]
+    after: tuple[tuple[ActionKind, int], ...]
+
+
+MOST_POSTED = 20_000
+"""Of pipelines with more passes, messages are where what they carry is made and read, not where PyTorch posts them."""
+
+
+def posted_by(program: Sequence[Action]) -> Iterator[Posted]:
+    """What is posted around each action that computes: what is received last before one is of that."""
+    before: list[Action] = []
+    between: list[Action] = []
+    computed = False
+    for action in program:
+        if action.kind not in ("F", "B", "I", "W"):
+            between += [action] if action.microbatch >= 0 else []
+            continue
+        sent = max((n for n, each in enumerate(between, start=1) if each.kind.startswith("SEND")), default=0)
+        if computed:
+            yield Posted(_labels(before), _labels(between[:sent]))
+        before, between, computed = between[sent:] if computed else between, [], True
+    yield Posted(_labels(before), _labels(between))
+
+
+def _labels(messages: Sequence[Action]) -> tuple[tuple[ActionKind, int], ...]:
+    return tuple((each.kind, each.stage) for each in messages)
+
+
+class Passage(NamedTuple):
+    """Some moments of a rank: what is taken and given back around each [bytes], which repeat, and what is sent."""
+
+    moments: list[Moment]
+    changes: Course
+    loops: list[MomentLoop]
+    messages: list[tuple[int, Message]]
+
+    @classmethod
+    def between(cls, lifetimes: Lifetimes, changes: Course, start: int, end: int) -> Passage:
+        """The moments from `start` up to `end`, counted from there."""
+        loops = [
+            loop._replace(start=loop.start - start, end=loop.end - start)
+            for loop in lifetimes.loops
+            if start <= loop.start and loop.end <= end
+        ]
+        messages = [(now - start, message) for now, message in lifetimes.messages if start <= now < end]
+        return cls(lifetimes.moments[start:end], tuple(line[2 * start : 2 * end] for line in changes), loops, messages)
+
+
+class StagePasses:
+    """The passes of one stage over one micro-batch: forward, and backward as the first to make gradients, or later.
+
+    result: what it hands on [bytes]. loss: what is kept of that until all passes are done [bytes]. walk: the forward
+    one, which knows the weights in the order of their use.
+    """
+
+    def __init__(self, tape: Tape, *, kept: bool, handed_over: bool) -> None:
+        self.tape = tape
+        self.result = sum(y.storage.bytes for y in tape.result)
+        self.loss = 0
+        self._kept = kept
+        self._handed_over = handed_over
+        self.forward, self.first, self.walk = self._walked(accumulates=False)
+        self.later = self._walked(accumulates=True)[1]
+
+    def _walked(self, *, accumulates: bool) -> tuple[Passage, Passage, ForwardLiveness]:
+        tape, lifetimes = self.tape, Lifetimes()
+        forward = ForwardLiveness(tape, lifetimes, loops=True)
+        cut = len(lifetimes.moments)
+        backward = BackwardLiveness(forward, accumulates=accumulates)
+        end = lifetimes.moment("backward", "end", "")
+        lasting: list[Allocation] = [*backward.gradients]
+        for gradient in backward.returned:
+            gradient.died = end - 1
+        results = [place for y in tape.result if (place := forward.place_of(y)) is not None]
+        for result in results:
+            result.died = max(result.died, cut - 1 if self._handed_over else end - 1)
+        if tape.layout.last:
+            lasting += [forward.output, *(results if self._kept else ())]
+            self.loss = forward.output.size
+        for allocation in lasting:
+            allocation.died = end
+        changes = lifetimes.changes()
+        passes = Passage.between(lifetimes, changes, 0, cut), Passage.between(lifetimes, changes, cut, end)
+        return *passes, forward
+
+
+class PipelineRank:
+    """One rank of a pipeline. lifetimes: what it does in a step, whose changes are those of passes."""
+
+    def __init__(self, pipeline: Pipeline, rank: int) -> None:
+        self.schedule = pipeline.schedule
+        self.settings = pipeline.settings
+        self.rank = rank
+        self.stages = {stage: pipeline.passes(stage) for stage in self.schedule.stages_of(rank)}
+        self.lifetimes = Lifetimes()
+        self._changes: list[list[int]] = [[] for _ in LINES]
+        self._begun: set[int] = set()
+        self._carried = 0
+        posted = pipeline.posted[rank] if pipeline.posted else None
+        for run in self.schedule.runs(rank):
+            self._add_run(run, posted)
+        self._end()
+
+    @property
+    def tapes(self) -> tuple[Tape, ...]:
+        """What is recorded of its stages."""
+        return tuple(stage.tape for stage in self.stages.values())
+
+    @property
+    def in_flight(self) -> int:
+        """See `Schedule.in_flight`."""
+        return self.schedule.in_flight(self.rank)
+
+    @property
+    def buffers(self) -> int:
+        """What it has for all micro-batches: what its stages are fed or receive, and gradients of results [bytes]."""
+        received = sum(x.storage.bytes for tape in self.tapes for x in tape.inputs.values())
+        returned = sum(stage.result for stage in self.stages.values() if not stage.tape.layout.last)
+        return self.schedule.microbatches * (received + returned)
+
+    @property
+    def changes(self) -> Course:
+        """See `Lifetimes.changes`."""
+        return tuple(map(tuple, self._changes))
+
+    def _add_run(self, run: Run, posted: Iterator[Posted] | None) -> None:
+        """Times that are alike as a loop: those that make no first gradients of a stage, and post the same messages."""
+        new = any(action.kind in ("B", "W") and action.stage not in self._begun for action in run.actions)
+        nominal = [self._nominal(action) for action in run.actions]
+        groups: list[tuple[list[Posted], int]] = []
+        for n in range(run.times if posted else min(run.times, 1)):
+            turn = [next(posted) for _ in run.actions] if posted else nominal
+            if groups and groups[-1][0] == turn and not (n == 1 and new):
+                groups[-1] = turn, groups[-1][1] + 1
+            else:
+                groups.append((turn, 1))
+        if not posted and run.times > 1:
+            groups = [(nominal, 1), (nominal, run.times - 1)] if new else [(nominal, run.times)]
+        for turn, times in groups:
+            start = len(self.lifetimes.moments)
+            for action, messages in zip(run.actions, turn, strict=True):
+                self._add_action(action, messages)
+            if times > 1:
+                self.lifetimes.loop(start, times - 1)
+
+    def _add_action(self, action: Action, posted: Posted) -> None:
+        stage = self.stages[action.stage]
+        messages = [self._message(*each) for each in posted.before], [self._message(*each) for each in posted.after]
+        if action.kind == "F":
+            self._add(stage.forward, messages)
+            return
+        first = action.stage not in self._begun
+        self._begun.add(action.stage)
+        self._add(stage.first if first else stage.later, messages)
+        if first and self.schedule.name == "1f1b" and action.stage:
+            self._carry(stage.tape.arrived.bytes)
+
+    def _carry(self, size: int) -> None:
+        """The gradient that was sent last has a name until the next is sent (``Schedule1F1B``: `bwd_sends`)."""
+        self._carried += size
+        self._changes[TEMPORARIES][-1] += size
+
+    def _nominal(self, action: Action) -> Posted:
+        """What a pass receives right before it, and sends right after it."""
+        before, after = self.schedule.needs(action), self.schedule.feeds(action)
+        forward = action.kind == "F"
+        return Posted(
+            (("RECV_F" if forward else "RECV_B", action.stage),) if self._elsewhere(before) else (),
+            (("SEND_F" if forward else "SEND_B", action.stage),) if self._elsewhere(after) else (),
+        )
+
+    def _message(self, kind: ActionKind, stage: int) -> Message:
+        """What a stage hands to a neighbour or is handed; a gradient is as large as what it is of."""
+        passes = self.stages[stage]
+        storage = passes.tape.arrived if kind in ("RECV_F", "SEND_B") else passes.tape.result[0].storage
+        operation: Operation = "send" if kind.startswith("SEND") else "receive"
+        return Message(operation, "pp", self.schedule.ranks, storage.elements, storage.dtype)
+
+    def _elsewhere(self, other: Action | None) -> bool:
+        return other is not None and self.schedule.rank_of(other.stage) != self.rank
+
+    def _add(self, passage: Passage, messages: tuple[list[Message], list[Message]] = ([], [])) -> None:
+        lifetimes, start = self.lifetimes, len(self.lifetimes.moments)
+        lifetimes.moments += passage.moments
+        for line, more in zip(self._changes, passage.changes, strict=True):
+            line.extend(more)
+        lifetimes.loops += [loop._replace(start=loop.start + start, end=loop.end + start) for loop in passage.loops]
+        lifetimes.send(messages[0], start)
+        lifetimes.messages += [(now + start, message) for now, message in passage.messages]
+        lifetimes.send(messages[1], len(lifetimes.moments) - 1)
+
+    def _end(self) -> None:
+        """Outputs are joined, then weights updated."""
+        ending = Lifetimes()
+        for stage in self.stages.values():
+            if stage.tape.layout.last and self.settings.return_outputs:
+                now = ending.moment("backward", "joined outputs", "")
+                ending.take(stage.result * self.schedule.microbatches, now)
+        for stage in self.stages.values():
+            update(stage.walk.weights, stage.tape, self.settings, ending)
+        start = 2 * len(self.lifetimes.moments)
+        self._add(Passage.between(ending, ending.changes(), 0, len(ending.moments)))
+        losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
+        self._changes[TEMPORARIES][start] -= self._carried + losses
+
+
+class Pipeline:
+    """The stages of a model under some settings, each kind of which is traced and walked once."""
+
+    def __init__(self, model: Architecture, settings: Settings) -> None:
+        self.model = model
+        self.settings = settings
+        self.schedule = settings.layout.pipeline(settings.micro_batches)
+        self._traced: dict[tuple[object, ...], Tape] = {}
+        self._passes: dict[tuple[Tape, bool], StagePasses] = {}
+
+    @cached_property
+    def tapes(self) -> list[Tape]:
+        """What is recorded of each stage; stages that are alike share it."""
+        tapes: list[Tape] = []
+        for stage in range(self.schedule.stages):
+            layout = self.settings.layout._replace(stage=stage)
+            arrival = tapes[-1].result[0].dtype if tapes else None
+            kind = (self.model.stage_kind(layout), layout.first, layout.last, arrival)
+            if kind not in self._traced:
+                self._traced[kind] = trace(self.model, self.settings, layout=layout, arrival=arrival)
+            tapes.append(self._traced[kind])
+        return tapes
+
+    def passes(self, stage: int) -> StagePasses:
+        """Those of a stage."""
+        after = Action(stage, "F", 0)
+        own = self.schedule.rank_of(stage)
+        following = self.schedule.feeds(after)
+        handed_over = following is not None and self.schedule.rank_of(following.stage) == own
+        key = self.tapes[stage], handed_over
+        if key not in self._passes:
+            kept = self.settings.return_outputs
+            self._passes[key] = StagePasses(self.tapes[stage], kept=kept, handed_over=handed_over)
+        return self._passes[key]
+
+    @cached_property
+    def posted(self) -> list[Iterator[Posted]]:
+        """What each rank posts around what it computes; nothing of very many passes."""
+        schedule = self.schedule
+        if 2 * schedule.stages * schedule.microbatches > MOST_POSTED:
+            return []
+        return [posted_by(program) for program in schedule.programs()]
+
+    @cached_property
+    def ranks(self) -> list[PipelineRank]:
+        """All of them, in order."""
+        return [PipelineRank(self, rank) for rank in range(self.schedule.ranks)]

@@ -1,0 +1,123 @@
+"""Pipelines: what holds of their ranks whatever the model, the schedule and the micro-batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.errors import SettingError
+from costmodel.training.schedules import SCHEDULES
+
+WORKED_OUT = ("gpipe", "1f1b", "interleaved-1f1b", "looped-bfs")
+
+
+def model(layers: int, **fields: Any) -> cm.Transformer:
+    return cm.Transformer(vocab=64, context=16, layers=layers, width=16, heads=2, tied=False, **fields)
+
+
+def place_of(rank: Any) -> int:
+    return rank.place.rank
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> dict[str, Any]:
+    schedule = draw(st.sampled_from(WORKED_OUT))
+    vpp = 1 if schedule in ("gpipe", "1f1b") else draw(st.integers(1, 3))
+    pp = draw(st.integers(2, 4))
+    rounds = draw(st.integers(1, 4))
+    return {"schedule": schedule, "pp": pp, "vpp": vpp, "accumulate": pp * rounds}
+
+
+@settings(max_examples=8)
+@given(pipelines(), st.integers(0, 3), st.sampled_from(["rotary", "learned"]))
+def test_stages_add_up_to_the_model(pipeline: dict[str, Any], over: int, positions: Any) -> None:
+    whole = model(pipeline["pp"] * pipeline["vpp"] + over, positions=positions)
+    p = cm.predict(whole, batch=2, **pipeline)
+    alone = cm.predict(whole, batch=2, accumulate=pipeline["accumulate"])
+    assert (p.params, p.flops) == (alone.params, alone.flops)
+    assert sum(rank.params for rank in p.ranks) == alone.params
+    assert sum(rank.flops.forward for rank in p.ranks) == alone.flops.forward
+    assert sum(rank.flops.total for rank in p.ranks) == alone.flops.total
+    for name in ("weights", "gradients", "optimizer"):
+        assert sum(getattr(rank.memory, name) for rank in p.ranks) == getattr(alone.memory, name)
+
+
+@settings(max_examples=8)
+@given(pipelines())
+def test_rounds_that_are_alike_are_one(pipeline: dict[str, Any]) -> None:
+    """What stands for many micro-batches is as high as the highest of them; messages are those of all."""
+    p = cm.predict(model(pipeline["pp"] * pipeline["vpp"]), batch=2, **pipeline)
+    for rank in p.ranks:
+        timeline = rank.timeline
+        assert timeline.peak == max(step.alive.total for step in timeline.unrolled())
+        assert sum(calls.times for calls in timeline.collectives) == len([*timeline.every_collective()])
+
+
+@settings(max_examples=8)
+@given(pipelines())
+def test_neighbours_send_what_the_other_receives(pipeline: dict[str, Any]) -> None:
+    p = cm.predict(model(pipeline["pp"] * pipeline["vpp"]), batch=2, **pipeline)
+    calls = [call for rank in p.ranks for call in rank.timeline.collectives]
+    sent, received = (sum(x.times * x.bytes for x in calls if x.operation == way) for way in ("send", "receive"))
+    hops = 2 * (pipeline["pp"] * pipeline["vpp"] - 1) * pipeline["accumulate"]
+    assert sent == received == hops * 2 * 16 * 16 * 4
+
+
+@settings(max_examples=8)
+@given(st.integers(2, 5), st.integers(5, 12))
+def test_earlier_ranks_hold_as_many_more_micro_batches_as_are_ahead(pp: int, microbatches: int) -> None:
+    ranks = cm.predict(model(2 * pp), batch=2, pp=pp, accumulate=microbatches).ranks
+    places = {rank.place.rank: rank for rank in ranks if rank.place is not None}
+    assert [places[n].in_flight for n in range(pp)] == [pp - n for n in range(pp)]
+    inner = [places[n].memory.activations for n in range(1, pp - 1)]
+    of_one = inner[-1] // 2 if inner else 0
+    assert inner == [(pp - n) * of_one for n in range(1, pp - 1)]
+
+
+def test_the_heaviest_rank_is_first_and_is_the_model_s_memory() -> None:
+    p = cm.predict("gpt2-small", batch=1, seq=128, pp=4, accumulate=8)
+    peaks = [rank.timeline.peak for rank in p.ranks]
+    assert peaks == sorted(peaks, reverse=True)
+    assert (p.memory, p.timeline.peak) == (p.ranks[0].memory, peaks[0])
+    assert p.rank is p.ranks[0]
+
+
+def test_a_step_of_very_many_micro_batches_is_told_in_a_few_moments() -> None:
+    p = cm.predict(model(8), batch=1, pp=4, vpp=2, schedule="interleaved-1f1b", accumulate=32_768)
+    few = cm.predict(model(8), batch=1, pp=4, vpp=2, schedule="interleaved-1f1b", accumulate=64)
+    assert all(len(rank.timeline.moments) < 20_000 for rank in p.ranks)
+    kept = 64 * 16 * 4 + 4  # logits and loss of one micro-batch, on the last rank
+    for many, same in zip(*(sorted(q.ranks, key=place_of) for q in (p, few)), strict=True):
+        grown = many.timeline.peak - same.timeline.peak
+        received = many.memory.inputs - same.memory.inputs
+        assert received == (32_768 - 64) * same.memory.inputs // 64
+        assert (grown - received) in (0, (32_768 - 64) * kept, (32_768 - 64) * (kept - 4) * 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"pp": 9, "accumulate": 9}, "pp=9 and vpp=1 are 9 stages, more than the 8 layers of Transformer: use at most"),
+        ({"pp": 4, "accumulate": 2}, "accumulate=2, the micro-batches of schedule='1f1b' with pp=4 and vpp=1: use 4"),
+        ({"pp": 2, "vpp": 2, "accumulate": 2}, "vpp=2 with schedule='1f1b': use 1"),
+        ({"vpp": 2}, "vpp=2 is of a pipeline: give pp, such as pp=2, or leave it out"),
+        ({"schedule": "gpipe"}, "schedule='gpipe' is of a pipeline: give pp, such as pp=2, or leave it out"),
+        ({"pp": 0}, "pp=0"),
+        ({"pp": 2, "accumulate": 2, "mode": "inference"}, "accumulate=2 is for training"),
+        ({"pp": 2, "accumulate": 2, "fsdp": 2}, "fsdp=2 is not worked out with pp=2: leave one of them out"),
+    ],
+)  # fmt: skip
+def test_what_no_pipeline_is_worked_out_for_is_refused_in_one_line(asked: dict[str, Any], error: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        _ = cm.predict(model(8), batch=1, **asked).timeline
+    assert error in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", sorted(set(SCHEDULES) - set(WORKED_OUT)))
+def test_schedules_with_weight_gradients_apart_are_refused(name: Any) -> None:
+    with pytest.raises(SettingError, match=f"schedule='{name}' is not worked out"):
+        cm.predict(model(8), batch=1, pp=2, accumulate=4, schedule=name)

@@ -1,0 +1,167 @@
+"""One rank of a pipeline as ``torch.distributed.pipelining`` itself runs it, without the others: see `ranks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.distributed.pipelining.schedules as pipelining
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining._utils import InferenceMode, generate_rank_to_stage_mapping
+from torch.distributed.tensor import DTensor
+
+from . import models
+from .test_schedules import CLASSES, SINGLE
+from .tracker import Most, weights_by_use
+
+V_SHAPED = ("zbv-zero-bubble", "dualpipev")
+
+
+class StageCost(NamedTuple):
+    """What one rank costs: parameters, bytes of constants, FLOPs, each message as (op, bytes) in order, peaks."""
+
+    params: int
+    buffers: int
+    total_flops: int
+    messages: list[tuple[str, int]]
+    most: dict[str, Most]
+
+
+class StageModule(nn.Module):
+    """Some blocks of a model, with its start or its end."""
+
+    def __init__(self, model: models.Transformer, blocks: range, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.start = nn.ModuleDict()
+        if first:
+            self.start["tokens"] = model.tokens
+            if model.positions is not None:
+                self.start["positions"] = model.positions
+            self.start["dropout"] = model.dropout
+        self.blocks = nn.ModuleList([model.blocks[n] for n in blocks])
+        self.end = nn.ModuleList([x for x in (model.final_norm, model.head) if x is not None]) if last else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.start:
+            tokens, x = x, self.start["tokens"](x)
+            if "positions" in self.start:
+                x = x + self.start["positions"](torch.arange(tokens.shape[1], device=tokens.device))
+            x = self.start["dropout"](x)
+        for block in self.blocks:
+            x = block(x, None, None, None)
+        for module in self.end or ():
+            x = module(x)
+        return x
+
+
+def blocks_of(stage: int, stages: int, layers: int) -> range:
+    """Equal parts, of which the first have one more where they do not divide."""
+    ends = [sum(len(part) for part in torch.arange(layers).tensor_split(stages)[:n]) for n in range(stages + 1)]
+    return range(ends[stage], ends[stage + 1])
+
+
+def _loss(y: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(y.view(-1, y.shape[-1]), targets.view(-1))
+
+
+def cost(
+    question: dict[str, Any],
+    spec: Any,
+    mesh: DeviceMesh,
+    tracker_of: Callable[[list[Tensor]], Any],
+    optimizer_of: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    counter: Any,
+    prepared: Callable[[models.Transformer], None],
+) -> StageCost:
+    """Run two steps of one rank, of which the second is looked at: receive buffers are there by then."""
+    name, pp, microbatches = question["schedule"], question["pp"], question["accumulate"]
+    batch, seq, stages = question["batch"], question["seq"], pp * question["vpp"]
+    rank = dist.get_rank(mesh.get_group("pp"))
+    numbers = generate_rank_to_stage_mapping(pp, stages, style="v" if name in V_SHAPED else "loop")[rank]
+    model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
+    prepared(model)
+    own = seq // mesh["tp"].size() if question.get("sp") else seq
+    wide = torch.zeros(batch, own, spec.width)
+    y = torch.zeros(batch, seq, spec.vocab)
+    tokens = torch.zeros(microbatches * batch, seq, dtype=torch.int64)
+    targets = torch.zeros(microbatches * batch, seq, dtype=torch.int64)
+    built: list[PipelineStage] = []
+    for n in numbers:
+        first, last = n == 0, n == stages - 1
+        module = StageModule(model, blocks_of(n, stages, spec.layers), first=first, last=last)
+        stage = PipelineStage(
+            module,
+            n,
+            stages,
+            wide.device,
+            input_args=tokens[:batch] if first else wide.clone().requires_grad_(),
+            output_args=(y if last else wide).clone().requires_grad_(),
+            group=mesh.get_group("pp"),
+        )
+        stage._inference_mode = InferenceMode.STATIC
+        built.append(stage)
+    of_rank: Any = built[0] if name in SINGLE else built
+    schedule: Any = getattr(pipelining, CLASSES[name])(of_rank, microbatches, loss_fn=_loss)
+    schedule._warmup_p2p = lambda *_: None
+    messages: list[tuple[str, int]] = []
+
+    def note(ops: list[Any], desc: str | None = None) -> list[Any]:
+        messages.extend((op.op.__name__, op.tensor.untyped_storage().nbytes()) for op in ops)
+        return []
+
+    pipelining._batch_p2p = note
+    inputs = (tokens,) if 0 in numbers else ()
+    named = {"target": targets} if stages - 1 in numbers else {}
+    named["return_outputs"] = question.get("return_outputs", True)
+    weights = [w for s in built for w in weights_by_use(s.submod, tokens[:batch] if s.is_first else wide)]
+    optimizer = optimizer_of(weights)
+    schedule.step(*inputs, **named)
+    optimizer.step()
+    optimizer.zero_grad()
+    states = [x for of_weight in optimizer.state.values() for x in of_weight.values() if isinstance(x, Tensor)]
+    buffers = [info.buffer for stage in built for infos in (stage.args_recv_info, stage.grad_recv_info)
+               for each in infos.values() for info in each if info.buffer is not None]  # fmt: skip
+    given = [*weights, *(b for stage in built for b in stage.submod.buffers()), *states, *buffers]
+    given += [tokens] * (0 in numbers) + [targets] * (stages - 1 in numbers)
+    for stage in built:
+        stage.clear_runtime_states()
+    messages.clear()
+    with counter:
+        schedule.step(*inputs, **named)
+    optimizer.zero_grad()
+    flops = counter.get_total_flops()
+    for stage in built:
+        stage.clear_runtime_states()
+    messages.clear()
+    with tracker_of(given) as tracker:
+        for stage in built:
+            _in_phases(stage, tracker)
+        schedule.step(*inputs, **named)
+        tracker.phase = "optimizer"
+        optimizer.step()
+    params = sum((x.to_local() if isinstance(x, DTensor) else x).numel() for x in weights)
+    constants = sum(b.untyped_storage().nbytes() for stage in built for b in stage.submod.buffers())
+    return StageCost(params, constants, flops, messages, tracker.most)
+
+
+def _in_phases(stage: Any, tracker: Any) -> None:
+    """Let the tracker know what runs."""
+    for phase, name in (
+        ("forward", "forward_one_chunk"),
+        ("backward", "backward_one_chunk"),
+        ("backward", "backward_weight_one_chunk"),
+    ):
+        setattr(stage, name, _in_phase(phase, getattr(stage, name), tracker))
+
+
+def _in_phase(phase: str, run: Callable[..., Any], tracker: Any) -> Callable[..., Any]:
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        tracker.phase = phase
+        return run(*args, **kwargs)
+
+    return noted

@@ -1,0 +1,70 @@
+"""One rank of a pipeline costs what PyTorch says: parameters, FLOPs, every message in order, the peak of each phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.errors import SettingError
+from tests.profiles import examples
+
+from .ranks import answer_to
+from .settings import DRAWN
+from .stages import V_SHAPED
+from .test_ranks import ALWAYS, HEADS, SHAPES
+from .test_schedules import SINGLE
+from .test_timeline import stated
+
+SENT = {"isend": "send", "irecv": "receive"}
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved-1f1b", "looped-bfs"])
+@settings(examples(min(6, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes a second
+@given(SHAPES, st.data())
+def test_a_rank_of_a_pipeline_costs_what_it_does(schedule: str, shape: dict[str, Any], data: st.DataObject) -> None:
+    pp = data.draw(st.integers(2, 4))
+    vpp = 1 if schedule in SINGLE else 2 if schedule in V_SHAPED else data.draw(st.integers(1, 3))
+    model = {**ALWAYS, **shape, "layers": pp * vpp + data.draw(st.integers(0, 3))}
+    model["positions"] = data.draw(st.sampled_from(["learned", "rotary", "none"]))
+    kernel = data.draw(st.sampled_from(["eager", "flash"]))
+    tensor = data.draw(st.sampled_from([{}, {"tp": 2}, {"tp": 2, "sp": True}]))
+    if tensor:
+        model["norm"] = "layernorm"
+        model["positions"] = "none" if tensor.get("sp") else model["positions"]
+    asked: dict[str, Any] = {
+        "pp": pp,
+        "vpp": vpp,
+        "schedule": schedule,
+        "accumulate": data.draw(st.integers(1, 12)),
+        "batch": data.draw(st.integers(1, 3)),
+        "seq": 8,
+        "return_outputs": data.draw(st.booleans()),
+        **tensor,
+    }
+    optimizer = data.draw(st.sampled_from(["sgd", "adamw"])) if "sp" not in tensor else "sgd"
+    how: dict[str, Any] = {"optimizer": optimizer, "attention": kernel}
+    try:
+        p = cm.predict(cm.Transformer.of(model), **asked, **how)
+    except SettingError as error:
+        asked["accumulate"] = int(str(error).rsplit(" ", 1)[1])
+        p = cm.predict(cm.Transformer.of(model), **asked, **how)
+    place = data.draw(st.integers(0, pp - 1))
+    theirs = answer_to({"model": model, "kernel": kernel, "optimizer": optimizer, "rank": place, **asked})
+    rank = next(rank for rank in p.ranks if rank.place is not None and rank.place.rank == place)
+    assert (rank.params, rank.flops.total) == (theirs["params"], theirs["total_flops"])
+    sent = [(x.operation, x.bytes) for x in rank.timeline.every_collective() if x.axis == "pp"]
+    assert sent == [(SENT[op], size) for op, size in theirs["messages"]]
+    ours = stated(rank)
+    unseen = 4 * asked["batch"] * 8 * HEADS // asked.get("tp", 1) if kernel == "flash" else 0
+    for phase, most in theirs["most"].items():
+        over = ours[phase].alive - rank.memory.buffers - (most.alive - theirs["buffers"])
+        if phase == "forward":
+            assert over <= 4
+        elif phase == "backward":
+            assert 0 <= over <= 4 + unseen
+        elif not tensor.get("sp"):  # where it would sum gradients of norms over ranks first, in memory of its own
+            assert over == 0
