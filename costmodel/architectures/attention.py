@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from costmodel.architectures.feedforward import capped, clipped, normed
 from costmodel.architectures.kv_cache import Cache
 from costmodel.architectures.mla import absorbed, projected
-from costmodel.architectures.ranks import all_tokens, columns, prepared, rows
+from costmodel.architectures.ranks import all_tokens, attended_tokens, columns, prepared, rows, to_heads, to_tokens
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.errors import SettingError
@@ -21,6 +21,7 @@ from costmodel.layers.embedding import Embedding
 from costmodel.layers.indexing import Computed
 from costmodel.layers.linear import ExpandValue, Matmul
 from costmodel.layers.norm import Rmsnorm
+from costmodel.layers.ring_attention import RingAttention
 from costmodel.layers.shape import Cat, MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.symbolic.sizes import branch_value, exact_div, minimum, product
 from costmodel.training.settings import AttentionName
@@ -51,7 +52,7 @@ class AttentionContext:
     def __init__(self, model: TransformerSpec, tape: Tape, x: Tensor, setting: AttentionSetting) -> None:
         self.model = model
         self.tape = tape
-        self.batch, self.seq = x.shape[0], all_tokens(x)
+        self.batch, self.seq, self.own = x.shape[0], attended_tokens(x), all_tokens(x)
         seq = self.seq
         self.setting = setting
         # The CPU's fused kernel has no dropout, nor trained biases, nor values of another size: PyTorch then composes
@@ -115,7 +116,7 @@ class AttentionContext:
         return self.tape.record(Computed(shape, role, 1), (), name, None)
 
     def angles(self, *, windowed: bool) -> list[Tensor]:
-        """cos and sin of every position's angles, (T, features that turn): constants, or worked out in the pass.
+        """cos and sin of the angles of every position here, (T, features that turn): constants, or made in the pass.
 
         Blocks without a window may have angles of their own.
         """
@@ -124,7 +125,7 @@ class AttentionContext:
         apart = not windowed and (own or size != model.rotated)
         name = "global_rotary" if apart else "rotary"
         if apart not in self._angles:
-            shape = (self.seq, size if apart else model.rotated)
+            shape = (self.own, size if apart else model.rotated)
             self._angles[apart] = (
                 [self.tape.buffer(shape, "activation", f"{name}.{part}") for part in ("cos", "sin")]
                 if model.written is None
@@ -209,8 +210,10 @@ class Attention:
             bias = None if self.memory is not None else self.context.bias or self.context.relative()
             if bias is not None and self.context.cache is not None:
                 bias = self.context.seen(bias, self.window)
+            query, key, value = (to_heads(y, n) for y, n in ((query, "query"), (key, "key"), (value, "value")))
             with x.tape.part("core"):
                 mixed = (self._composed if self.context.composed else self._fused)(query, key, value, bias)
+            mixed = to_tokens(mixed, "mixed")
             if matrix:
                 expand = ExpandValue(model.head_features - model.rotated, model.value_features)
                 mixed = expand(mixed, name="value_up", tied={"weight": matrix[0]})
@@ -377,6 +380,11 @@ class Attention:
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         kernel = "cpu" if query.tape.device == "cpu" else self.context.setting.kernel
         assert kernel != "eager"
+        layout, visible = query.tape.layout, self.context.setting.pairs == "visible"
+        if layout.cp > 1 and layout.cp_kind != "ulysses":
+            causal, dropout = self.model.causal, self.model.attention_dropout
+            ring = RingAttention(layout.cp, layout.cp_kind, layout.cp_balanced, causal, dropout, visible)
+            return ring(query, key, value, name="fused")
         pairs = self.pairs if self.context.setting.pairs == "visible" else None
         scale = self.model.score_factor if self.context.absorbed else self.model.score_scale
         return FusedAttention(kernel, self.model.attention_dropout, pairs, scale, self.pairs)(

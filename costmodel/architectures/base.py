@@ -199,8 +199,10 @@ class Architecture(Description):
 
     def local(self, layout: Layout) -> Self:
         """What one rank of a layout has of this model, at local sizes. Raises SettingError."""
-        if layout.tp != 1:
-            raise SettingError(f"tp={layout.tp} does not apply to {type(self).__name__} {self.title!r}: leave it out")
+        for name in ("tp", "cp"):
+            if (degree := getattr(layout, name)) != 1:
+                kind = type(self).__name__
+                raise SettingError(f"{name}={degree} does not apply to {kind} {self.title!r}: leave it out")
         if layout.pp != 1:
             raise SettingError(
                 f"pp={layout.pp} is not worked out for {type(self).__name__} {self.title!r}: leave it out"

@@ -13,9 +13,11 @@ from costmodel.layers.collective import (
     CopyToRanks,
     GatheredLinear,
     GatherFromRanks,
+    HeadsToTokens,
     ReduceFromRanks,
     ScatterToRanks,
     TakeShare,
+    TokensToHeads,
 )
 from costmodel.layers.embedding import Embedding, SplitEmbedding, VocabParallelEmbedding
 from costmodel.layers.linear import Linear
@@ -41,6 +43,28 @@ def own_blocks(layout: Layout, layers: int) -> range:
     every, over = divmod(layers, layout.stages)
     start = layout.stage * every + min(layout.stage, over)
     return range(start, start + every + (layout.stage < over))
+
+
+def attended_tokens(x: Tensor) -> int:
+    """Tokens of the sequence that attention of this rank has at once."""
+    layout = x.tape.layout
+    return all_tokens(x) * layout.cp if layout.cp_kind == "ulysses" else all_tokens(x)
+
+
+def to_heads(x: Tensor, name: str) -> Tensor:
+    """(batch, h, T, d): of some tokens all heads, which become all tokens of some heads where attention is split so."""
+    layout = x.tape.layout
+    return TokensToHeads("cp", layout.cp)(x, name=f"{name}.to_heads") if _by_heads(layout) else x
+
+
+def to_tokens(x: Tensor, name: str) -> Tensor:
+    """(batch, h, T, d): as `to_heads`, and back."""
+    layout = x.tape.layout
+    return HeadsToTokens("cp", layout.cp)(x, name=f"{name}.to_tokens") if _by_heads(layout) else x
+
+
+def _by_heads(layout: Layout) -> bool:
+    return layout.cp > 1 and layout.cp_kind == "ulysses"
 
 
 def prepared(x: Tensor, name: str) -> Tensor:

@@ -54,6 +54,14 @@ SPLIT = {
 
 WHOLE = ("altup", "layer_inputs", "shared_blocks", "shared_kv_layers", "disentangled", "indexer", "pooler", "classes")
 """Fields of a model whose blocks cannot be cut into stages: a stage would read more than what the one before made."""
+BY_TOKEN = {
+    *(*SPLIT, "window", "position_rows", "position_table", "latent", "key_bias", "qkv_clip", "query_key_norm"),
+    *("value_norm", "score_scale", "score_cap", "inner_norm", "attention_gate", "mlp_widths", "mlp_output_bias"),
+    *("experts", "norm_affine", "norm_placement", "parallel", "shared_norm", "embedding_norm", "final_norm"),
+    *("embedding_width", "embedding_factored", "embedding_scale", "residual_scale", "layer_scale", "mixed_dropout"),
+    *("final_dropout", "head", "tied"),
+}
+"""Fields of a model that may be at any value where its sequences are split over ranks: of each token by itself."""
 
 HEAD = {
     "head_bias": "head.bias",
@@ -684,6 +692,7 @@ class TransformerSpec(ComposedModel):
     def local(self, layout: Layout) -> Self:
         """The heads, hidden features and rows of the vocabulary that one rank of `layout.tp` has."""
         self._check_stages(layout)
+        self._check_context(layout)
         degree = layout.tp
         if layout.megatron:
             return self._fused(degree)._split(degree, layout)
@@ -730,6 +739,30 @@ class TransformerSpec(ComposedModel):
             raise SettingError(
                 f"pp={layout.pp} is not worked out for biases by distance, of {self.title}: leave it out"
             )
+
+    def _check_context(self, layout: Layout) -> None:
+        """Raise SettingError if no rank of a sequence is worked out for this model."""
+        cp, ring = layout.cp, layout.cp_kind != "ulysses"
+        if cp == 1:
+            return
+        for name in type(self).model_fields:
+            if name not in BY_TOKEN and getattr(self, name) != type(self).model_fields[name].get_default():
+                raise SettingError(f"cp={cp} is not worked out for {name} of {self.title}: leave it out")
+        if self.positions not in ("rotary", "learned", "none"):
+            raise SettingError(f"cp={cp} is not worked out for positions {self.positions!r}: leave it out")
+        if ring and self.window is not None:
+            raise SettingError(f"cp_kind={layout.cp_kind!r} has no window, as {self.title} has: use cp_kind='ulysses'")
+        if ring and layout.cp_balanced and not self.causal:
+            raise SettingError(
+                f"cp_balanced=True is for masks of a decoder, not for {self.title}: use cp_balanced=False"
+            )
+        for name, heads in (("heads", self.heads), ("kv_heads", self.key_heads)):
+            if heads % layout.heads:
+                most = max(n for n in range(1, int(cp) + 1) if heads % (n * layout.tp) == 0)
+                raise SettingError(
+                    f"cp={cp} on top of tp={layout.tp} does not divide {name} {heads} of {self.title}: use at most "
+                    f"cp={most}, or cp_kind='ring'"
+                )
 
     @property
     def score_factor(self) -> float:

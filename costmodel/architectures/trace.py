@@ -21,8 +21,9 @@ from costmodel.layers.loss import (
     SplitCrossEntropy,
     VocabParallelCrossEntropy,
 )
+from costmodel.symbolic.sizes import exact_div, peek
 from costmodel.training.dtypes import Dtype
-from costmodel.training.layout import Layout
+from costmodel.training.layout import Layout, multiples_near
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
 OF_ATTENTION, OF_CACHE, OF_TRAINING = map(needing, ("attention", "cache", "training"))
@@ -93,6 +94,8 @@ def trace(
     )
     model = model.implemented(settings.implementation)
     shape = batch_shape(model, settings)
+    if layout.cp > 1:
+        shape = shape._replace(seq=_own_tokens(shape.seq, layout))
     cache = None if shape.past is None else Cache(shape.past, settings.cache, settings.page_size, settings.cache_dtype)
     absorbed = settings.latent_attention == "absorbed"
     setting = AttentionSetting(settings.attention, settings.attention_pairs, absorbed, cache)
@@ -109,6 +112,15 @@ def trace(
     if settings.training and model.DETACHES:
         tape.settle(ends)
     return tape
+
+
+def _own_tokens(seq: int | None, layout: Layout) -> int:
+    """Tokens that one rank has of each sequence. Raises SettingError."""
+    unit = layout.cp * (2 if layout.cp_balanced and layout.cp_kind != "ulysses" else 1)
+    if seq is None or seq % unit:
+        of = f"cp={layout.cp}" if unit == layout.cp else f"2·cp={unit}, as cp_balanced=True has it"
+        raise SettingError(f"seq={seq} is no multiple of {of}: use {multiples_near(peek(seq or unit), unit)}")
+    return exact_div(seq, layout.cp)
 
 
 def batch_shape(model: Architecture, settings: Settings) -> BatchShape:

@@ -394,7 +394,7 @@ def _update_each(
         size, makes = size_bytes(product(shape), dtype), optimizer.makes_of(shape)
         if storage.graded is not storage.elements:  # each read cuts a rank's share out, two in one kernel of Adam
             makes = max(makes, min(optimizer.reads, 2))
-        if storage.partial and tape.layout.fsdp == 1:
+        if storage.partial and tape.layout.shards == 1:
             lifetimes.send([partial_sum(tape, storage)] * optimizer.reads, now)
         tensors = [lifetimes.take(size, now) for _ in range(makes)]
         previous = tensors[-1] if tensors and optimizer.lasts else None

@@ -228,7 +228,7 @@ class ForwardLiveness:
         self._detached: list[Detached] = []
         self._casts: dict[Storage, Call] = {}
         self._ungraded: dict[Call, Detached] = {}
-        degree = tape.layout.fsdp
+        degree = tape.layout.shards
         self.sharding = None if degree == 1 else ShardedWeights(tape, lifetimes, degree)
         self._root, self._ended = tape.root, False
         if loops and (calls := _calls(tape.root)) > MOST_ROUNDS:

@@ -45,7 +45,7 @@ def share_of(shape: Shape, devices: int) -> Shape:
 
 def local_shape(tape: Tape, shape: Shape) -> Shape:
     """What a rank has of a weight between steps."""
-    return shape if tape.layout.fsdp == 1 else share_of(shape, tape.layout.fsdp)
+    return shape if tape.layout.shards == 1 else share_of(shape, tape.layout.shards)
 
 
 def partial_sum(tape: Tape, weight: Storage) -> Message:

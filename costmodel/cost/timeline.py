@@ -69,7 +69,7 @@ def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTen
         yield from _other_tensors(tape)
         return
     state_bytes = size_bytes(1, policy.state_dtype)
-    degree = tape.layout.fsdp
+    degree = tape.layout.shards
     for s, shape in tape.weights.items():
         shape = shape if degree == 1 else share_of(shape, degree)
         yield PersistentTensor("weights", s.bytes if degree == 1 else size_bytes(product(shape), s.dtype), s.times)
@@ -113,7 +113,7 @@ def gradient_bytes(tape: Tape, allotted: Callable[[int], int]) -> int:
     """Gradients of all trained weights [bytes]."""
     if runtimes.accumulates(tape):
         return allotted(runtimes.gradient_buffer_bytes(tape))
-    degree = tape.layout.fsdp
+    degree = tape.layout.shards
     if degree != 1:
         return sum(
             allotted(size_bytes(product(share_of(shape, degree)), tape.precision.gradient_dtype)) * s.times

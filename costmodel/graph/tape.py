@@ -292,7 +292,7 @@ class Tape:
                 inner, self.block = self.block, shared.block if shared else self.block
                 tensor = self.weight(shape, f"{call.name}.{weight}", stored, frozen=layer.fixed)
                 self.block = inner
-                if layer.whole_gradients and self.layout.fsdp == 1:
+                if layer.whole_gradients and self.layout.shards == 1:
                     tensor.storage.graded = tensor.storage.elements * self.layout.tp
                 if shared:
                     shared.weights[within] = tensor

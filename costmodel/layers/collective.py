@@ -214,3 +214,62 @@ class GatheredLinear(WeightProduct):
         """All tokens; in backward those and their gradient."""
         whole = call.x.size * self.devices
         return Workspace(whole, 2 * whole)
+
+
+class AllToAll(Collective):
+    """Abstract: each rank hands each other one as much; the gradient goes the same way back."""
+
+    input_axes = "batch, heads, tokens, features"
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        """What one rank hands to all, its own part among them."""
+        return self.message("all_to_all", call.x)
+
+    def returned(self, call: Call) -> tuple[Message, ...]:
+        return self.message("all_to_all", call.x)
+
+
+@layer
+class TokensToHeads(AllToAll):
+    """(b, h, t, d), some tokens of all heads, → (b, h/n, n·t, d), all tokens of some heads, tokens first in memory."""
+
+    source = "all-to-all before attention (Jacobs et al. 2023, DeepSpeed-Ulysses, §3.1: DistributedAttention)"
+
+    axis: MeshAxis
+    devices: int
+
+    def output(self, call: Call) -> Tensor:
+        b, h, t, d = call.x.shape
+        shape = (b, exact_div(h, self.devices), t * self.devices, d)
+        return call.tape.tensor(shape, strides=_tokens_first(shape))
+
+    def workspace(self, call: Call) -> Workspace:
+        """By rank, what is sent and, unless it is one sample's, what comes; in backward what is sent back."""
+        size = call.x.size
+        return Workspace(size if call.x.shape[0] == 1 else 2 * size, size)
+
+
+@layer
+class HeadsToTokens(AllToAll):
+    """(b, h, n·t, d), all tokens of some heads, → (b, n·h, t, d), some tokens of all heads, tokens first in memory."""
+
+    source = "all-to-all after attention (Jacobs et al. 2023, DeepSpeed-Ulysses, §3.1: DistributedAttention)"
+
+    axis: MeshAxis
+    devices: int
+
+    def output(self, call: Call) -> Tensor:
+        b, h, t, d = call.x.shape
+        shape = (b, h * self.devices, exact_div(t, self.devices), d)
+        return call.tape.tensor(shape, strides=_tokens_first(shape))
+
+    def workspace(self, call: Call) -> Workspace:
+        """By rank, what is sent and what comes; in backward what is sent back, and what comes of several samples."""
+        size = call.x.size
+        return Workspace(2 * size, size)
+
+
+def _tokens_first(shape: Shape) -> Shape:
+    """Strides of (b, h, t, d) that is (b, t, h, d) in memory."""
+    _, h, t, d = shape
+    return (h * t * d, d, h * d, 1)

@@ -101,7 +101,7 @@ class SplitEmbedding(KeepsInputs, TrainedTable):
         What comes in is gone by then.
         """
         layout, weight = call.tape.layout, call.weights["weight"]
-        if layout.fsdp == 1:
+        if layout.shards == 1:
             return NO_WORKSPACE
         return Workspace(0, layout.tp * weight.size - minimum(call.y.size, weight.size))
 

@@ -11,6 +11,7 @@ from costmodel.training.settings import (
     CacheName,
     CachePrecision,
     CheckpointName,
+    ContextKind,
     Device,
     FlopRule,
     Image,
@@ -70,6 +71,9 @@ class GivenSettings(TypedDict, total=False):
     sp: bool
     loss_parallel: bool
     fsdp: int
+    cp: int
+    cp_kind: ContextKind
+    cp_balanced: bool
     reshard: bool
     pp: int
     vpp: int | None
@@ -119,6 +123,9 @@ class SeveralSettings(TypedDict, total=False):
     sp: bool | Iterable[bool]
     loss_parallel: bool | Iterable[bool]
     fsdp: int | Iterable[int]
+    cp: int | Iterable[int]
+    cp_kind: ContextKind | Iterable[ContextKind]
+    cp_balanced: bool | Iterable[bool]
     reshard: bool | Iterable[bool]
     pp: int | Iterable[int]
     vpp: int | Iterable[int | None] | None

@@ -7,11 +7,12 @@ from typing import Literal, NamedTuple
 from costmodel.training.schedules import SCHEDULES, Schedule, ScheduleName
 
 Runtime = Literal["torch", "megatron", "deepspeed"]
+ContextKind = Literal["all-gather", "ring", "ulysses"]
 
 VOCAB_MULTIPLE = 128
 """Megatron's vocabulary is filled up to a multiple of this for each rank of tp (``--make-vocab-size-divisible-by``)."""
 
-DEGREES = ("tp", "fsdp")
+DEGREES = ("tp", "cp", "fsdp")
 """Settings that are a number of ranks along one axis, each a letter of formulas by the same name."""
 
 
@@ -25,7 +26,9 @@ class Layout(NamedTuple):
     the order of `schedule`. stage: the one stage that is meant; None: all. runtime: whose collectives, buffers and
     copies they are. zero: what is split of that which groups have alike: 0 nothing, 1 optimizer states, 2 gradients
     too, 3 weights too. reshard: whether gathered weights are dropped between forward and backward. bucket_view: whether
-    gradients are views of the buckets they are sent in.
+    gradients are views of the buckets they are sent in. cp: ranks that have a part of each sequence, whose attention
+    sees the others' as `cp_kind` says. cp_balanced: whether that part is one of the sequence's first half and one of
+    its second, so that masks leave each as much to do.
     """
 
     tp: int = 1
@@ -41,6 +44,9 @@ class Layout(NamedTuple):
     zero: int = 0
     reshard: bool = True
     bucket_view: bool = False
+    cp: int = 1
+    cp_kind: ContextKind = "all-gather"
+    cp_balanced: bool = True
 
     @property
     def single(self) -> bool:
@@ -50,7 +56,17 @@ class Layout(NamedTuple):
     @property
     def devices(self) -> int:
         """Ranks in all."""
-        return self.tp * self.samplers * self.pp
+        return self.tp * self.cp * self.samplers * self.pp
+
+    @property
+    def shards(self) -> int:
+        """Ranks that weights, gradients and optimizer states are split over: those of one sequence among them."""
+        return self.cp * self.fsdp if self.fsdp > 1 or self.zero == 3 else 1
+
+    @property
+    def heads(self) -> int:
+        """Ranks that each attend with some of the heads."""
+        return self.tp * self.cp if self.cp_kind == "ulysses" else self.tp
 
     @property
     def samplers(self) -> int:
@@ -65,7 +81,7 @@ class Layout(NamedTuple):
         """
         if self.runtime != "torch" or self.zero < 2:
             return self
-        return self._replace(fsdp=self.dp, dp=1, reshard=self.zero == 3, zero=0)
+        return self._replace(fsdp=self.dp, dp=1, reshard=self.zero == 3, zero=3 if self.dp == 1 else 0)
 
     @property
     def megatron(self) -> bool:

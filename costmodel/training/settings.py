@@ -16,7 +16,7 @@ from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.layout import Layout, Runtime, multiples_near
+from costmodel.training.layout import ContextKind, Layout, Runtime, multiples_near
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
 from costmodel.training.schedules import SCHEDULES, ScheduleName
@@ -327,6 +327,17 @@ class Settings(Frozen):
     fsdp: Annotated[
         int, Setting("Ranks that weights, gradients and states are split over (ZeRO-3).", 8, executed="default")
     ] = 1
+    cp: Annotated[
+        int, Setting("Ranks that have a part of each sequence (context parallel).", 4, executed="default")
+    ] = 1
+    cp_kind: Annotated[
+        ContextKind,
+        Setting("How attention sees the other parts of a sequence.", "ulysses", needs="attention", executed="default"),
+    ] = "all-gather"
+    cp_balanced: Annotated[
+        bool,
+        Setting("A rank has tokens of both ends of a sequence.", False, needs="attention", executed="default"),
+    ] = True
     reshard: Annotated[
         bool, Setting("Drop gathered weights between forward and backward.", False, executed="default")
     ] = True
@@ -428,9 +439,9 @@ class Settings(Frozen):
         if self.zero > 1 and layout.runtime == "torch" and self.fsdp > 1:
             raise SettingError(f"zero={self.zero} is what fsdp={self.fsdp} does by itself: leave one of them out")
         for name in ("zero", "bucket_view"):
-            if getattr(self, name) and layout.samplers == 1:
+            if getattr(self, name) and layout.samplers * layout.cp == 1:
                 raise SettingError(f"{name}={getattr(self, name)} is of what dp ranks have alike: give dp, such as 8")
-        if not self.reshard and layout.fsdp == 1:
+        if not self.reshard and layout.shards == 1:
             raise SettingError("reshard=False keeps what fsdp gathers: give fsdp, such as fsdp=8, or leave it out")
         if self.global_batch is None:
             return
@@ -452,6 +463,9 @@ class Settings(Frozen):
         self._check_pipeline(layout)
         if layout.runtime != "torch":
             self._check_runtime()
+        for name in ("cp_kind", "cp_balanced"):
+            if layout.cp == 1 and getattr(self, name) != SETTINGS[name].default:
+                raise SettingError(f"{name}={getattr(self, name)!r} is of ranks of a sequence: give cp, such as cp=4")
         if layout.devices == 1 and not (layout.sp or layout.split_loss):
             return
         for name in ("sp", "loss_parallel"):
@@ -460,9 +474,31 @@ class Settings(Frozen):
         if not self.training:
             raise SettingError(f"a layout of several devices is for training: leave it out of mode {self.mode!r}")
         single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator")
-        for name in single if layout.fsdp > 1 else ():
+        for name in single if layout.shards > 1 else ():
             if getattr(self, name) != SETTINGS[name].default or (name == "accumulate" and self.micro_batches > 1):
                 raise SettingError(f"{name} is not worked out with fsdp={layout.fsdp}: leave one of them out")
+        self._check_context()
+
+    def _check_context(self) -> None:
+        """Raise SettingError if sequences cannot be split over ranks so."""
+        cp, ring = self.cp, self.cp_kind != "ulysses"
+        if cp == 1:
+            return
+        for name in ("pp", "runtime"):
+            if (value := getattr(self, name)) != SETTINGS[name].default:
+                raise SettingError(f"{name}={value!r} is not worked out with cp={cp}: leave one of them out")
+        if self.layout.shards == 1:
+            raise SettingError(
+                f"cp={cp} splits weights over its ranks too, as PyTorch's trainers do: give fsdp, or zero=3 with dp=1"
+            )
+        if not ring and not self.cp_balanced:
+            raise SettingError("cp_balanced=False is for cp_kind 'ring' or 'all-gather': leave it out")
+        if ring and self.attention != "flash":
+            raise SettingError(
+                f"attention={self.attention!r} sees no keys of other ranks: use 'flash', or cp_kind='ulysses'"
+            )
+        if ring and self.device == "cpu":
+            raise SettingError(f"cp_kind={self.cp_kind!r} has no kernel on device 'cpu': use cp_kind='ulysses'")
 
     def _check_pipeline(self, layout: Layout) -> None:
         """Raise SettingError if micro-batches cannot pass through stages so."""
@@ -543,6 +579,9 @@ class Settings(Frozen):
             zero=self.zero,
             reshard=self.reshard,
             bucket_view=self.bucket_view,
+            cp=self.cp,
+            cp_kind=self.cp_kind,
+            cp_balanced=self.cp_balanced,
         )
         implied = 1 if self.devices is None else max(1, self.devices // layout.devices)
         return layout._replace(dp=implied if self.dp is None else self.dp).sharded()

@@ -411,7 +411,8 @@ class Attention(nn.Module):
         if self.kv_heads == self.spec.heads:
             return x
         b, h, t, d = x.shape
-        return x[:, :, None].expand(b, h, self.spec.heads // h, t, d).reshape(b, self.spec.heads, t, d)
+        times = self.spec.heads // self.kv_heads
+        return x[:, :, None].expand(b, h, times, t, d).reshape(b, h * times, t, d)
 
     def disentangled(self, q: Tensor, k: Tensor, distances: Any) -> Tensor:
         """What scores of distances add to those of tokens."""

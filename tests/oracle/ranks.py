@@ -15,7 +15,7 @@ import traceback
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial, partialmethod
 from typing import Any, NamedTuple
 
 import torch
@@ -24,10 +24,12 @@ import torch.distributed.fsdp._fully_shard._fsdp_param as sharded
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.experimental._context_parallel import _attention as context_parallel
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -38,6 +40,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
 import costmodel as cm
@@ -137,6 +140,7 @@ OPS = {
     "all_reduce": "input",
     "all_gather_into_tensor": "result",
     "reduce_scatter_tensor": "input",
+    "all_to_all_single": "input",
     "_allgather_base_": "input",
     "_reduce_scatter_base_": "second",
 }
@@ -146,6 +150,7 @@ NAMES = {
     "all_reduce": "all_reduce",
     "all_gather_into_tensor": "all_gather",
     "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
     "_allgather_base_": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter",
 }
@@ -208,18 +213,69 @@ def split_by_heads(model: models.Transformer, mesh: DeviceMesh, degree: int, pla
     parallelize_module(model, mesh, plan)
 
 
+def over_contexts(model: models.Transformer, mesh: DeviceMesh, kind: str, *, balanced: bool) -> None:
+    """Each rank has a part of every sequence; its attention sees the others' as `context_parallel` has them do."""
+    for block in model.blocks:
+        attention = block.attention
+        if kind == "ulysses":
+            attention.fused = partial(by_heads, attention.fused, mesh)
+            attention.composed = partial(by_heads, attention.composed, mesh)
+            seq = attention.mask.shape[0] * mesh.size()
+            attention.mask = attention.mask.new_zeros(seq, seq)
+        else:
+            attention.fused = partial(around_ring, attention.fused, mesh)
+    context_parallel._cp_options.enable_load_balance = balanced
+    propagated = ShardingPropagator._propagate_tensor_meta_non_cached
+    ShardingPropagator._propagate_tensor_meta_non_cached = partialmethod(_unseen, propagated)
+    if kind != "ulysses":
+        context_parallel.set_rotate_method({"all-gather": "allgather", "ring": "alltoall"}[kind])
+        context_parallel._enable_cp_dtensor_dispatcher()
+
+
+def _unseen(self: ShardingPropagator, propagated: Any, schema: Any) -> Any:
+    """Whole tensors that DTensor makes without data to learn of their shapes are no rank's."""
+    with _disable_current_modes():
+        return propagated(self, schema)
+
+
+def around_ring(fused: Any, mesh: DeviceMesh, *qkv: Tensor | None) -> Tensor:
+    """As `context_parallel` calls attention: with tensors split by tokens."""
+    split = (None if x is None else DTensor.from_local(x, mesh, [Shard(2)], run_check=False) for x in qkv)
+    return fused(*split).to_local()
+
+
+def by_heads(mixed: Any, mesh: DeviceMesh, *qkv: Tensor | None) -> Tensor:
+    """DeepSpeed-Ulysses: all tokens of some heads in attention, some tokens of all heads outside of it."""
+    n = mesh.size()
+
+    def to_heads(x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        b, h, t, d = x.shape
+        sent = x.transpose(1, 2).reshape(b, t, n, h // n, d).permute(2, 0, 1, 3, 4).contiguous()
+        come = all_to_all_single_autograd(sent, None, None, mesh)
+        return come.permute(1, 0, 2, 3, 4).reshape(b, n * t, h // n, d).transpose(1, 2)
+
+    y = mixed(*map(to_heads, qkv))
+    b, h, t, d = y.shape
+    sent = y.transpose(1, 2).reshape(b, n, t // n, h, d).transpose(0, 1).contiguous()
+    come = all_to_all_single_autograd(sent, None, None, mesh)
+    return come.permute(1, 2, 0, 3, 4).reshape(b, t // n, n * h, d).transpose(1, 2)
+
+
 def cost(question: dict[str, Any]) -> RankCost:
     """Run one training step of one rank, after one that warms up PyTorch's caches of how operators are sharded."""
     spec: Any = cm.Transformer.of(question["model"])
-    tp, fsdp = question.get("tp", 1), question.get("fsdp", 1)
+    tp, fsdp, cp = (question.get(name, 1) for name in ("tp", "fsdp", "cp"))
     split_loss = question.get("loss_parallel", False)
     if "pp" in question:
         return _stage_cost(question, spec, tp)
+    world, rank = fsdp * cp * tp, question.get("rank", 0)
     if question.get("real", False):
-        _join_real_group(fsdp * tp)
+        _join_real_group(world)
     else:
-        dist.init_process_group("fake", store=FakeStore(), rank=question.get("rank", 0), world_size=fsdp * tp)
-    mesh = init_device_mesh("cpu", (fsdp, tp), mesh_dim_names=("fsdp", "tp"))
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (fsdp, cp, tp), mesh_dim_names=("fsdp", "cp", "tp"))
     _FlopCounterMode.__torch_dispatch__ = _of_local_tensors
     DeviceMesh.__init__ = _real_mesh
     if question.get("real", False):
@@ -275,20 +331,24 @@ def _optimizer(question: dict[str, Any], weights: list[nn.Parameter]) -> torch.o
 
 
 def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *, split_loss: bool) -> RankCost:
-    batch, seq = question["batch"], question["seq"]
+    batch, cp = question["batch"], question.get("cp", 1)
+    seq = question["seq"] // cp
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
     targets = torch.zeros(batch * seq, dtype=torch.int64)
     names = {weight: name for name, weight in model.named_parameters()}
     by_use = [names[weight] for weight in weights_by_use(model, tokens)]
-    fsdp, tp = mesh.shape
+    fsdp, _, tp = mesh.shape
     if tp > 1:
         plan = tensor_plan(model, sp=question.get("sp", False), split_loss=split_loss)
         split_by_heads(model, mesh["tp"], tp, plan)
+    if cp > 1:
+        over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
     if fsdp > 1:
+        shards = mesh["fsdp"] if cp == 1 else mesh["fsdp", "cp"]._flatten("shards")
         for block in model.blocks:
-            fully_shard(block, mesh=mesh["fsdp"])
-        fully_shard(model, mesh=mesh["fsdp"])
+            fully_shard(block, mesh=shards)
+        fully_shard(model, mesh=shards)
 
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()

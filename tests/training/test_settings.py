@@ -62,6 +62,9 @@ AMONG: dict[str, dict[str, object]] = {
     "vpp": {"pp": 2, "accumulate": 2, "schedule": "looped-bfs"},
     "schedule": {"pp": 2, "accumulate": 2},
     "return_outputs": {"pp": 2, "accumulate": 2},
+    "cp": {"fsdp": 2, "attention": "flash"},
+    "cp_kind": {"fsdp": 2, "cp": 2},
+    "cp_balanced": {"fsdp": 2, "cp": 2, "attention": "flash"},
 }
 """What a setting needs beside it."""
 
