@@ -59,7 +59,7 @@ BY_TOKEN = {
     *("value_norm", "score_scale", "score_cap", "inner_norm", "attention_gate", "mlp_widths", "mlp_output_bias"),
     *("experts", "norm_affine", "norm_placement", "parallel", "shared_norm", "embedding_norm", "final_norm"),
     *("embedding_width", "embedding_factored", "embedding_scale", "residual_scale", "layer_scale", "mixed_dropout"),
-    *("final_dropout", "head", "tied"),
+    *("final_dropout", "head", "tied", "segments"),
 }
 """Fields of a model that may be at any value where its sequences are split over ranks: of each token by itself."""
 

@@ -40,6 +40,14 @@ LAYOUTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"tp": st.sampled_from([2, 4]), "sp": st.booleans(), "loss_parallel": st.booleans()}
     ),
     "sharded": st.fixed_dictionaries({"fsdp": st.sampled_from([2, 3, 4])}),
+    "contexts": st.fixed_dictionaries(
+        {
+            "fsdp": st.just(2),
+            "cp": st.sampled_from([2, 4]),
+            "cp_kind": st.sampled_from(["all-gather", "ring", "ulysses"]),
+            "cp_balanced": st.booleans(),
+        }
+    ),
     "sharded and tensor": st.fixed_dictionaries({"fsdp": st.just(2), "tp": st.sampled_from([2, 4])}),
 }
 RUNS = st.fixed_dictionaries({"batch": st.integers(1, 3), "seq": st.sampled_from([8, 16])})
@@ -52,11 +60,17 @@ def test_a_rank_costs_what_it_does(
     layout: str, shape: dict[str, Any], runs: dict[str, Any], data: st.DataObject
 ) -> None:
     chosen = data.draw(LAYOUTS[layout])
-    model = ALWAYS | shape
+    model, cp = ALWAYS | shape, chosen.get("cp", 1)
+    by_heads = chosen.get("cp_kind") == "ulysses"
     kernel = data.draw(st.sampled_from(["eager", "flash"])) if shape["positions"] == "rotary" else "eager"
+    if cp > 1:  # the last rank has most to do, unless all have as much
+        kernel = kernel if by_heads else "flash"
+        chosen["cp_balanced"] |= by_heads
+        chosen["rank"] = 0 if chosen["cp_balanced"] else cp - 1
     if chosen.get("sp"):  # the oracle's own norm of squares hides from DTensor whose tokens its gradients are of
         model["norm"] = "layernorm"
     found = run({"model": model, "kernel": kernel, **runs, **chosen})
+    chosen.pop("rank", None)
     whole = cm.predict(cm.Transformer.of(model), optimizer="sgd", attention=kernel, **runs, **chosen)
     rank, most = whole.rank, found.most
     sent = [
@@ -67,11 +81,13 @@ def test_a_rank_costs_what_it_does(
     if "fsdp" not in chosen:  # weights are gathered and dropped meanwhile
         assert (rank.params, rank.memory.activations) == (found.params, found.saved)
     # The model of PyTorch has the mask and the tables of angles once in every block.
-    seq, head = runs["seq"], shape["head_size"]
-    extra = shape["layers"] * (seq * seq + 8 * seq * 4 + 2 * seq * head * 4) - rank.memory.buffers
+    own, head = runs["seq"] // cp, shape["head_size"]
+    seen = own * cp if by_heads else own
+    extra = shape["layers"] * (seen * seen + 8 * own * 4 + 2 * own * head * 4) - rank.memory.buffers
     ours = stated(rank)
     # The fused kernel's backward has a sum for each row to itself, inside one operation.
-    unseen = 4 * runs["batch"] * seq * HEADS // chosen.get("tp", 1) if kernel == "flash" else 0
+    of_rank = 4 * runs["batch"] * seen * HEADS // chosen.get("tp", 1) // (cp if by_heads else 1)
+    unseen = of_rank if kernel == "flash" and (cp == 1 or by_heads) else 0
     assert 0 <= ours["backward"].alive - (most["backward"].alive - extra) <= 4 + unseen
     assert ours["forward"].alive - (most["forward"].alive - extra) <= 4
 

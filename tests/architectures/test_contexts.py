@@ -1,0 +1,93 @@
+"""Laws of sequences that are split over ranks: what all ranks do is what one device does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from tests.command import error_of
+from tests.profiles import examples
+
+KINDS = st.sampled_from(["all-gather", "ring", "ulysses"])
+SIZES = st.fixed_dictionaries(
+    {
+        "vocab": st.sampled_from([32, 96]),
+        "layers": st.integers(1, 3),
+        "width": st.sampled_from([16, 48]),
+        "kv_heads": st.sampled_from([4, 8]),
+        "positions": st.sampled_from(["rotary", "learned", "none"]),
+        "mlp": st.sampled_from(["gated", "plain"]),
+        "query_key_norm": st.sampled_from([None, "head"]),
+        "tied": st.booleans(),
+    }
+)
+
+
+def model(**fields: Any) -> Any:
+    return cm.Transformer.of({"context": 64, "heads": 8, "fused_qkv": False, **fields})
+
+
+@settings(examples(20))
+@given(SIZES, st.sampled_from([2, 4]), KINDS, st.integers(1, 2), st.sampled_from([8, 32]))
+def test_all_ranks_of_a_sequence_do_what_one_device_does(
+    sizes: dict[str, Any], cp: int, kind: Any, batch: int, seq: int
+) -> None:
+    run: dict[str, Any] = {"batch": batch, "seq": seq, "attention": "flash", "attention_pairs": "visible", "fsdp": 2}
+    p = cm.predict(model(**sizes), cp=cp, cp_kind=kind, **run)
+    alone = cm.predict(model(**sizes), **{**run, "fsdp": 1})
+    assert p.flops == alone.flops
+    assert cp * p.rank.flops.forward == alone.flops.forward
+    assert cp * p.rank.flops.backward == alone.flops.backward
+    assert p.memory.inputs * cp == alone.memory.inputs
+    assert p.memory.weights * 2 * cp >= alone.memory.weights > p.memory.weights
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "ring"])
+@pytest.mark.parametrize("cp", [2, 3, 4])
+def test_the_last_rank_has_more_to_do_unless_ends_are_balanced(kind: Any, cp: int) -> None:
+    run: dict[str, Any] = {"batch": 2, "seq": 48, "attention": "flash", "fsdp": 2, "cp": cp, "cp_kind": kind}
+    balanced, unbalanced = (
+        cm.predict(model(vocab=32, layers=1, width=16), cp_balanced=b, **run) for b in (True, False)
+    )
+    part = 8 * 2 * (48 // cp) ** 2 * 2 * 2 * 2  # heads, samples, pairs, features of a head, products, multiply and add
+    assert unbalanced.rank.flops.forward - balanced.rank.flops.forward == part * (cp - 1) // 2
+
+
+def test_kept_tensors_fall_as_the_ranks_of_a_sequence_grow() -> None:
+    kept = [
+        cm.predict(model(vocab=32, layers=2, width=16), seq=64, attention="flash", fsdp=2, cp=cp).memory.activations
+        for cp in (1, 2, 4, 8)
+    ]
+    assert kept == sorted(kept, reverse=True)
+    assert 2 * kept[2] > kept[1] > kept[3] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "right"),
+    [
+        ({}, {"cp": 3}, "use 30 or 36"),
+        ({}, {"cp": 2, "cp_balanced": False, "seq": 33}, "use 32 or 34"),
+        ({}, {"cp": 2, "fsdp": 1}, "give fsdp"),
+        ({}, {"cp": 16, "cp_kind": "ulysses"}, "at most cp=8"),
+        ({}, {"cp": 4, "tp": 4, "cp_kind": "ulysses"}, "at most cp=2"),
+        ({}, {"cp": 2, "attention": "eager"}, "use 'flash', or cp_kind='ulysses'"),
+        ({}, {"cp_kind": "ring"}, "give cp"),
+        ({}, {"cp": 2, "cp_kind": "ulysses", "cp_balanced": False}, "leave it out"),
+        ({"window": {"size": 4}}, {"cp": 2}, "use cp_kind='ulysses'"),
+        ({"causal": False}, {"cp": 2}, "use cp_balanced=False"),
+        ({"positions": "alibi"}, {"cp": 2}, "positions 'alibi'"),
+        ({"sinks": True}, {"cp": 2}, "not worked out for sinks"),
+    ],
+)
+def test_sequences_that_cannot_be_split_so_are_refused(
+    changes: dict[str, Any], asked: dict[str, Any], right: str
+) -> None:
+    fields = {"vocab": 32, "layers": 1, "width": 16, "positions": "rotary"} | changes
+    run = {"seq": 32, "fsdp": 2, "attention": "flash"} | asked
+    message = error_of(lambda: cm.predict(model(**fields), **run))  # type: ignore[arg-type]
+    assert right in message
+    assert len(message) < 200
