@@ -20,7 +20,7 @@ RANDOM_BYTES = 24
 """Of the random state of one kernel: seed and offset."""
 
 
-class Part(NamedTuple):
+class RingPart(NamedTuple):
     """One kernel's share of a rank's queries and of another's keys, as parts of a rank's tokens, and pairs it sees."""
 
     queries: int
@@ -68,11 +68,11 @@ class RingAttention(Weightless):
         """Whether later parts are of the second half of the queries, as on all ranks but the last if balanced."""
         return self.balanced and self.causal
 
-    def parts(self, call: Call) -> tuple[Part, Part]:
+    def parts(self, call: Call) -> tuple[RingPart, RingPart]:
         """What the kernel of this rank's own keys does, and each of those of another rank's."""
         t = call.x.shape[2]
         queries = exact_div(t, 2) if self.halved else t
-        return Part(t, t, exact_div(t * (t + 1), 2) if self.causal else t * t), Part(queries, t, queries * t)
+        return RingPart(t, t, exact_div(t * (t + 1), 2) if self.causal else t * t), RingPart(queries, t, queries * t)
 
     def _scores(self, call: Call) -> int:
         b, h, *_ = call.x.shape
@@ -157,13 +157,13 @@ class RingAttention(Weightless):
 
     def workspace(self, call: Call) -> Workspace:
         """What is there at the highest moment beside operands, results and gradients."""
-        held = Held.of(call, self)
+        held = RingHoldings.of(call, self)
         forward = maximum(0, largest([*held.forward()]) - held.y - held.rows - RANDOM_BYTES)
         backward = maximum(0, largest([*held.backward()]) - held.y - held.kv)
         return Workspace(exact_div(forward, size_bytes(1, call.y.dtype)), 0, backward)
 
 
-class Held(NamedTuple):
+class RingHoldings(NamedTuple):
     """Bytes of what the rounds of a ring hold, the results and gradients of the last among it.
 
     kv: keys and values of one rank, kv_sum: their gradients while they are summed. copies: of its own keys and values,
@@ -186,7 +186,7 @@ class Held(NamedTuple):
     halved: bool
 
     @classmethod
-    def of(cls, call: Call, kind: RingAttention) -> Held:
+    def of(cls, call: Call, kind: RingAttention) -> RingHoldings:
         """Those of one call."""
         q, k, v = call.inputs
         whole = (call.y.bytes, size_bytes(q.size, SUM_DTYPE), size_bytes(q.rows, SUM_DTYPE))
