@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 10**12
 
 RUN = ("batch", "accumulate")
+LINK = 7
+"""Bytes of memory that move while one goes over a link, each way (H100 SXM: 3.35 TB/s to 450 GB/s of NVLink)."""
 MOST_SHOWN = 10
 """Rows of the table; `Recommendations` has all."""
 
@@ -91,28 +93,29 @@ class Recommendation:
         """Bytes of weights, gradients and states that a step goes over, whatever its samples.
 
         Each pass reads weights forward and backward, and reads and writes gradients; the update reads gradients, and
-        reads and writes weights, masters and states. Inference reads weights.
+        reads and writes weights, masters and states. Inference reads weights. A byte that a rank sends to others counts
+        as `LINK` bytes.
         """
-        m = self.prediction.memory
+        m, sent = self.prediction.memory, LINK * self.prediction.collectives.wire_bytes
         if not self.prediction.settings.training:
-            return m.weights
+            return m.weights + sent
         updated = m.weights + m.masters + m.optimizer
-        return self.accumulate * (2 * m.weights + 2 * m.gradients) + m.gradients + 2 * updated
+        return self.accumulate * (2 * m.weights + 2 * m.gradients) + m.gradients + 2 * updated + sent
 
     @cached_property
     def _spent(self) -> float:
-        """A step's FLOPs, and those that could be done while `moved` is moved."""
-        return self.prediction.flops.hardware + self.flops_per_byte * self.moved
+        """A step's FLOPs of a rank, and those that could be done while `moved` is moved."""
+        return self.prediction.rank.flops.hardware + self.flops_per_byte * self.moved
 
     @property
     def useful(self) -> float:
         """The share of a step that is model FLOPs, the rest being recomputed or spent on moving weights and states."""
-        return self.prediction.flops.total / self._spent
+        return self.prediction.rank.flops.total / self._spent
 
     @property
     def recomputed(self) -> float:
         """The share of a step that is recomputed FLOPs."""
-        return self.prediction.flops.recomputed / self._spent
+        return self.prediction.rank.flops.recomputed / self._spent
 
     @property
     def moving(self) -> float:
@@ -296,6 +299,8 @@ class Recommendations(Answer):
         reasons = [f"{n}: {entry.reason(self.best)}" for n, entry in enumerate(self.entries[:MOST_SHOWN], 1)]
         more = [f"{len(self) - MOST_SHOWN} more fit"] if len(self) > MOST_SHOWN else []
         rate = f"{self.best.flops_per_byte:g} FLOPs"
+        if self.best.prediction.settings.layout.devices > 1:
+            rate = f"{rate}, one sent to another rank as {LINK}"
         return [*reasons, *more, f"useful: the share of a step that is model FLOPs, a byte moved counting as {rate}"]
 
     def sheet(self) -> Sheet:
@@ -377,6 +382,8 @@ def recommend(
     options |= {name: [read_setting(name, each) for each in options[name]] for name in declared}
     fixed = {name: value for name, value in options.items() if not isinstance(value, list)}
     first = predict(model, **fixed)
+    if first.settings.global_batch is not None:
+        raise SettingError(f"global_batch={first.settings.global_batch}: give samples, those of one rank's step")
     batches, choices = _batches(first.settings, samples, options), _choices(first, options)
     names = (*choices, *(name for name in RUN if name not in fixed))
     room = budget.bytes - spared

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import isqrt
 from typing import Any, NamedTuple
 
 from costmodel.analysis.predict import Prediction, predict
@@ -17,8 +18,11 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import unknown_field
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.layout import DEGREES
 
-SETTING_SIZES = ("batch", "accumulate", "loss_chunks")
+SETTING_SIZES = ("batch", "accumulate", "loss_chunks", *DEGREES)
+MOST_RANKS = 4_096
+"""Of one axis, among which a degree is sought."""
 COARSEST = 128
 """Of a CNN's widths and images, steps up to this are tried for one that the model can take."""
 MOST_SPREAD, MOST_REFINED = 64, 400
@@ -113,10 +117,45 @@ def varied_size(question: Prediction, name: str, *, stretched: bool = False) -> 
         if isinstance(model, Transformer) and model.positions == "learned":
             note = f"beyond the context {model.context:,} the position table grows with the sequence"
         return VariedSize(name, question, Allowed().values, note=note, stretched=True)
+    if name in DEGREES:
+        return VariedSize(name, question, *_degrees(question, name))
+    if name == "batch" and question.settings.global_batch is not None:
+        return VariedSize(name, question, *_batches(question))
     if isinstance(model, CNN) and name in ("width", "image"):
         return VariedSize(name, question, *_steps_of_cnn(question, name))
     return VariedSize(
         name, question, *(Allowed() if name in SETTING_SIZES else model.allowed(name, question.batch_shape))
+    )
+
+
+def _degrees(question: Prediction, name: str) -> Allowed:
+    """Ranks along an axis that the model can be split over. Raises SettingError if there are none."""
+
+    def exists(ranks: int) -> bool:
+        with suppress(CostModelError):
+            settings = replace(question.settings, **{name: ranks})
+            question.model.local(settings.layout)
+            return True
+        return False
+
+    values = [ranks for ranks in range(1, MOST_RANKS + 1) if exists(ranks)]
+    if not values:
+        raise SettingError(f"{question.model.title} is split over no {name} of these settings: leave some out")
+    return Allowed(
+        values, f"no more than {MOST_RANKS:,} ranks are tried", f"{name} of those that the model divides into"
+    )
+
+
+def _batches(question: Prediction) -> Allowed:
+    """Micro-batches that divide what `global_batch` leaves to each rank."""
+    settings = question.settings
+    samples = settings.batch * settings.micro_batches
+    small = [n for n in range(1, isqrt(samples) + 1) if not samples % n]
+    divisors = sorted({*small, *(samples // n for n in small)})
+    return Allowed(
+        divisors,
+        f"there are {samples:,} samples to each rank",
+        "batch in divisors of the samples that global_batch leaves to each rank",
     )
 
 

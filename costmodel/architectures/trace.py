@@ -96,6 +96,10 @@ def trace(
     shape = batch_shape(model, settings)
     if layout.cp > 1:
         shape = shape._replace(seq=_own_tokens(shape.seq, layout))
+    if layout.sp and shape.seq is not None and shape.seq % layout.tp:
+        unit = int(layout.tp * layout.cp)
+        near = multiples_near(int(shape.seq * layout.cp), unit)
+        raise SettingError(f"sp=True splits seq={int(shape.seq * layout.cp)} over {unit} ranks: use seq={near}")
     cache = None if shape.past is None else Cache(shape.past, settings.cache, settings.page_size, settings.cache_dtype)
     absorbed = settings.latent_attention == "absorbed"
     setting = AttentionSetting(settings.attention, settings.attention_pairs, absorbed, cache)

@@ -18,6 +18,7 @@ from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.explorer.regimes import SliderSize
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch
+from costmodel.training.layout import DEGREES
 from costmodel.training.settings import SETTING_NAMES, SETTINGS
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -192,7 +193,7 @@ def _sizes(
             own[side] = (symbol, f"image {side.partition('.')[2]}", value)
     own |= {name: (d.symbol, d.meaning, d.value) for name, d in model.size_fields().items()}
     known = open_sizes(model)
-    for name in ("accumulate", "loss_chunks"):
+    for name in ("accumulate", "loss_chunks", *DEGREES):
         if name in listed:
             own[name] = (name, SETTINGS[name].text.removesuffix("."), min(listed[name]))
     for name, (symbol, meaning, value) in own.items():

@@ -30,7 +30,7 @@ from costmodel.explorer.laws import Laws
 from costmodel.explorer.regimes import PageForms, SliderSize
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
-from costmodel.training.settings import SETTING_NAMES, takes_settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTING_NAMES, SETTINGS, takes_settings
 from costmodel.training.stacks import Stack
 
 if TYPE_CHECKING:
@@ -143,7 +143,10 @@ def explore(
     if out is not None:
         check_writable(out)
     question = dict(settings)
-    devices = _machines(question.pop("on", MACHINES))
+    laid_out = any(question.get(name, SETTINGS[name].default) != SETTINGS[name].default for name in LAYOUT_NAMES)
+    devices = _machines(question.pop("on", None if laid_out else MACHINES))
+    if laid_out and devices:
+        raise SettingError("seconds are of one device, not of a layout of several: leave the machines out")
     stack = Stack.of(_only("stack", question.pop("stack", "eager")))
     loaded = [_loaded(model) for model in models]
     offered = [controls_of(model, _of(model, question, [each for _, each in loaded])) for _, model in loaded]

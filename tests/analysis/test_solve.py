@@ -197,3 +197,19 @@ def test_the_search_begins_where_there_is_a_model() -> None:
     found = cm.max_width(rotary, memory="1 MiB", seq=4)
     assert found.past_value
     assert found.value <= 2**20 < found.past_value
+
+
+def test_the_fewest_ranks_that_fit_are_among_those_that_divide() -> None:
+    found = cm.solve("llama-3.1-8b", "memory.peak", "20 GiB", for_="tp", seq=4096, attention="flash", precision="bf16")
+    assert found.answer == 8
+    peaks = {
+        tp: cm.predict("llama-3.1-8b", seq=4096, attention="flash", precision="bf16", tp=tp).memory.peak
+        for tp in (4, 8)
+    }
+    assert peaks[8] <= 20 * 2**30 < peaks[4]
+
+
+def test_batches_of_a_global_batch_divide_what_is_left_to_each_rank() -> None:
+    run: dict[str, Any] = {"tp": 8, "seq": 1024, "attention": "flash", "global_batch": 24}
+    found = cm.solve("llama-3.1-8b", "memory.peak", "60 GiB", for_="batch", **run)
+    assert found.answer == 8

@@ -212,6 +212,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"sp": 1}, "sp=1 is neither True nor False"),
     ({"loss_parallel": True}, "give tp"),
     ({"devices": 12, "tp": 8}, "use 8 or 16"),
+    ({"tp": 4, "sp": True, "seq": 411}, "use seq=408 or 412"),
     ({"zero": 4}, "use 0, 1, 2 or 3"),
 ]
 

@@ -28,6 +28,7 @@ OF_LARGE: dict[str, Any] = {
     "mixtral-8x7b": {**FEW, "precision": "fp32", "checkpoint": "none"},
 }
 """Those of models whose pages take longer; precisions and checkpoints are the same formulas in the others."""
+SPLIT: dict[str, Any] = {"vocab": 96, "context": 64, "layers": 3, "width": 64, "heads": 8, "positions": "rotary"}
 SMALL = cm.MLP(sizes=(8, 16, 16, 4))
 
 
@@ -83,6 +84,29 @@ def test_the_formulas_of_a_small_page_are_exact() -> None:
     engine = Engine(cm.explore(SMALL, precision=["fp32", "bf16-autocast"], checkpoint="none").html)
     for sizes, choices in settings_drawn(engine, 40):
         check_equal(engine.at(sizes, choices), predicted(SMALL, engine.data["models"][0], sizes, choices))
+
+
+def test_degrees_of_a_layout_are_sizes_of_the_page() -> None:
+    model = cm.Transformer.of({**SPLIT, "tied": False, "fused_qkv": False})
+    page = cm.explore(model, precision="fp32", mode="train", checkpoint="none", attention="eager", tp=[1, 2, 4])
+    engine = Engine(page.html)
+    data = engine.data["models"][0]
+    assert "tp" in [size["name"] for size in data["sizes"]]
+    assert engine.data["machines"] == []  # seconds are of one device
+    outcomes: Counter[str] = Counter()
+    for sizes, choices in settings_drawn(engine, 25):
+        found = engine.at(sizes, choices)
+        try:
+            p = predicted(model, data, sizes, choices)
+        except cm.CostModelError:
+            assert found.get("why") in ("refused", "unknown"), (sizes, choices)
+            continue
+        check_equal(found, p)
+        outcomes[f"tp {sizes['tp']}"] += 1
+    assert outcomes["tp 2"]
+    assert outcomes["tp 4"]
+    with pytest.raises(cm.CostModelError, match="seconds are of one device"):
+        cm.explore(model, tp=2, on="h100-sxm")
 
 
 def test_numbers_beyond_doubles_are_exact() -> None:
