@@ -22,7 +22,17 @@ from costmodel.layers.indexing import Computed
 from costmodel.layers.linear import ExpandValue, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.ring_attention import RingAttention
-from costmodel.layers.shape import Cat, MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
+from costmodel.layers.shape import (
+    Cat,
+    Copy,
+    MergeHeads,
+    Permute,
+    RepeatHeads,
+    Reshape,
+    Slice,
+    SplitHeads,
+    TransposeLast,
+)
 from costmodel.symbolic.sizes import branch_value, exact_div, minimum, product
 from costmodel.training.settings import AttentionName
 
@@ -387,6 +397,8 @@ class Attention:
             return ring(query, key, value, name="fused")
         pairs = self.pairs if self.context.setting.pairs == "visible" else None
         scale = self.model.score_factor if self.context.absorbed else self.model.score_scale
+        if self.rotated and query.tape.layout.megatron:  # which takes views of one tensor, or of none
+            value = Copy(value.shape)(value, name="copy_value")
         return FusedAttention(kernel, self.model.attention_dropout, pairs, scale, self.pairs)(
             query, key, value, *(() if bias is None else (bias,)), name="fused"
         )

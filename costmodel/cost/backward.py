@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from costmodel.cost import runtimes
 from costmodel.cost.forward import (
     CallRound,
     ForwardLiveness,
@@ -355,9 +354,7 @@ def _calls(order: Order) -> Iterator[CallRound]:
 
 def update(weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
     """The optimizer's step."""
-    if tape.layout.runtime == "megatron":
-        runtimes.update(tape, settings, lifetimes)
-    elif settings.states.flat:
+    if settings.states.flat:
         _update_flat(tape, settings, lifetimes)
     elif settings.update == "loop":
         _update_each(weights, tape, settings, lifetimes)

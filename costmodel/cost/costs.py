@@ -326,7 +326,7 @@ class Costs:
 _FROM_TAPE: dict[str, Callable[[Costs], int]] = {
     "trainable_params": lambda p: sum(s.elements * s.times for tape in p.tapes for s in tape.trained),
     "active_params": lambda p: p.params - sum(map(idle_params, p.tapes)),
-    "memory.gradients": lambda p: sum(gradient_bytes(tape, exactly) for tape in p.tapes),
+    "memory.gradients": lambda p: sum(gradient_bytes(tape, p.settings, exactly) for tape in p.tapes),
     "memory.temporaries": lambda p: p.timeline.temporaries,
     "memory.peak": lambda p: p.timeline.peak,
     "collectives.bytes": lambda p: p.collectives.bytes,

@@ -45,6 +45,7 @@ _OTHER_SOURCES = {
     "memory.buffers": "constants beside the weights: running statistics, masks, position tables",
     "memory.cache": "keys and values of each token that a block sees (Pope et al. 2023, §2.1), or the latent and "
     "turned key that all heads share (DeepSeek-AI 2024, V2, §2.1.3), in the type that attention reads",
+    "memory.host": "masters, states or weights that are offloaded (Ren et al. 2021, ZeRO-Offload, §4)",
     "traffic.forward": "every input, weight and output of each layer, moved once (compulsory traffic)",
     "traffic.weights": "weights, each read once a layer; of a table the rows looked up, of experts those with rows",
     "traffic.kv_read": "cached keys and values that layers read, of which growing a dynamic cache is one",

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, MomentPhase, OpenParts
-from costmodel.cost.runtimes import autograd_dtype
+from costmodel.cost.runtimes import autograd_dtype, stood_for
 from costmodel.cost.sharding import ShardedWeights
 from costmodel.errors import SpecError, shown
 from costmodel.graph.kernel import Message
@@ -209,6 +209,7 @@ class ForwardLiveness:
         self.persistent: list[Allocation] = []
         self.held: list[Allocation] = []
         self._gradients: Dtype = autograd_dtype(tape)
+        self._stood_for = stood_for(tape)
         self._folds = loops
         self._rounds = ""
         self._pass: Literal["forward", "once", "again"] = "forward"
@@ -490,7 +491,8 @@ class ForwardLiveness:
         if x.storage.origin == "weight":
             here = self._weights[x.storage.block]
             if (slot := here.get(x.storage)) is None:
-                slot = here[x.storage] = GradientSlot(size_bytes(x.storage.graded, self._gradients), x.storage.block)
+                elements = 0 if x.storage in self._stood_for else x.storage.graded
+                slot = here[x.storage] = GradientSlot(size_bytes(elements, self._gradients), x.storage.block)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
             return slot

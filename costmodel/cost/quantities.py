@@ -64,7 +64,7 @@ class Memory(LineItems):
     cache: what decoding keeps of tokens after the pass, part of the peak of a prefill and of a decode step; after an
     inference, which keeps nothing, what it would be, beside the peak. weights: as they are stored. gradients: of the
     trained weights. optimizer: its states. buffers: constants beside the weights. inputs: inputs and targets.
-    activations: what is kept for backward.
+    activations: what is kept for backward. host: what a runtime keeps there instead of on the device.
 
     Example:
         >>> import costmodel as cm
@@ -88,6 +88,7 @@ class Memory(LineItems):
     temporaries: int
     peak: int
     cache: int
+    host: int
 
 
 @frozen()
@@ -126,6 +127,7 @@ _MEMORY = {
     "temporaries": "the most that short-lived tensors take at any moment",
     "peak": "the most alive at once",
     "cache": "keys and values that decoding keeps",
+    "host": "what is offloaded to the host",
 }
 _TRAFFIC = {
     "forward": "inputs, weights and outputs of each layer, each moved once in forward",

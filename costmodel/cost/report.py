@@ -220,6 +220,7 @@ def _memory(p: Costs) -> Table:
         "masters": "the optimizer's copies of the weights",
         "optimizer": printable(p.settings.states.describe()) if p.settings.training else "",
         "counters": "its scalars, on the host",
+        "host": "offloaded, not on the device",
         "casts": "weights kept in the precision of the products",
         "inputs": "inputs and targets",
         "activations": "kept for backward",
@@ -229,7 +230,7 @@ def _memory(p: Costs) -> Table:
         "cache": "what decoding keeps of tokens" + ("" if p.settings.keeps else ", beside the peak"),
     }
     lines = {name: getattr(p.memory, name) for name in type(p.memory).__dataclass_fields__}
-    for name in ("masters", "casts", "cache"):  # a precision that has none says so by its name
+    for name in ("masters", "casts", "cache", "host"):  # a precision that has none says so by its name
         if not lines[name]:
             del lines[name]
     if p.settings.allocator == "cuda":

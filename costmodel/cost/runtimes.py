@@ -1,110 +1,398 @@
-"""What Megatron-Core holds and sends of weights, gradients and optimizer states, where PyTorch alone does otherwise.
+"""What Megatron-Core and DeepSpeed hold and send of weights, gradients and states, where PyTorch alone does otherwise.
 
-Gradients are added up in one buffer of all, the main gradients, which is there throughout; what autograd makes of a
-weight's gradient, in the weight's type, is dropped as soon as it is added. The distributed optimizer (`zero=1`) has the
-weights in a buffer too, and of each bucket of these an equal part's masters and states on each of dp's ranks.
-
-Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``megatron/core/optimizer/distrib_optimizer.py``,
-``megatron/core/distributed/finalize_model_grads.py``; Narayanan et al. 2021.
+A model's layers are run as its tape has them. These classes say what is there throughout, what one step makes beside,
+and what is sent along dp.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
-from costmodel.cost.liveness import Lifetimes
-from costmodel.graph.kernel import Message
+from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
+from costmodel.graph.kernel import Message, Operation
 from costmodel.graph.tape import Tape
-from costmodel.symbolic.sizes import branch_value, ceil_div
+from costmodel.graph.tensor import Shape, Storage
+from costmodel.symbolic.sizes import branch_value, ceil_div, minimum, product
 from costmodel.training.dtypes import Dtype, size_bytes
 from costmodel.training.settings import Settings
 
+
+class RankTensor(NamedTuple):
+    """Tensors of one size that a rank has throughout: on which line, bytes of one, and how many there are."""
+
+    line: str
+    size: int
+    times: int = 1
+
+
+def stood_for(tape: Tape) -> dict[Storage, Shape]:
+    """Weights of blocks' linear layers, whose gradients Megatron adds to the main ones as it multiplies.
+
+    Autograd is given an empty tensor instead, of which there is one of each shape, throughout.
+
+    Source: ``get_dummy_wgrad`` of ``transformer_engine/pytorch/module/base.py``; ``gradient_accumulation_fusion``.
+    """
+    if tape.layout.runtime != "megatron":
+        return {}
+    return {s: shape for s, shape in tape.updated.items() if len(shape) == 2 and s.block is not tape.root}
+
+
+class RankRuntime(ABC):
+    """Abstract: one rank of dp.
+
+    drops: whether what autograd makes of a weight's gradient is dropped as soon as it is added to what is kept of it.
+    """
+
+    drops: bool = True
+
+    def __init__(self, tape: Tape, settings: Settings) -> None:
+        self.tape = tape
+        self.settings = settings
+        self.layout = tape.layout
+        self.gradient: Dtype = tape.precision.gradient_dtype
+
+    @abstractmethod
+    def tensors(self) -> Iterable[RankTensor] | None:
+        """Weights, masters and states; None: as PyTorch has them."""
+
+    @abstractmethod
+    def buffers(self) -> Iterable[RankTensor]:
+        """Buffers of its own."""
+
+    @property
+    @abstractmethod
+    def gradient_bytes(self) -> int:
+        """What is kept of gradients [bytes]."""
+
+    @property
+    @abstractmethod
+    def lasting_bytes(self) -> int:
+        """Of this what is there throughout [bytes]."""
+
+    @abstractmethod
+    def start_forward(self, lifetimes: Lifetimes) -> None:
+        """What a step takes before its forward pass."""
+
+    @abstractmethod
+    def start_backward(self, lifetimes: Lifetimes) -> list[Allocation]:
+        """What it takes before backward; returns what is there to the end of the step."""
+
+    @abstractmethod
+    def end_backward(self, lifetimes: Lifetimes) -> None:
+        """Gradients are summed over ranks.
+
+        That some buckets are sent while backward goes on is not told: they are listed in the order in which they fill.
+        """
+
+    @abstractmethod
+    def update(self, lifetimes: Lifetimes) -> None:
+        """The optimizer's step, in one kernel."""
+
+    @cached_property
+    def updated(self) -> int:
+        """Elements of all weights that are trained."""
+        return sum([weight.elements * weight.times for weight in self.tape.updated])
+
+    def unrolled(self) -> Iterator[int]:
+        """Elements of every weight, from the last one back to the first, every round of a block by itself."""
+        runs = [(block, list(weights)) for block, weights in groupby(self.tape.updated, key=lambda s: s.block)]
+        for block, weights in reversed(runs):
+            for _ in range(branch_value(block.times)):
+                yield from (weight.elements for weight in reversed(weights))
+
+    def messages(self, operation: Operation, sizes: Iterable[int], dtype: Dtype) -> list[Message]:
+        """One along dp for each of these sizes [elements]."""
+        return [Message(operation, "dp", self.layout.dp, size, dtype) for size in sizes]
+
+    def states(self, share: int, master: Dtype | None) -> Iterator[RankTensor]:
+        """Masters and states of so many elements in a row, a rank's."""
+        optimizer, policy = self.settings.states, self.settings.policy
+        if master:
+            yield RankTensor("masters", size_bytes(share, master))
+        for size in optimizer.state_sizes((share,), size_bytes(1, policy.state_dtype)):
+            yield RankTensor("optimizer", size)
+        if scalars := optimizer.scalar_bytes((share,)):
+            yield RankTensor("counters", scalars)
+
+
 LEAST_BUCKET, BUCKET_A_RANK = 40_000_000, 1_000_000
-"""Elements of a bucket: at least so many, and so many for each of dp's ranks (``DistributedDataParallel.__init__``)."""
+"""Elements of Megatron's bucket: at least so many, and so many for each of dp's ranks (``DistributedDataParallel``)."""
 BUCKET_MULTIPLE, START_MULTIPLE = 128, 64
 """The distributed optimizer's buckets are multiples of the first and of dp; its weights start at those of the second
 [elements]."""
 
 
-def accumulates(tape: Tape) -> bool:
-    """Whether gradients are added up in memory that is there throughout."""
-    return tape.layout.runtime == "megatron"
+class MegatronRank(RankRuntime):
+    """Gradients are added up in one buffer of all, the main gradients, which is there throughout.
+
+    What autograd makes of one is in the weight's type. The distributed optimizer (`zero=1`) has the weights in a buffer
+    too, and of each bucket of these an equal part's masters and states on each of dp's ranks.
+
+    Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``megatron/core/optimizer/distrib_optimizer.py``,
+    ``megatron/core/distributed/finalize_model_grads.py``; Narayanan et al. 2021.
+    """
+
+    @cached_property
+    def buckets(self) -> list[int]:
+        """Elements of each bucket of weights and of gradients, in the order in which backward fills them."""
+        dp = branch_value(self.layout.dp)
+        distributed, most = self.layout.zero > 0, max(LEAST_BUCKET, BUCKET_A_RANK * dp)
+        multiple = math.lcm(dp, BUCKET_MULTIPLE)
+        sizes: list[int] = []
+        size = 0
+        for elements in self.unrolled():
+            start = ceil_div(size, START_MULTIPLE) * START_MULTIPLE if distributed else size
+            size = start + elements
+            if branch_value(size) >= most:
+                sizes.append(size)
+                size = 0
+        sizes += [size] if branch_value(size) else []
+        return [ceil_div(size, multiple) * multiple for size in sizes] if distributed else sizes
+
+    @property
+    def share(self) -> int:
+        """Elements of which a rank has masters and states."""
+        return ceil_div(sum(self.buckets), self.layout.dp if self.layout.zero else 1)
+
+    def tensors(self) -> Iterable[RankTensor] | None:
+        """See `RankRuntime`: of the distributed optimizer alone."""
+        policy = self.settings.policy
+        if not self.layout.zero:
+            return None
+        weights = RankTensor("weights", size_bytes(sum(self.buckets), policy.weight))
+        return [weights, *self.states(self.share, policy.master)]
+
+    def buffers(self) -> Iterable[RankTensor]:
+        """See `RankRuntime`: what stands for gradients, see `stood_for`."""
+        for shape in dict.fromkeys(stood_for(self.tape).values()):
+            yield RankTensor("buffers", size_bytes(product(shape), self.tape.precision.weight))
+
+    @property
+    def gradient_bytes(self) -> int:
+        """See `RankRuntime`."""
+        return size_bytes(sum(self.buckets), self.gradient)
+
+    @property
+    def lasting_bytes(self) -> int:
+        """See `RankRuntime`: all."""
+        return self.gradient_bytes
+
+    def start_forward(self, lifetimes: Lifetimes) -> None:
+        """See `RankRuntime`: nothing."""
+
+    def start_backward(self, lifetimes: Lifetimes) -> list[Allocation]:
+        """See `RankRuntime`: nothing."""
+        return []
+
+    def end_backward(self, lifetimes: Lifetimes) -> None:
+        """See `RankRuntime`: bucket by bucket over dp, and gradients of norms at once over tp."""
+        layout = self.layout
+        if layout.dp > 1:
+            now = lifetimes.moment("backward", "gradients", "")
+            operation = "reduce_scatter" if layout.zero else "all_reduce"
+            lifetimes.send(self.messages(operation, self.buckets, self.gradient), now)
+        partial = sum([weight.elements * weight.times for weight in self.tape.updated if weight.partial])
+        if branch_value(partial):
+            now = lifetimes.moment("backward", "gradients of norms", "")
+            lifetimes.take(size_bytes(partial, self.gradient), now)  # all of them in a row
+            lifetimes.send([Message("all_reduce", "tp", layout.tp, partial, self.gradient)], now)
+
+    def update(self, lifetimes: Lifetimes) -> None:
+        """Main gradients of 16 bits are cast before, and weights gathered after it."""
+        policy = self.settings.policy
+        now = lifetimes.moment("optimizer", "every weight", "")
+        if policy.master and self.gradient != policy.master:
+            lifetimes.take(size_bytes(self.share, policy.master), now)
+        if self.layout.zero:
+            now = lifetimes.moment("optimizer", "weights", "")
+            lifetimes.send(self.messages("all_gather", self.buckets, policy.weight), now)
+
+
+REDUCE_BUCKET, PREFETCH_BUCKET = 500_000_000, 50_000_000
+REUSE_DISTANCE, SUB_GROUP, PERSISTENT_WEIGHT = 1_000_000_000, 1_000_000_000, 100_000
+"""DeepSpeed's defaults [elements]: ``reduce_bucket_size``; and of stage 3 ``prefetch_bucket_size``,
+``max_reuse_distance``, ``sub_group_size`` and ``param_persistence_threshold``."""
+ALIGNMENT = 2
+"""Weights in a row are filled up to a multiple of this for each rank (``nccl_start_alignment_factor``)."""
+
+
+class DeepSpeedRank(RankRuntime):
+    """ZeRO 1 to 3 (Rajbhandari et al. 2020): weights lie in a row, of which each rank updates an equal part in fp32.
+
+    Masters are copies, of fp32 weights too. Gradients of stage 1 are whole up to the step; in stages 2 and 3 a rank
+    has the sums of its part. They are copied into a bucket, which is reduced when it is full. Stage 3 has a part of
+    each weight, but for small ones, which are whole besides; weights are gathered before they are used, and dropped
+    unless they are used again soon. What is offloaded lies on the host, on a line of its own.
+
+    Source: ``deepspeed/runtime/zero/stage_1_and_2.py``, ``stage3.py``, ``partitioned_param_coordinator.py`` and
+    ``config.py``, whose defaults these are.
+    """
+
+    def __init__(self, tape: Tape, settings: Settings) -> None:
+        super().__init__(tape, settings)
+        self.stage = self.layout.zero
+        self.drops = self.stage > 1 or self.gradient != tape.precision.weight
+        self.states_on_host, self.weights_on_host = (part in settings.offload for part in ("optimizer", "parameters"))
+
+    @cached_property
+    def share(self) -> int:
+        """Elements that a rank updates."""
+        dp = self.layout.dp
+        if self.stage == 3:
+            return sum([ceil_div(weight.elements, dp) * weight.times for weight in self.tape.updated])
+        return ceil_div(self.updated, ALIGNMENT * dp) * ALIGNMENT
+
+    @cached_property
+    def _small(self) -> int:
+        """Elements of weights that stay gathered in stage 3."""
+        small = [s for s in self.tape.weights if branch_value(s.elements) <= PERSISTENT_WEIGHT]
+        return sum([s.elements * s.times for s in small])
+
+    def tensors(self) -> Iterable[RankTensor]:
+        """See `RankRuntime`."""
+        yield from self._weights()
+        states = [*self.states(self.share, "fp32")]
+        if not self.states_on_host:
+            yield from states
+            return
+        yield from (each for each in states if each.line == "counters")
+        yield RankTensor("host", sum([each.size for each in states if each.line != "counters"]))
+        yield RankTensor("host", size_bytes(self.share, "fp32"))  # its gradients
+        if self.stage < 3:
+            yield RankTensor("host", size_bytes(self.share, self.tape.precision.weight))  # what is copied back
+            yield RankTensor("host", self._largest_bytes)
+        else:
+            yield RankTensor("host", size_bytes(self.share, self.gradient))
+
+    def buffers(self) -> Iterable[RankTensor]:
+        """See `RankRuntime`: the bucket of stage 3, or of the others a gradient on its way to the host."""
+        if self.stage == 3:
+            yield RankTensor("buffers", size_bytes(REDUCE_BUCKET, self.tape.precision.weight))
+        elif self.states_on_host:
+            yield RankTensor("buffers", self._largest_bytes)
+
+    @property
+    def _largest_bytes(self) -> int:
+        """Of the gradient of a weight [bytes]."""
+        largest = max(branch_value(s.elements) for s in self.tape.updated)
+        return size_bytes(largest, self.tape.precision.weight)
+
+    def _weights(self) -> Iterator[RankTensor]:
+        dtype, dp = self.tape.precision.weight, self.layout.dp
+        if self.stage == 3:
+            line = "host" if self.weights_on_host else "weights"
+            for s in self.tape.weights:
+                yield RankTensor(line, size_bytes(ceil_div(s.elements, dp), s.dtype), s.times)
+            yield RankTensor("weights", size_bytes(self._small, dtype))
+            return
+        yield RankTensor("weights", size_bytes(self.share * dp, dtype))
+        for s in self.tape.weights:
+            if s not in self.tape.updated:
+                yield RankTensor("weights", s.bytes, s.times)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """See `RankRuntime`."""
+        if self.stage == 1:
+            return size_bytes(self.updated, self.gradient)
+        return 0 if self.states_on_host else size_bytes(self.share, self.gradient)
+
+    @property
+    def lasting_bytes(self) -> int:
+        """All of stage 3's, of fp32 gradients of 16-bit weights, and of earlier micro-batches."""
+        several = self.settings.micro_batches > 1
+        return self.gradient_bytes if several or self.stage == 3 or (self.stage == 1 and self.drops) else 0
+
+    def start_forward(self, lifetimes: Lifetimes) -> None:
+        """Stage 3 gathers weights; at most those are there together that are used again soon, and those ahead.
+
+        The last ones of forward are used again in backward as much later as there are weights after them.
+        """
+        self._gathered: Allocation | None = None
+        if self.stage < 3:
+            return
+        dtype, all_weights = self.tape.precision.weight, self._large
+        largest = max(branch_value(s.elements) for s in self.tape.weights)
+        live = minimum(all_weights, REUSE_DISTANCE // 2 + PREFETCH_BUCKET + largest)
+        now = lifetimes.moment("forward", "weights", "")
+        self._gathered = lifetimes.take(size_bytes(live, dtype), now)
+        lifetimes.send(self.messages("all_gather", _pieces(all_weights, PREFETCH_BUCKET), dtype), now)
+
+    @property
+    def _large(self) -> int:
+        """Elements of weights that stage 3 gathers."""
+        return sum([s.elements * s.times for s in self.tape.weights]) - self._small
+
+    def start_backward(self, lifetimes: Lifetimes) -> list[Allocation]:
+        """See `RankRuntime`: the bucket, and what of it is sent; stage 3 gathers again what was dropped."""
+        now = lifetimes.moment("backward", "bucket", "")
+        dtype = self.tape.precision.weight
+        self._buckets = [lifetimes.take(size_bytes(minimum(self.updated, REDUCE_BUCKET), dtype), now)]  # as it is sent
+        if self.stage == 3:
+            kept = minimum(self._large, REUSE_DISTANCE // 2)
+            lifetimes.send(self.messages("all_gather", _pieces(self._large - kept, PREFETCH_BUCKET), dtype), now)
+        else:
+            self._buckets.append(lifetimes.take(size_bytes(REDUCE_BUCKET, dtype), now))
+        if self.stage != 2 or self.lasting_bytes or not branch_value(self.gradient_bytes):
+            return []
+        return [lifetimes.take(self.gradient_bytes, now, GRADIENTS)]
+
+    def end_backward(self, lifetimes: Lifetimes) -> None:
+        """See `RankRuntime`: stages 1 and 2 sum whole buckets on every rank (``use_multi_rank_bucket_allreduce``)."""
+        now = lifetimes.moment("backward", "gradients", "")
+        operation = "reduce_scatter" if self.stage == 3 else "all_reduce"
+        lifetimes.send(self.messages(operation, self._filled(), self.gradient), now)
+        for allocation in self._buckets if self._gathered is None else (*self._buckets, self._gathered):
+            allocation.died = now
+
+    def _filled(self) -> list[int]:
+        """Elements of buckets: each is sent when the next gradient has no room in it."""
+        sizes = [0]
+        for elements in self.unrolled():
+            if branch_value(sizes[-1] + elements) > REDUCE_BUCKET and branch_value(sizes[-1]):
+                sizes.append(0)
+            sizes[-1] = sizes[-1] + elements
+        return sizes
+
+    def update(self, lifetimes: Lifetimes) -> None:
+        """A rank's gradients in a row, and in fp32; weights are gathered after it."""
+        dtype = self.tape.precision.weight
+        now = lifetimes.moment("optimizer", "every weight", "")
+        if not self.states_on_host:
+            part = minimum(self.share, SUB_GROUP) if self.stage == 3 else self.share
+            row = lifetimes.take(size_bytes(part, self.gradient), now)
+            if self.gradient != "fp32":
+                in_fp32 = lifetimes.take(size_bytes(part, "fp32"), now)
+                now = in_fp32.died = lifetimes.moment("optimizer", "states", "")
+            else:
+                now = row.died = lifetimes.moment("optimizer", "states", "")
+        gathered = self._small if self.stage == 3 else self.share * self.layout.dp
+        if branch_value(gathered):
+            now = lifetimes.moment("optimizer", "weights", "")
+            lifetimes.send(self.messages("all_gather", [gathered], dtype), now)
+
+
+def _pieces(elements: int, most: int) -> list[int]:
+    """So many elements in pieces of at most `most`."""
+    whole, rest = divmod(branch_value(elements), most)
+    return [most] * whole + [elements - whole * most] * (rest > 0)
+
+
+RUNTIMES: dict[str, type[RankRuntime]] = {"megatron": MegatronRank, "deepspeed": DeepSpeedRank}
+"""Runtimes other than PyTorch's own."""
+
+
+def rank_of(tape: Tape, settings: Settings) -> RankRuntime | None:
+    """What another runtime than PyTorch's own does; None for that."""
+    runtime = tape.layout.runtime
+    return None if runtime == "torch" or not tape.training else RUNTIMES[runtime](tape, settings)
 
 
 def autograd_dtype(tape: Tape) -> Dtype:
     """Data type of the gradient that autograd makes of a weight."""
-    return tape.precision.weight if accumulates(tape) else tape.precision.gradient_dtype
-
-
-def _unrolled(tape: Tape) -> Iterator[int]:
-    """Elements of every weight, from the last one back to the first, every round of a block by itself."""
-    runs = [(block, list(weights)) for block, weights in groupby(tape.updated, key=lambda s: s.block)]
-    for block, weights in reversed(runs):
-        for _ in range(branch_value(block.times)):
-            yield from (weight.elements for weight in reversed(weights))
-
-
-def buckets(tape: Tape) -> list[int]:
-    """Elements of each bucket of weights and of gradients, in the order in which backward fills them."""
-    layout = tape.layout
-    distributed, most = layout.zero > 0, max(LEAST_BUCKET, BUCKET_A_RANK * branch_value(layout.dp))
-    multiple = math.lcm(branch_value(layout.dp), BUCKET_MULTIPLE)
-    sizes: list[int] = []
-    size = 0
-    for elements in _unrolled(tape):
-        start = ceil_div(size, START_MULTIPLE) * START_MULTIPLE if distributed else size
-        size = start + elements
-        if branch_value(size) >= most:
-            sizes.append(size)
-            size = 0
-    sizes += [size] if branch_value(size) else []
-    return [ceil_div(size, multiple) * multiple for size in sizes] if distributed else sizes
-
-
-def shared_tensors(tape: Tape, settings: Settings) -> Iterator[tuple[str, int, int]]:
-    """Line, bytes and number of the distributed optimizer's buffer of weights, and of a rank's part of the rest."""
-    policy, whole = settings.policy, sum(buckets(tape))
-    yield "weights", size_bytes(whole, policy.weight), 1
-    share = ceil_div(whole, tape.layout.dp)
-    if policy.master:
-        yield "masters", size_bytes(share, policy.master), 1
-    for size in settings.states.state_sizes((share,), size_bytes(1, policy.state_dtype)):
-        yield "optimizer", size, 1
-    if scalars := settings.states.scalar_bytes((share,)):
-        yield "counters", scalars, 1
-
-
-def gradient_buffer_bytes(tape: Tape) -> int:
-    """The main gradients [bytes]."""
-    return size_bytes(sum(buckets(tape)), tape.precision.gradient_dtype)
-
-
-def end_backward(tape: Tape, lifetimes: Lifetimes) -> None:
-    """Gradients are summed over the ranks: bucket by bucket over dp's, and those of norms at once over tp's.
-
-    Buckets are sent in the order in which they are full; that some are while backward goes on is not told here.
-    """
-    layout, dtype = tape.layout, tape.precision.gradient_dtype
-    if layout.dp > 1:
-        operation = "reduce_scatter" if layout.zero else "all_reduce"
-        now = lifetimes.moment("backward", "gradients", "")
-        lifetimes.send([Message(operation, "dp", layout.dp, size, dtype) for size in buckets(tape)], now)
-    partial = sum([weight.elements * weight.times for weight in tape.updated if weight.partial])
-    if branch_value(partial):
-        now = lifetimes.moment("backward", "gradients of norms", "")
-        lifetimes.take(size_bytes(partial, dtype), now)  # flat
-        lifetimes.send([Message("all_reduce", "tp", layout.tp, partial, dtype)], now)
-
-
-def update(tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
-    """One kernel updates all weights; main gradients of 16 bits are cast before, and weights are gathered after it."""
-    layout, policy = tape.layout, settings.policy
-    now = lifetimes.moment("optimizer", "every weight", "")
-    sizes = buckets(tape)
-    if policy.master and policy.gradient_dtype != policy.master:
-        lifetimes.take(size_bytes(ceil_div(sum(sizes), layout.dp if layout.zero else 1), policy.master), now)
-    if layout.zero:
-        now = lifetimes.moment("optimizer", "weights", "")
-        lifetimes.send([Message("all_gather", "dp", layout.dp, size, policy.weight) for size in sizes], now)
+    return tape.precision.gradient_dtype if tape.layout.runtime == "torch" else tape.precision.weight

@@ -8,7 +8,6 @@ from functools import cached_property
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.cost import runtimes
 from costmodel.cost.allocator import ALLOTTED, segment_bytes
 from costmodel.cost.backward import BackwardLiveness, update
 from costmodel.cost.forward import ForwardLiveness
@@ -29,6 +28,7 @@ from costmodel.cost.liveness import (
     unrolled,
 )
 from costmodel.cost.pipeline import PipelineRank
+from costmodel.cost.runtimes import rank_of
 from costmodel.cost.sharding import share_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
@@ -49,8 +49,11 @@ if TYPE_CHECKING:
     from costmodel.display.areas import Steps
 
 
-PERSISTENT = ("weights", "masters", "optimizer", "counters", "buffers", "inputs", "cache")
-"""Lines of what stays. PyTorch keeps the optimizer's counters on the host; cache is that of earlier tokens."""
+PERSISTENT = ("weights", "masters", "optimizer", "counters", "buffers", "inputs", "cache", "host")
+"""Lines of what stays. PyTorch keeps the optimizer's counters on the host, as what is offloaded; cache is that of
+earlier tokens."""
+ON_HOST = ("counters", "host")
+"""Of these what the device does not have."""
 
 
 class PersistentTensor(NamedTuple):
@@ -64,8 +67,10 @@ class PersistentTensor(NamedTuple):
 def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTensor]:
     """Every tensor that stays."""
     policy, optimizer = settings.policy, settings.states
-    if tape.layout.runtime == "megatron" and tape.layout.zero:
-        yield from (PersistentTensor(*each) for each in runtimes.shared_tensors(tape, settings))
+    runtime = rank_of(tape, settings)
+    yield from () if runtime is None else (PersistentTensor(*each) for each in runtime.buffers())
+    if (own := None if runtime is None else runtime.tensors()) is not None:
+        yield from (PersistentTensor(*each) for each in own)
         yield from _other_tensors(tape)
         return
     state_bytes = size_bytes(1, policy.state_dtype)
@@ -109,10 +114,10 @@ def persistent_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], i
     return lines
 
 
-def gradient_bytes(tape: Tape, allotted: Callable[[int], int]) -> int:
+def gradient_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> int:
     """Gradients of all trained weights [bytes]."""
-    if runtimes.accumulates(tape):
-        return allotted(runtimes.gradient_buffer_bytes(tape))
+    if (runtime := rank_of(tape, settings)) is not None:
+        return allotted(runtime.gradient_bytes)
     degree = tape.layout.shards
     if degree != 1:
         return sum(
@@ -120,6 +125,13 @@ def gradient_bytes(tape: Tape, allotted: Callable[[int], int]) -> int:
             for s, shape in tape.updated.items()
         )
     return sum(allotted(size_bytes(s.graded, tape.precision.gradient_dtype)) * s.times for s in tape.updated)
+
+
+def _earlier_gradients(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> int:
+    """Gradients that are there before the micro-batch [bytes]."""
+    if (runtime := rank_of(tape, settings)) is not None:
+        return allotted(runtime.lasting_bytes)
+    return gradient_bytes(tape, settings, allotted) if settings.micro_batches > 1 else 0
 
 
 MOST_UNFOLDED = 200_000
@@ -338,7 +350,7 @@ class Timeline(Answer):
         allocations += [
             NamedAllocation(line, int(allotted(size)), "there throughout")
             for line, size, _ in persistent_tensors(tape, settings)
-            if line not in ("counters", "cache")
+            if line not in (*ON_HOST, "cache")
         ]
         return max(allocations, key=lambda allocation: allocation.bytes, default=None)
 
@@ -459,9 +471,10 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     """
     allotted = ALLOTTED[settings.allocator]
     lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
-    earlier = gradient_bytes(tape, allotted) if settings.micro_batches > 1 or runtimes.accumulates(tape) else 0
+    earlier = _earlier_gradients(tape, settings, allotted)
     alive = {**dict.fromkeys(Alive._fields, 0), **persistent, "gradients": earlier}
-    alive.pop("counters")  # on the host
+    for line in ON_HOST:
+        alive.pop(line)
     changes = lifetimes.changes()
     letters = [allocation.size for allocation in lifetimes.allocations if type(allocation.size) is not int]
     letters += [loop.more for loop in lifetimes.loops if type(loop.more) is not int]
@@ -488,7 +501,8 @@ def timeline_of_rank(
 ) -> Timeline:
     """A step of one rank of a pipeline: its micro-batches' passes, one after the other, and the optimizer."""
     alive = {**dict.fromkeys(Alive._fields, 0), **persistent}
-    alive.pop("counters")  # on the host
+    for line in ON_HOST:
+        alive.pop(line)
     lifetimes, changes = rank.lifetimes, rank.changes
     return Timeline(
         Alive(**alive),
@@ -508,10 +522,10 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
     lifetimes = _lives(tape, settings, Lifetimes(), loops=False)
     lives = [(allocation.size, allocation.born, allocation.died) for allocation in lifetimes.allocations]
     lives += [(size, -1, died) for size, died in lifetimes.released]
-    elsewhere = ("counters", "cache") if lifetimes.released else ("counters",)
+    elsewhere = (*ON_HOST, "cache") if lifetimes.released else ON_HOST
     persistent = [(size, times) for line, size, times in persistent_tensors(tape, settings) if line not in elsewhere]
-    if runtimes.accumulates(tape):
-        persistent.append((runtimes.gradient_buffer_bytes(tape), 1))
+    if (runtime := rank_of(tape, settings)) is not None:
+        persistent.append((runtime.lasting_bytes, 1))
     elif settings.micro_batches > 1:
         persistent += [(size_bytes(s.elements, tape.precision.gradient_dtype), s.times) for s in tape.updated]
     return segment_bytes(persistent, lives)
@@ -523,17 +537,23 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
     Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
     held to the end, and what the loss alone reads is not.
     """
+    runtime = rank_of(tape, settings)
+    if runtime is not None:
+        runtime.start_forward(lifetimes)
     forward = ForwardLiveness(tape, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
         lifetimes.moment("forward", "input", "")
     gradients: list[Allocation] = []
     if tape.training:
-        kept = runtimes.accumulates(tape)
-        gradients = BackwardLiveness(forward, accumulates=kept or settings.micro_batches > 1).gradients
+        gradients = [] if runtime is None else runtime.start_backward(lifetimes)
+        accumulates = settings.micro_batches > 1 or (runtime is not None and runtime.drops)
+        gradients += BackwardLiveness(forward, accumulates=accumulates).gradients
         gradients += forward.sharding.gradients if forward.sharding else []
-        if kept:
-            runtimes.end_backward(tape, lifetimes)
-        update(forward.weights, tape, settings, lifetimes)
+        if runtime is None:
+            update(forward.weights, tape, settings, lifetimes)
+        else:
+            runtime.end_backward(lifetimes)
+            runtime.update(lifetimes)
     last = len(lifetimes.moments) - 1
     for allocation in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):
         allocation.died = last

@@ -9,6 +9,7 @@ const NAMES = {
   "flops.forward": "Forward", "flops.backward": "Backward", "flops.total": "Forward and backward",
   "flops.recomputed": "Recomputed in backward", "flops.hardware": "All that the hardware does",
   masters: "master copies", optimizer: "optimizer state", casts: "casts of weights", counters: "step counters (host)",
+  host: "offloaded (host)",
   cache: "keys and values kept", inputs: "inputs", buffers: "buffers", weights: "weights", gradients: "gradients",
   activations: "activations", temporaries: "temporaries",
 };
@@ -476,7 +477,7 @@ function showMemory() {
   rows.push(["peak", [showBytes(now.peak.total), ofPeak(() => now.peak)], ["100%"], [""],
     ...(pinned ? [[showBytes(pinned.peak.total)]] : [])]);
   const sums = new Set([rows.length - 1]);
-  for (const line of ["counters"])
+  for (const line of ["counters", "host"])
     if (quantity(line).value)
       rows.push([NAMES[line], ["–"], ["–"], [showBytes(quantity(line).value), ofQuantity(PREFIX + line, `memory.${line}`, showBytes, "bytes")],
         ...(pinned ? [[""]] : [])]);

@@ -80,6 +80,7 @@ class GivenSettings(TypedDict, total=False):
     schedule: ScheduleName
     return_outputs: bool
     runtime: Runtime
+    offload: Names
     on: OneMachine
     stack: OneStack
 
@@ -132,6 +133,7 @@ class SeveralSettings(TypedDict, total=False):
     schedule: ScheduleName | Iterable[ScheduleName]
     return_outputs: bool | Iterable[bool]
     runtime: Runtime | Iterable[Runtime]
+    offload: Names | Iterable[Names]
     on: OneMachine | Iterable[OneMachine]
     stack: OneStack | Iterable[OneStack]
 

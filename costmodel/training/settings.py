@@ -78,8 +78,8 @@ class Lora(Frozen):
             raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
 
-MEGATRON_OPTIMIZERS = ("adam", "adamw", "sgd", "momentum")
-"""Optimizers of Megatron-Core's that are here (``--optimizer adam`` or ``sgd``, of Apex or Transformer Engine)."""
+OF_RUNTIMES = ("adam", "adamw", "sgd", "momentum")
+"""Optimizers that Megatron-Core and DeepSpeed have a kernel for that updates all weights in place."""
 
 OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
 OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
@@ -109,6 +109,18 @@ def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
     if isinstance(value, list | tuple):
         raise SettingError(f"{name}={shown(value)} is not a list of names of parts")
     return whole_size(name, value)
+
+
+OFFLOADED = ("optimizer", "parameters")
+"""What may be kept on the host."""
+
+
+def _offload(name: str, value: Any) -> tuple[str, ...]:
+    parts = part_names(name, value)
+    for part in parts:
+        if part not in OFFLOADED:
+            raise SettingError(f"{name}={shown(value)} is nothing that is offloaded: use {listed(OFFLOADED)}, or both")
+    return parts
 
 
 def _zero(name: str, value: Any) -> int:
@@ -357,6 +369,17 @@ class Settings(Frozen):
     runtime: Annotated[
         Runtime, Setting("Whose collectives, buffers and copies a rank has.", "megatron", executed="nothing")
     ] = "torch"
+    offload: Annotated[
+        tuple[str, ...],
+        Setting(
+            "What DeepSpeed keeps on the host: the optimizer's states, or parameters (stage 3).",
+            ("optimizer",),
+            takes=Names,
+            read=_offload,
+            needs="training",
+            executed="nothing",
+        ),
+    ] = ()
     on: Annotated[
         str | Described | None,
         Setting(
@@ -461,6 +484,8 @@ class Settings(Frozen):
         """Raise SettingError if ranks cannot be laid out so."""
         layout = self.layout
         self._check_pipeline(layout)
+        if self.offload and layout.runtime != "deepspeed":
+            raise SettingError(f"offload={shown(self.offload)} is of runtime='deepspeed', not {layout.runtime!r}")
         if layout.runtime != "torch":
             self._check_runtime()
         for name in ("cp_kind", "cp_balanced"):
@@ -526,9 +551,7 @@ class Settings(Frozen):
 
     def _check_runtime(self) -> None:
         """Raise SettingError if another runtime than PyTorch's own cannot train so."""
-        runtime, policy = f"runtime={self.runtime!r}", self.policy
-        if self.runtime == "deepspeed":
-            raise SettingError(f"{runtime} is not worked out: leave it out for that of 'torch'")
+        runtime, policy, layout = f"runtime={self.runtime!r}", self.policy, self.layout
         if not self.training:
             raise SettingError(f"{runtime} is for training: leave it out of mode {self.mode!r}")
         if policy.autocast or policy.quantised or (policy.weight != "fp32") != (policy.master is not None):
@@ -536,11 +559,28 @@ class Settings(Frozen):
                 f"{runtime} trains 16-bit weights with fp32 masters, not precision {policy.name!r}: use "
                 "'bf16-master-fp32-gradients', 'bf16-master', 'fp16-master' or 'fp32'"
             )
-        if self.states.name not in MEGATRON_OPTIMIZERS:
-            raise SettingError(f"{runtime} has no optimizer {self.states.name!r}: use {listed(MEGATRON_OPTIMIZERS)}")
-        for name in ("fsdp", "implementation", "device", "lora", "freeze", "loss_chunks", "label_smoothing"):
+        if self.states.name not in OF_RUNTIMES:
+            raise SettingError(f"{runtime} has no optimizer {self.states.name!r}: use {listed(OF_RUNTIMES)}")
+        names = ["fsdp", "device", "bucket_view", "reshard", "update"]
+        if layout.megatron:
+            names += ["implementation", "lora", "freeze", "loss_chunks", "label_smoothing"]
+        for name in names:
             if getattr(self, name) != SETTINGS[name].default:
                 raise SettingError(f"{name} is not worked out with {runtime}: leave one of them out")
+        if self.runtime == "megatron" and self.zero > 1:
+            raise SettingError(f"zero={self.zero} is not in {runtime}: use 1, its distributed optimizer")
+        if self.runtime == "deepspeed":
+            self._check_deepspeed()
+
+    def _check_deepspeed(self) -> None:
+        layout = self.layout
+        if not self.zero or layout.dp == 1:
+            raise SettingError("runtime='deepspeed' is ZeRO: give zero=1, 2 or 3 and dp, or leave the runtime out")
+        if layout.tp > 1 and (self.zero == 3 or self.sp):
+            what = "sp=True" if self.sp else "zero=3"
+            raise SettingError(f"{what} is not worked out with tp={layout.tp} of runtime='deepspeed': leave one out")
+        if "parameters" in self.offload and self.zero < 3:
+            raise SettingError(f"offload='parameters' is of stage 3, not zero={self.zero}: use zero=3")
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting as plain data, which `from_dict` reads: declarations and machines as their fields."""

@@ -1,4 +1,4 @@
-"""What Megatron-Core has on a rank, against the papers that say so and its own documents, without PyTorch."""
+"""What Megatron-Core and DeepSpeed have on a rank, against papers and their own documents, without PyTorch."""
 
 from __future__ import annotations
 
@@ -155,4 +155,81 @@ def test_vocabulary_is_filled_up() -> None:
 def test_what_it_cannot_do_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words) as caught:
         megatron(gpt(), batch=2, seq=8, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def deepspeed(model: Any, **settings: Any) -> Any:
+    chosen: dict[str, Any] = {"precision": "fp16-master", "dp": 4, **settings}
+    return cm.predict(model, runtime="deepspeed", **chosen)
+
+
+@pytest.mark.parametrize("ranks", [2, 64, 1024])
+@pytest.mark.parametrize(("stage", "whole", "part"), [(1, 4, 12), (2, 2, 14), (3, 0, 16)])
+def test_states_are_those_of_the_table_of_zero(stage: int, whole: int, part: int, ranks: int) -> None:
+    """Rajbhandari et al. 2020, figure 1 and table 1, of 7.5 billion weights: 4Ψ + 12Ψ/N, 2Ψ + 14Ψ/N and 16Ψ/N.
+
+    Stage 3 has weights of at most 100,000 elements besides, which the paper has not.
+    """
+    model: Any = cm.Transformer.of(
+        {"vocab": 50304, "context": 8, "layers": 38, "width": 4032, "heads": 32, "tied": True}
+    )
+    p = deepspeed(model, batch=1, seq=8, zero=stage, dp=ranks)
+    m, psi = p.memory, p.params
+    assert psi == pytest.approx(7.5e9, rel=0.03)
+    states = m.weights + m.masters + m.gradients + m.optimizer
+    expected = (whole + part / ranks) * psi
+    if stage == 3:
+        assert 0 <= states - expected < 0.002 * 16 * psi / ranks + 2 * 38 * 13 * 4032 + 10**6
+    else:
+        assert states == pytest.approx(expected, rel=1e-6)
+
+
+@examples(20)
+@given(
+    stage=st.integers(1, 3),
+    dp=st.sampled_from([2, 3, 8]),
+    layers=st.integers(1, 4),
+    precision=st.sampled_from(["fp16-master", "bf16-master", MIXED, "fp32"]),
+    accumulate=st.integers(1, 2),
+)
+def test_what_is_offloaded_is_on_the_host(stage: int, dp: int, layers: int, precision: str, accumulate: int) -> None:
+    """Rajbhandari et al. 2020; ZeRO-Offload (Ren et al. 2021, §4): masters and states go, the model's work stays."""
+    model = gpt(width=64, layers=layers)
+    settings: dict[str, Any] = {"zero": stage, "dp": dp, "precision": precision, "accumulate": accumulate, "batch": 2}
+    here, there = deepspeed(model, **settings), deepspeed(model, offload="optimizer", **settings)
+    assert (here.memory.host, there.memory.masters, there.memory.optimizer) == (0, 0, 0)
+    assert there.memory.host >= here.memory.masters + here.memory.optimizer
+    assert there.memory.activations == here.memory.activations
+    assert there.memory.peak < here.memory.peak
+    if stage == 3:
+        both = deepspeed(model, offload=("optimizer", "parameters"), **settings)
+        moved = there.memory.weights - both.memory.weights
+        assert moved == both.memory.host - there.memory.host > 0
+
+
+@examples(10)
+@given(stage=st.integers(1, 3), dp=st.sampled_from([2, 8]), width=st.sampled_from([2048, 4096]))
+def test_every_gradient_is_in_a_bucket(stage: int, dp: int, width: int) -> None:
+    """``reduce_bucket_size`` of 5e8 elements; stages 1 and 2 all-reduce, whatever the paper says."""
+    model = gpt(width=width, heads=16, layers=6, vocab=30000)
+    p = deepspeed(model, batch=1, seq=8, zero=stage, dp=dp)
+    sent = [c for c in p.rank.timeline.every_collective() if c.phase == "backward" and c.operation != "all_gather"]
+    assert sum(c.elements for c in sent) == p.params
+    assert all(c.elements <= 500_000_000 for c in sent)
+    assert {c.operation for c in sent} == {"reduce_scatter" if stage == 3 else "all_reduce"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"zero": 0}, "zero=1, 2 or 3"),
+        ({"zero": 3, "tp": 2}, "tp=2"),
+        ({"zero": 1, "offload": "parameters"}, "zero=3"),
+        ({"zero": 1, "offload": "weights"}, "optimizer"),
+        ({"zero": 1, "precision": "bf16"}, "masters"),
+    ],
+)
+def test_what_deepspeed_cannot_do_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words) as caught:
+        deepspeed(gpt(), batch=2, seq=8, **settings)
     assert "\n" not in str(caught.value)

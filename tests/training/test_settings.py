@@ -65,6 +65,7 @@ AMONG: dict[str, dict[str, object]] = {
     "cp": {"fsdp": 2, "attention": "flash"},
     "cp_kind": {"fsdp": 2, "cp": 2},
     "cp_balanced": {"fsdp": 2, "cp": 2, "attention": "flash"},
+    "offload": {"runtime": "deepspeed", "zero": 2, "dp": 2, "precision": "bf16-master"},
 }
 """What a setting needs beside it."""
 
