@@ -8,7 +8,16 @@ from typing import Any, Literal, NamedTuple
 from costmodel.architectures.feedforward import capped, clipped, normed
 from costmodel.architectures.kv_cache import Cache
 from costmodel.architectures.mla import absorbed, projected
-from costmodel.architectures.ranks import all_tokens, attended_tokens, columns, prepared, rows, to_heads, to_tokens
+from costmodel.architectures.ranks import (
+    all_tokens,
+    attended_tokens,
+    columns,
+    of_own_heads,
+    prepared,
+    rows,
+    to_heads,
+    to_tokens,
+)
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.errors import SettingError
@@ -334,7 +343,7 @@ class Attention:
             x = x if apart else Reshape((x.shape[1], heads, self.model.head_features))(x, name=f"heads_of_{name}")
             own = heads if norm == "heads" else None
             plain = Rmsnorm(affine=False)(x, name=f"{name}_norm") if norm in ("unit", "value") else None
-            x = normed(self.model, x, f"{name}_norm", own) if plain is None else plain
+            x = of_own_heads(normed(self.model, x, f"{name}_norm", own)) if plain is None else plain
             return Permute((0, 2, 1, 3))(x, name=f"split_{name}")
         split = Permute((0, 2, 1, 3)) if apart else SplitHeads(heads)
         return split(x, name=f"split_{name}")

@@ -14,7 +14,7 @@ from costmodel.architectures.attention import Attention, AttentionContext, Atten
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.moe import routed, with_experts
-from costmodel.architectures.ranks import own_blocks
+from costmodel.architectures.ranks import of_own_tokens, own_blocks
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.graph.recomputation import GROUP
@@ -169,7 +169,7 @@ def _output(model: TransformerSpec, x: Tensor, sublayer: str) -> Tensor:
     if not model.layer_scale:
         return x
     rows = x.view((x.rows, x.shape[-1]))
-    return LayerScale()(rows, name=f"{sublayer}_layer_scale").view(x.shape)
+    return of_own_tokens(LayerScale()(rows, name=f"{sublayer}_layer_scale")).view(x.shape)
 
 
 def stack_of(model: TransformerSpec, tape: Tape, block: Body) -> BlockStack:

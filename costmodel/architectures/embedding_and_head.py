@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import capped, dropped, normed, scaled
-from costmodel.architectures.ranks import columns, gathered_logits, own_tokens, prepared
+from costmodel.architectures.ranks import columns, gathered_logits, of_rows, own_tokens, prepared
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Divide, Unread
@@ -34,9 +34,10 @@ def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
         x = Add()(x, Embedding(model.segments, width)(kinds, name="segments"), name="add_segments")
     if model.positions == "learned":
         x = Add()(x, positions(model, tokens, width), name="add_positions")
-        x = own_tokens(x) if tokens.tape.layout.megatron else x
     if model.boxes is not None:
         x = placed(x, model.boxes)
+    if model.positions == "learned":
+        x = own_tokens(x)
     if model.embedding_norm:
         x = normed(model, x, "embedding_norm")
     x = dropped(x, model.embedding_dropout, "embedding_dropout")
@@ -118,7 +119,8 @@ def logits(model: TransformerSpec, x: Tensor, table: Tensor | None) -> Tensor:
     elif model.embedding_factored and model.embedding_width is not None:
         x = Linear(model.embedding_width, bias=False)(x, name="project_out")
     tied = {"weight": table} if model.tied and table is not None else None
-    x = gathered_logits(columns(prepared(x, "head"), model.vocab, "head", bias=head.bias, tied=tied))
+    own = columns(prepared(x, "head"), of_rows(model.vocab, x.tape), "head", bias=head.bias, tied=tied)
+    x = gathered_logits(own, model.vocab)
     if head.spare_bias:
         x = Unread(model.vocab)(x, name="spare_bias")
     return capped(scaled(x, head.logit_scale, "logit_scale"), head.logit_cap, "logit_cap")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.collective import (
     CopyToRanks,
@@ -21,7 +22,7 @@ from costmodel.layers.collective import (
 )
 from costmodel.layers.embedding import Embedding, SplitEmbedding, VocabParallelEmbedding
 from costmodel.layers.linear import Linear
-from costmodel.symbolic.sizes import exact_div
+from costmodel.symbolic.sizes import ceil_div, exact_div
 from costmodel.training.layout import Layout
 
 
@@ -104,19 +105,36 @@ def rows(x: Tensor, features: int, name: str, *, bias: bool = True) -> Tensor:
 
 def of_own_tokens(y: Tensor) -> Tensor:
     """What a layer made whose weights all ranks have: each sees its own tokens, if they are split."""
-    if y.tape.layout.sp and y.maker is not None:
+    return _summed_later(y) if y.tape.layout.sp else y
+
+
+def of_own_heads(y: Tensor) -> Tensor:
+    """What a layer made of a rank's heads whose weights all ranks have."""
+    return y if y.tape.layout.tp == 1 else _summed_later(y)
+
+
+def _summed_later(y: Tensor) -> Tensor:
+    """A rank's gradients of what made y are its share of a sum over ranks."""
+    if y.maker is not None:
         for weight in y.maker.stored.values():
             weight.storage.partial = True
     return y
 
 
+def of_rows(entries: int, tape: Tape) -> int:
+    """How many of the rows of a table the rank has that has most: the last one may have fewer, or none."""
+    degree = tape.layout.tp
+    return exact_div(entries, degree) if entries % degree == 0 else ceil_div(entries, degree)
+
+
 def embedding(entries: int, features: int, tokens: Tensor, *, whole: bool = False) -> Tensor:
-    """A table of tokens, split by its rows, of which `entries` are this rank's; whole: of all tokens in any case."""
+    """A table of tokens, split by its rows; whole: of all tokens in any case, until `own_tokens`."""
     layout = tokens.tape.layout
     if layout.tp == 1:
         return Embedding(entries, features)(tokens, name="embedding")
-    kind = VocabParallelEmbedding if layout.megatron else SplitEmbedding
-    y = kind(entries, features)(tokens, name="embedding")
+    own = of_rows(entries, tokens.tape)
+    kind = VocabParallelEmbedding(own, features) if layout.megatron else SplitEmbedding(own, features, entries)
+    y = kind(tokens, name="embedding")
     return ReduceFromRanks("tp", layout.tp)(y, name="embedding.reduce") if whole else _joined(y, "embedding")
 
 
@@ -126,12 +144,12 @@ def own_tokens(x: Tensor) -> Tensor:
     return TakeShare("tp", layout.tp, 1)(x, name="own_tokens") if layout.sp else x
 
 
-def gathered_logits(x: Tensor) -> Tensor:
+def gathered_logits(x: Tensor, vocab: int) -> Tensor:
     """Logits of the whole vocabulary on every rank, unless the loss is taken of a rank's own."""
     layout = x.tape.layout
     if layout.tp == 1 or layout.split_loss or layout.megatron:
         return x
-    return GatherFromRanks("tp", layout.tp, len(x.shape) - 1, summed=False)(x, name="logits.gather")
+    return GatherFromRanks("tp", layout.tp, len(x.shape) - 1, summed=False, whole=vocab)(x, name="logits.gather")
 
 
 def _joined(x: Tensor, name: str) -> Tensor:

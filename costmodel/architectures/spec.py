@@ -52,6 +52,15 @@ SPLIT = {
 }
 """Fields of a model that may be at any value where its layers are split over ranks."""
 
+PLANNED = {
+    *("tied", "window", "relative_buckets", "relative_shared", "position_rows", "position_table", "key_bias"),
+    *("qkv_clip", "query_key_norm", "value_norm", "score_scale", "score_cap", "sinks", "attention_gate"),
+    *("mlp_widths", "mlp_output_bias", "block_scale", "norm_affine", "norm_placement", "parallel", "shared_norm"),
+    *("first_norm", "embedding_norm", "final_norm", "token_dropout", "embedding_scale", "residual_scale"),
+    *("layer_scale", "mixed_dropout", "final_dropout", "head", "spare_weights"),
+}
+"""Those that may be so where they are split by a plan of DTensor's."""
+
 WHOLE = ("altup", "layer_inputs", "shared_blocks", "shared_kv_layers", "disentangled", "indexer", "pooler", "classes")
 """Fields of a model whose blocks cannot be cut into stages: a stage would read more than what the one before made."""
 BY_TOKEN = {
@@ -689,8 +698,15 @@ class TransformerSpec(ComposedModel):
         own = None if self.latent is None else self.latent.value_head_size
         return self.head_features if own is None else own
 
+    def check_tokens(self, layout: Layout, seq: int) -> None:
+        """Raise SettingError unless the ranks that split a sequence have equal parts of it."""
+        if layout.sp and seq % layout.tp:
+            raise SettingError(
+                f"sp=True: tp={layout.tp} does not divide seq {seq}: use seq={seq - seq % layout.tp or layout.tp}"
+            )
+
     def local(self, layout: Layout) -> Self:
-        """The heads, hidden features and rows of the vocabulary that one rank of `layout.tp` has."""
+        """The heads and hidden features that one rank of `layout.tp` has; of the vocabulary `ranks.of_rows` says."""
         self._check_stages(layout)
         self._check_context(layout)
         degree = layout.tp
@@ -703,6 +719,8 @@ class TransformerSpec(ComposedModel):
         for name in type(self).model_fields:
             if name not in (*SPLIT, "tied") and getattr(self, name) != type(self).model_fields[name].get_default():
                 raise SettingError(f"runtime='megatron' is not worked out for {name} of {self.title}: leave it out")
+        if self.positions not in ("rotary", "none", "learned"):
+            raise SettingError(f"tp={degree} is not worked out for positions {self.positions!r}: leave it out")
         rows = VOCAB_MULTIPLE * degree
         return self.with_values({"fused_qkv": True, "vocab": ceil_div(self.vocab, rows) * rows})
 
@@ -710,18 +728,34 @@ class TransformerSpec(ComposedModel):
         if degree == 1:
             return self
         for name in type(self).model_fields:
-            plain = False if name == "tied" else type(self).model_fields[name].get_default()
-            if name not in SPLIT and getattr(self, name) != plain and not layout.megatron:
+            plain = type(self).model_fields[name].get_default()
+            if name not in (*SPLIT, *PLANNED) and getattr(self, name) != plain and not layout.megatron:
                 raise SettingError(f"tp={degree} is not worked out for {name} of {self.title}: leave it out")
-        whole = layout.sp and not layout.megatron
-        if self.positions not in ("rotary", "none") and (whole or self.positions != "learned"):
-            raise SettingError(f"tp={degree} is not worked out for positions {self.positions!r}: leave it out")
-        sizes = {"heads": self.heads, "kv_heads": self.key_heads, "mlp_width": self.hidden, "vocab": self.vocab}
-        for name, size in sizes.items():
-            if size % degree:
-                raise SettingError(f"tp={degree} does not divide {name} {size} of {self.title}")
-        local = {name: exact_div(size, degree) for name, size in sizes.items()}
-        return self.with_values({**local, "head_size": self.head_features})
+        if self.query_key_norm in ("width", "heads"):
+            raise SettingError(
+                f"tp={degree} is not worked out for query_key_norm {self.query_key_norm!r} of {self.title}, whose "
+                "weights differ by head: leave it out"
+            )
+        return self.with_values({**self._shares(degree), "head_size": self.head_features})
+
+    def _shares(self, degree: int) -> dict[str, Any]:
+        """The sizes that so many ranks split, as one of them has them. Raises SettingError where they do not divide."""
+        hidden = {"mlp_widths": self.mlp_widths} if self.mlp_widths else {"mlp_width": self.hidden}
+        sizes: dict[str, Any] = {"heads": self.heads, "kv_heads": self.key_heads, **hidden}
+        if self.window is not None and self.window.global_kv_heads is not None:
+            sizes["window.global_kv_heads"] = self.window.global_kv_heads
+        listed = {name: size if isinstance(size, tuple) else (size,) for name, size in sizes.items()}
+        for name, values in listed.items():
+            if value := next((value for value in values if value % degree), None):
+                common = math.gcd(*(int(value) for values in listed.values() for value in values))
+                legal = nearest_divisor(common, int(degree))
+                raise SettingError(f"tp={degree} does not divide {name} {value} of {self.title}: use tp={legal}")
+        return {
+            name: tuple(exact_div(value, degree) for value in size)
+            if isinstance(size, tuple)
+            else exact_div(size, degree)
+            for name, size in sizes.items()
+        }
 
     def _check_stages(self, layout: Layout) -> None:
         """Raise SettingError if blocks cannot be cut into stages."""

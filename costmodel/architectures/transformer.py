@@ -97,10 +97,10 @@ class Transformer(TransformerSpec):
     def forward(self, tape: Tape, shape: BatchShape, attention: AttentionSetting) -> Tensor | tuple[Tensor, ...]:
         """(batch, T) tokens → (batch·T, vocab) logits, (batch, classes), or both; (batch·T, width) without either."""
         assert shape.seq is not None
+        self.check_tokens(tape.layout, shape.seq)
         if tape.layout.first:
             tokens = tape.input((shape.batch, shape.seq), "index", "tokens")
-            whole = tape.layout.megatron and self.positions == "learned"
-            x = embedding(self.vocab, self.embedding_width or self.width, tokens, whole=whole)
+            x = embedding(self.vocab, self.embedding_width or self.width, tokens, whole=self.positions == "learned")
             table = tape.weights_of("embedding")["weight"]
             x = embedded(self, x, tokens)
         else:

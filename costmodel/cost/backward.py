@@ -236,6 +236,8 @@ class BackwardLiveness:
                 target.gradient, target.view = gradient, own.view or (slot.view if own.shared else None)
             else:
                 self._add(target, target.gradient, gradient, call, own.view)
+                if own.cut:
+                    self.lifetimes.take(target.size, len(self.lifetimes.moments) - 1)
             if last_step is not None and not last_step.whole:
                 self._finish(call, target.gradient, last_step)
             if target.of_weight:
@@ -296,6 +298,9 @@ class BackwardLiveness:
         """Source: ``can_accumulate_inplace`` of ``torch/csrc/autograd/input_buffer.cpp``."""
         if target.several:
             target.parts = (*target.parts, (second, second.size, 1))
+            return
+        if branch_value(second.size) > branch_value(target.size) and any(own.cut for _, own in call.targets):
+            self._sum(target, first, second, call)
             return
         whole = first.size is target.size or branch_value(first.size) == branch_value(target.size)
         owned = target.view is None or (target.view is view and isinstance(view, Tensor))
@@ -389,12 +394,13 @@ def _update_each(
             previous.died = now
         shape = local_shape(tape, tape.trained[storage])
         size, makes = size_bytes(product(shape), dtype), optimizer.makes_of(shape)
-        if storage.graded is not storage.elements:  # each read cuts a rank's share out, two in one kernel of Adam
-            makes = max(makes, min(optimizer.reads, 2))
-        if storage.partial and tape.layout.shards == 1:
+        most, summed = makes, storage.partial and tape.layout.shards == 1
+        if summed or storage.graded is not storage.elements:  # each read makes a rank's own, two in one kernel of Adam
+            most = max(makes, min(optimizer.reads, 2))
+        if summed:
             lifetimes.send([partial_sum(tape, storage)] * optimizer.reads, now)
-        tensors = [lifetimes.take(size, now) for _ in range(makes)]
-        previous = tensors[-1] if tensors and optimizer.lasts else None
+        tensors = [lifetimes.take(size, now) for _ in range(most)]
+        previous = tensors[-1] if makes and optimizer.lasts else None
 
 
 def _update_all(weights: list[tuple[Storage, str] | LoopEdge], settings: Settings, lifetimes: Lifetimes) -> None:

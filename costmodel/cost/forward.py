@@ -35,13 +35,15 @@ GradientView = Tensor | Call | None
 
 class OperandGradient(NamedTuple):
     """The gradient that a call gives an operand: whether it is the incoming one, through what view it comes, and how
-    large its memory is [bytes], unless it is of the operand's size.
+    large its memory is [bytes], unless it is of the operand's size. cut: whether of all ranks' gradient this rank's
+    share is copied, and added to another use's.
     """
 
     operand: Tensor
     shared: bool
     view: GradientView
     size: int | None
+    cut: bool
 
 
 class GradientSlot:
@@ -529,7 +531,8 @@ def _operand_gradient(call: Call, gradient: Gradient) -> OperandGradient:
     view = call if call.layer.views_gradient(call, x) else x if _is_view(x) else None
     elements = call.layer.gradient_elements(call, x)
     size = None if elements is x.size else size_bytes(elements, x.dtype)
-    return OperandGradient(x, gradient.shared and x.dtype == y.dtype, view, size)
+    cut = call.layer.whole_gradients and size is not None and x.storage.graded is x.storage.elements
+    return OperandGradient(x, gradient.shared and x.dtype == y.dtype, view, size, cut)
 
 
 def memory_of(call: Call) -> CallMemory:

@@ -84,7 +84,8 @@ class ShardedWeights:
         self._own: dict[Block, list[Allocation]] = {}
         self._scattering: Allocation | None = None
         self._partial: dict[Block, list[Message]] = {}
-        for storage in tape.updated:
+        # In a module's own order, which has sublayers before the norms around them.
+        for storage in sorted(tape.updated, key=lambda storage: -storage.name.count(".")):
             if storage.partial:
                 block = self._unit_of(storage.block)
                 times = int(storage.times // block.times)

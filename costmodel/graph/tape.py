@@ -287,13 +287,17 @@ class Tape:
         for weight, shape in layer.weights(call).items():
             within = ".".join([*self._path[shared.depth :], name, weight]) if shared else ""
             tensor = tied.get(weight) or (shared.weights.get(within) if shared else None)
+            if tensor is not None:
+                tensor.storage.tied = True
+                if not layer.whole_gradients:
+                    tensor.storage.graded = tensor.storage.elements
             if tensor is None:
                 stored = self.precision.stored(layer.kind, shape)
                 inner, self.block = self.block, shared.block if shared else self.block
                 tensor = self.weight(shape, f"{call.name}.{weight}", stored, frozen=layer.fixed)
                 self.block = inner
                 if layer.whole_gradients and self.layout.shards == 1:
-                    tensor.storage.graded = tensor.storage.elements * self.layout.tp
+                    tensor.storage.graded = layer.gradient_elements(call, tensor)
                 if shared:
                     shared.weights[within] = tensor
             elif tensor.shape != shape:

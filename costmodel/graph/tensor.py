@@ -27,7 +27,8 @@ class Storage:
     repeated block, lists them in `parts` and holds nothing itself. It may come with fp32 `scales`, as 8-bit floats do.
     elsewhere: whether its numbers were written into the memory of its part, so that it takes none.
     graded: elements of the gradient of a weight, more than its own where a rank makes that of all ranks.
-    partial: whether a rank's gradient of a weight is of its tokens alone, to be summed over all.
+    partial: whether a rank's gradient of a weight is of its tokens or heads alone, to be summed over all ranks.
+    tied: whether a weight is used at several places.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Storage:
         "parts",
         "role",
         "scales",
+        "tied",
     )
 
     def __init__(
@@ -55,7 +57,7 @@ class Storage:
         self.dtype: Dtype = dtype
         self.scales = 0
         self.elsewhere = False
-        self.partial = False
+        self.partial = self.tied = False
         self.parts: tuple[Storage, ...] | None = None
 
     @property

@@ -103,7 +103,11 @@ class ReduceFromRanks(Collective):
 
 @layer
 class GatherFromRanks(Collective):
-    """y = the shares of all ranks joined along `dim`; backward sums over ranks and scatters (``summed``), or cuts."""
+    """y = the shares of all ranks joined along `dim`; backward sums over ranks and scatters (``summed``), or cuts.
+
+    whole: of the joined axis, where that is less than the shares, this rank's being the largest: what fills up the
+    others is cut off in a copy.
+    """
 
     source = "all-gather forward; reduce-scatter backward (Korthikanti et al. 2022, §4.2.2), or a rank's own share"
 
@@ -111,19 +115,23 @@ class GatherFromRanks(Collective):
     devices: int
     dim: int
     summed: bool = True
+    whole: int | None = None
 
     def output(self, call: Call) -> Shape:
-        return _whole(call.x.shape, self.dim, self.devices)
+        filled = _whole(call.x.shape, self.dim, self.devices)
+        return filled if self.whole is None else (*filled[: self.dim], self.whole, *filled[self.dim + 1 :])
 
     def sent(self, call: Call) -> tuple[Message, ...]:
-        return self.message("all_gather", call.y)
+        return (Message("all_gather", self.axis, self.devices, self.devices * call.x.size, call.x.dtype),)
 
     def returned(self, call: Call) -> tuple[Message, ...]:
         return self.message("reduce_scatter", call.y) if self.summed else ()
 
     def workspace(self, call: Call) -> Workspace:
-        scratch = _scratch(call.y, self.dim)
-        return Workspace(scratch, scratch if self.summed else 0)
+        scratch, filled = _scratch(call.y, self.dim), self.devices * call.x.size
+        if filled == call.y.size:
+            return Workspace(scratch, scratch if self.summed else 0)
+        return Workspace(2 * filled - call.y.size if scratch else filled, 0)
 
 
 @layer

@@ -79,7 +79,7 @@ class Embedding(KeepsInputs, TrainedTable):
 class SplitEmbedding(KeepsInputs, TrainedTable):
     """y = W[x] of those indices whose rows are this rank's, else 0; x: integer indices, y: (*x, features).
 
-    W: (entries, features), a rank's share of the table's rows. Backward makes the gradient of the whole table
+    W: (entries, features), a rank's share of the table's `every` rows. Backward makes the gradient of the whole table
     on every rank, as DTensor has it.
     """
 
@@ -88,6 +88,7 @@ class SplitEmbedding(KeepsInputs, TrainedTable):
 
     entries: int
     features: int
+    every: int
 
     def entries_of(self, call: Call) -> int:
         return self.entries
@@ -95,15 +96,24 @@ class SplitEmbedding(KeepsInputs, TrainedTable):
     def output(self, call: Call) -> Shape:
         return (*call.x.shape, self.features)
 
+    def gradient_elements(self, call: Call, x: Tensor) -> int:
+        """Of the whole table, unless weights are sharded besides: then a share is all that stays."""
+        return x.size if self._cuts(call) else self.every * self.features
+
+    @staticmethod
+    def _cuts(call: Call) -> bool:
+        """Whether nothing but the gradient of the table's own share outlives this call."""
+        return call.tape.layout.shards != 1 and not call.weights["weight"].storage.tied
+
     def workspace(self, call: Call) -> Workspace:
         """Of weights that are sharded besides, a rank's share is cut out of the whole gradient as soon as it is there.
 
         What comes in is gone by then.
         """
-        layout, weight = call.tape.layout, call.weights["weight"]
-        if layout.shards == 1:
+        weight = call.weights["weight"]
+        if not self._cuts(call):
             return NO_WORKSPACE
-        return Workspace(0, layout.tp * weight.size - minimum(call.y.size, weight.size))
+        return Workspace(0, self.every * self.features - minimum(call.y.size, weight.size))
 
 
 @layer

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.experimental._context_parallel import _attention as context_parallel
 from torch.distributed.tensor.parallel import (
@@ -51,12 +51,16 @@ from .tracker import Most, Tracker, weights_by_use
 
 
 class RankCost(NamedTuple):
-    """What one rank costs: parameters, FLOPs, bytes kept, each collective as (phase, op, bytes, devices), peaks."""
+    """What one rank costs: parameters, FLOPs, bytes kept and of buffers, peaks.
+
+    And each collective as (phase, op, bytes, devices).
+    """
 
     params: int
     forward_flops: int
     total_flops: int
     saved: int
+    buffers: int
     collectives: list[tuple[str, str, int, int]]
     most: dict[str, Most]
 
@@ -182,27 +186,41 @@ _COUNTED = _FlopCounterMode.__torch_dispatch__
 def tensor_plan(model: models.Transformer, *, sp: bool, split_loss: bool) -> dict[str, ParallelStyle]:
     """How tensor parallelism is mostly written for a decoder with ``parallelize_module``."""
     rows = Shard(1) if sp else Replicate()
-    plan: dict[str, ParallelStyle] = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=rows)}
+    placed = model.positions is not None
+    first = Replicate() if placed else rows  # positions are of all tokens
+    plan: dict[str, ParallelStyle] = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=first)}
     for n, block in enumerate(model.blocks):
         for name, module in block.named_modules():
-            if not isinstance(module, nn.Linear):
-                continue
-            into = name.endswith(("output", "down"))
-            plan[f"blocks.{n}.{name}"] = RowwiseParallel(output_layouts=rows) if into else ColwiseParallel()
+            path = f"blocks.{n}.{name}"
+            if isinstance(module, NORMS) and name.startswith("attention.norms"):
+                plan[path] = SequenceParallel(sequence_dim=2, use_local_output=True)  # each rank's heads
+            elif isinstance(module, (*NORMS, models.LayerScale)) and sp and not name.startswith("attention."):
+                plan[path] = SequenceParallel(use_local_output=True)
+            elif isinstance(module, nn.Linear):
+                into = name.endswith(("output", "down"))
+                plan[path] = RowwiseParallel(output_layouts=rows) if into else ColwiseParallel()
+            elif isinstance(module, models.Relative):
+                plan[f"{path}.biases"] = ColwiseParallel(output_layouts=Shard(-1))
         if sp:
-            plan |= {f"blocks.{n}.{name}": SequenceParallel() for name in ("norm1", "norm2")}
             gathered = PrepareModuleInput(input_layouts=(rows, None), desired_input_layouts=(Replicate(), None))
             plan[f"blocks.{n}.attention"] = gathered
             plan[f"blocks.{n}.mlp"] = PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate())
+    if model.relative is not None:
+        plan["relative.biases"] = ColwiseParallel(output_layouts=Shard(-1))
     if sp:
-        plan["final_norm"] = SequenceParallel()
+        norms = {name: getattr(model, name) for name in ("embedding_norm", "final_norm")}
+        plan |= {name: SequenceParallel(use_local_output=True) for name, norm in norms.items() if norm is not None}
     split = Shard(-1) if split_loss else Replicate()
     plan["head.linear"] = ColwiseParallel(input_layouts=rows, output_layouts=split, use_local_output=not split_loss)
     return plan
 
 
-def split_by_heads(model: models.Transformer, mesh: DeviceMesh, degree: int, plan: dict[str, ParallelStyle]) -> None:
+NORMS = nn.LayerNorm, models.RMSNorm
+
+
+def split_by_heads(model: models.Transformer, mesh: DeviceMesh, *, sp: bool, split_loss: bool) -> None:
     """Shard a model over the mesh; its attention sees the heads of this rank."""
+    degree = mesh.size()
     for block in model.blocks:
         attention = block.attention
         heads = attention.spec.heads // degree
@@ -210,7 +228,32 @@ def split_by_heads(model: models.Transformer, mesh: DeviceMesh, degree: int, pla
         attention.widths = [width // degree for width in attention.widths]
         kv = attention.kv_heads
         attention.spec = attention.spec.with_fields({"heads": heads, "kv_heads": kv, "head_size": attention.size})
-    parallelize_module(model, mesh, plan)
+        attention.alibi = attention.alibi[:heads].clone()
+        if attention.sink is not None:
+            attention.sink = models.Sink(heads)
+    if sp and model.positions is not None:
+        after = "dropout" if model.embedding_norm is None else "embedding_norm"
+        whole = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1), use_local_output=True)
+        parallelize_module(model, mesh, {after: whole})
+    parallelize_module(model, mesh, tensor_plan(model, sp=sp, split_loss=split_loss))
+    if model.spec.tied:
+        model.head.linear.weight = model.tokens.weight
+
+
+def _norm_of_squares(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
+    """The GPU's kernel of what a rank has, which does not tell DTensor how it is split."""
+    y, inverse = models.fused_rms_norm(local(x), None if weight is None else local(weight))
+    ctx.save_for_backward(x, weight, inverse)
+    return DTensor.from_local(y, x.device_mesh, x.placements, run_check=False) if isinstance(x, DTensor) else y
+
+
+def _norm_of_squares_backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
+    """As DTensor has it for that kernel: what a rank's tokens say of a weight is to be summed over all ranks."""
+    x, weight, _ = ctx.saved_tensors
+    if not isinstance(weight, DTensor):
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight)
+    own = torch.empty_like(weight.to_local())
+    return torch.empty_like(x), DTensor.from_local(own, weight.device_mesh, (Partial(),), run_check=False)
 
 
 def over_contexts(model: models.Transformer, mesh: DeviceMesh, kind: str, *, balanced: bool) -> None:
@@ -277,6 +320,8 @@ def cost(question: dict[str, Any]) -> RankCost:
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (fsdp, cp, tp), mesh_dim_names=("fsdp", "cp", "tp"))
     _FlopCounterMode.__torch_dispatch__ = _of_local_tensors
+    models.FusedRMS.forward = staticmethod(_norm_of_squares)
+    models.FusedRMS.backward = staticmethod(_norm_of_squares_backward)
     DeviceMesh.__init__ = _real_mesh
     if question.get("real", False):
         torch.manual_seed(0)
@@ -306,7 +351,7 @@ def _stage_cost(question: dict[str, Any], spec: Any, tp: int) -> Any:
 
     def prepared(model: models.Transformer) -> None:
         if tp > 1:
-            split_by_heads(model, mesh["tp"], tp, tensor_plan(model, sp=question.get("sp", False), split_loss=False))
+            split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=False)
 
     with torch.device("meta"):
         return stages.cost(
@@ -340,8 +385,7 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     by_use = [names[weight] for weight in weights_by_use(model, tokens)]
     fsdp, _, tp = mesh.shape
     if tp > 1:
-        plan = tensor_plan(model, sp=question.get("sp", False), split_loss=split_loss)
-        split_by_heads(model, mesh["tp"], tp, plan)
+        split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=split_loss)
     if cp > 1:
         over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
     if fsdp > 1:
@@ -380,7 +424,8 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
         optimizer.step()
     params = sum(local(weight).numel() for weight in weights)
     kept = 0 if saved is None else saved.bytes
-    return RankCost(params, forward, counter.get_total_flops(), kept, tracker.collectives, tracker.most)
+    buffers = sum(buffer.untyped_storage().nbytes() for buffer in model.buffers())
+    return RankCost(params, forward, counter.get_total_flops(), kept, buffers, tracker.collectives, tracker.most)
 
 
 class LocalSaved(Saved):
