@@ -150,10 +150,11 @@ class Ranks(Answer, Sequence["Costs"]):
         return {"ranks": self.rows()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each kind: whose it is, parameters, FLOPs of a step, memory and what is sent [bytes]."""
+        """A row for each kind: which it is, in flight, parameters, FLOPs of a step, memory and what is sent [bytes]."""
         return [
             {
-                "rank": whose(rank),
+                "rank": label(rank),
+                "in_flight": rank.in_flight,
                 "params": held_params(rank),
                 "flops": rank.flops.hardware,
                 **{name: getattr(rank.memory, name) for name in _MEMORY},
@@ -168,10 +169,15 @@ class Ranks(Answer, Sequence["Costs"]):
 
     def table(self) -> Table:
         """A line for each kind of rank."""
-        shows: dict[str, Callable[[Any], str]] = {"rank": str, "params": show_count, "flops": show_flops}
+        shows: dict[str, Callable[[Any], str]] = {
+            "rank": str,
+            "in_flight": str,
+            "params": show_count,
+            "flops": show_flops,
+        }
         rows = [[shows.get(name, show_bytes)(value) for name, value in row.items()] for row in self.rows()]
-        header = ("Ranks", "params", "FLOPs", *_MEMORY, "sent")
-        return Table(header, rows, spare=(4, 5))
+        header = ("Ranks", "in flight", "params", "FLOPs", *_MEMORY, "sent")
+        return Table(header, rows, spare=(4, 5, 6))
 
 
 _MEMORY = ("weights", "gradients", "optimizer", "activations", "peak")
@@ -187,12 +193,18 @@ def held_params(rank: Costs) -> int:
 
 
 def whose(rank: Costs) -> str:
-    """Which ranks are alike."""
-    layout, devices = rank.settings.layout, rank.settings.layout.devices
+    """Which devices are alike, in words."""
+    layout = rank.settings.layout
     if rank.place is not None:
-        alike = f", each of {devices // layout.pp:,}" if devices > layout.pp else ""
-        return f"rank {rank.place.rank} of pp={layout.pp}{alike}"
-    return "the device" if devices == 1 else f"each of {devices:,}"
+        return f"each of {layout.devices // layout.pp:,} devices of pipeline rank {rank.place.rank}"
+    return "the device" if layout.devices == 1 else f"each of {layout.devices:,} devices"
+
+
+def label(rank: Costs) -> str:
+    """The same as a heading: its place in a pipeline, and how many are alike."""
+    layout = rank.settings.layout
+    place = "" if rank.place is None else f"pp {rank.place.rank} "
+    return f"{place}×{layout.devices // layout.pp:,}"
 
 
 def beside_model(p: Costs) -> Table:
@@ -203,4 +215,4 @@ def beside_model(p: Costs) -> Table:
     for name in passes:
         pairs.append((f"FLOPs {name}", getattr(rank.flops, name), getattr(p.flops, name), show_flops))
     rows = [(name, show(own), show_exact(own), show_share(own, whole)) for name, own, whole, show in pairs]
-    return Table((f"Rank, {whose(rank)}", "", "exact", "of the model"), rows)
+    return Table((f"Rank, {label(rank)}", "", "exact", "of the model"), rows)

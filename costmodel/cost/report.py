@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.costs import OWN_STRETCHES, Costs
 from costmodel.cost.question import question
-from costmodel.cost.ranks import WIRE, beside_model, whose
+from costmodel.cost.ranks import WIRE, beside_model, label, whose
 from costmodel.cost.remedies import remedies
 from costmodel.cost.rows import Row, miscount
 from costmodel.display.table import Marked, Table, TextRow, narrowed, printable, styled, wrapped
@@ -174,7 +174,7 @@ def verdict(p: Costs) -> str:
     flops = f"{show_flops(p.flops.hardware)} a step" if p.settings.training else show_flops(p.flops.forward)
     layout = p.settings.layout
     samples = f" for each of {layout.samplers:,} batches" if layout.samplers > 1 else ""
-    where = f" on {whose(p.rank)} devices" if layout.devices > 1 else ""
+    where = f" on {whose(p.rank)}" if layout.devices > 1 else ""
     return f"{show_count(p.params)} parameters, {flops}{samples}, peak {show_bytes(p.memory.peak)}{where}"
 
 
@@ -244,7 +244,7 @@ def _memory(p: Costs) -> Table:
     rows = [(name, show_bytes(size), show_exact(size), remarks.get(name, "")) for name, size in lines.items()]
     rows = [tuple(Marked(cell, "strong") for cell in row) if row[0] == "peak" else row for row in rows]
     whole = p.settings.layout.devices == 1
-    title = "Memory" if whole else f"Memory, {whose(p.rank)}"
+    title = "Memory" if whole else f"Memory, {label(p.rank)}"
     return Table((title, "", "exact bytes", ""), rows, words=frozenset({0, 3}))
 
 

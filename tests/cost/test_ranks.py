@@ -153,7 +153,7 @@ def test_a_report_of_many_devices_says_whose_memory_it_is_and_what_to_set() -> N
     saved = predict(LLAMA, **LONG, tp=8, loss_parallel=True).memory.peak / 2**30
     text = " ".join(str(p).split())
     assert f"with loss_parallel=True the peak is {saved:.1f} GiB instead of" in text
-    assert "Memory, each of 8" in text
+    assert "Memory, ×8" in text
     assert "freeze it, or use runtime='megatron'" in text
     alone = str(predict(LLAMA, **LONG))
     assert "Rank" not in alone
