@@ -269,3 +269,18 @@ def test_exports_for_other_sizes_are_bounded_work() -> None:
     with pytest.raises(cm.CostModelError, match=says) as caught:
         cm.predict(model, seq=2**20)
     said_in_one_line(caught.value)
+
+
+def test_a_size_of_one_is_exported_when_it_is_first_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    exports: list[object] = []
+    export = torch.export.export
+    monkeypatch.setattr(
+        torch.export, "export", lambda *args, **settings: exports.append(1) or export(*args, **settings)
+    )
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to("meta")
+    model = cm.from_torch(module, meta(2, 8))
+    for batch, count in ((2, 1), (7, 1), (1, 2), (1, 2)):
+        assert found(model, batch=batch) == measured(module, meta(batch, 8))
+        assert len(exports) == count
+    again: Any = build(describe(cm.from_torch(module, meta(2, 8))), "a file")
+    assert found(again, batch=1) == measured(module, meta(1, 8))

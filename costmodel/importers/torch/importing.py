@@ -77,8 +77,10 @@ def from_torch(
     exporter = Exporter(bare, args, kwargs, example, time_limit)
     reading = Reading(exporter, name or type(module).__name__, unknown)
     model = reading.model(*exporter.first())
-    vars(model)["elsewhere"] = Elsewhere(partial(reading.at, frozenset(model.open)), len(model.program.steps))
-    return _tried_at_one(model)
+    vars(model)["elsewhere"] = Elsewhere(
+        partial(reading.at, frozenset(model.open)), len(model.program.steps), _does_the_same_at_one
+    )
+    return model
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ class Reading:
         """The model of a program. Raises SpecError for what has no rule."""
         title, module = self.title, self.exporter.module
         program = captured()
-        model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
+        model = Imported(name=title, program=program, example=example.sizes, limits=example.limits, reaching_one=())
         _refuse_numbers(title, program, module)
         missing = _without_rule(model)
         if any(missing.values()):  # of what a rule does not know, perhaps what it is composed of is known
             other = captured(frozenset(missing))
-            tried = Imported(name=title, program=other, example=example.sizes, limits=example.limits)
+            tried = Imported(name=title, program=other, example=example.sizes, limits=example.limits, reaching_one=())
             if other != program and not (still := _without_rule(tried)):
                 program, model, missing = other, tried, still
         missing |= _without_numbers(program)
@@ -117,23 +119,15 @@ class Reading:
         return model.model_copy(update={"notes": notes[:4000], "unknown": tuple(missing)})
 
 
-def _tried_at_one(model: Imported) -> Imported:
-    """The model with 1 as the least batch and sequence, where the module does there what it does at others.
-
-    torch.export takes all open sizes for at least 2.
-    """
-    for name in ("batch", "seq"):
-        least, most = model.limits.get(name, (1, None))
-        wider = model.model_copy(update={"limits": {**model.limits, name: (1, most)}})
-        sizes = _least(model) | {name: 1}
-        if least != 2 or wider.objection(sizes) is not None:
-            continue
-        try:
-            if _work(wider, sizes) == _work(model.at(sizes), sizes):
-                model = wider
-        except CostModelError:
-            continue
-    return model
+def _does_the_same_at_one(model: Imported, name: str) -> bool:
+    """Whether a module does the same at 1 as at larger batches, or sequences, as `name` says."""
+    _, most = model.limits[name]
+    wider = model.model_copy(update={"limits": {**model.limits, name: (1, most)}})
+    sizes = _least(model) | {name: 1}
+    try:
+        return wider.objection(sizes) is None and _work(wider, sizes) == _work(model.at(sizes), sizes)
+    except CostModelError:
+        return False
 
 
 def _least(model: Imported) -> dict[str, int]:

@@ -8,7 +8,7 @@ from textwrap import shorten
 from threading import RLock
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, field_serializer
+from pydantic import BaseModel, BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Allowed, Architecture, BatchShape, Size, as_tuple
@@ -34,12 +34,20 @@ class Elsewhere:
     """What a module does at sizes at which its first program is not what it does, each by an export of its own.
 
     export: makes one of so many operators at most, while the module is at hand; it is not pickled. steps: those of the
-    first program. Programs and refusals are kept in the order in
-    which they were asked for, so that letters meet the same decisions whenever they come.
+    first program. same_at_one: whether a model is also what the module does where a size, by name, is 1. Programs and
+    refusals are kept in the order in which they were asked for, so that letters meet the same decisions whenever they
+    come.
     """
 
-    def __init__(self, export: Callable[[Mapping[str, int], int], Imported] | None = None, steps: int = 0) -> None:
+    def __init__(
+        self,
+        export: Callable[[Mapping[str, int], int], Imported] | None = None,
+        steps: int = 0,
+        same_at_one: Callable[[Imported, str], bool] | None = None,
+    ) -> None:
         self.export = export
+        self._same_at_one = same_at_one
+        self._reaching_one: dict[str, bool] = {}
         self._left = _MOST_STEPS + _MOST_TIMES * steps
         self._known: list[Imported | tuple[dict[str, int], str]] = []
         self._lock = RLock()
@@ -53,6 +61,14 @@ class Elsewhere:
 
     def __deepcopy__(self, memo: Any) -> Elsewhere:
         return self
+
+    def reaches_one(self, model: Imported, name: str) -> bool:
+        """Whether a model that takes a size of at least 2 is what the module does at 1 too, tried when first asked."""
+        with self._lock:
+            if self._same_at_one is not None and name not in self._reaching_one:
+                self._reaching_one[name] = False  # while it is tried
+                self._reaching_one[name] = self._same_at_one(model, name)
+            return self._reaching_one.get(name, False)
 
     def at(self, sizes: Mapping[str, int], objection: str) -> Imported:
         """The module at these sizes; `objection`: why the first program is another. Raises SettingError."""
@@ -95,6 +111,9 @@ class Imported(Architecture):
     limits: dict[str, Annotated[tuple[Size, Size | None], BeforeValidator(as_tuple)]] = Field(
         default={}, description="least and largest size of each that is open"
     )
+    reaching_one: Annotated[tuple[str, ...] | None, BeforeValidator(as_tuple)] = Field(
+        default=None, description="of sizes that are at least 2, those that may be 1 all the same, as far as tried"
+    )
     unknown: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="operators that are left out, so that numbers are lower bounds"
     )
@@ -104,6 +123,22 @@ class Imported(Architecture):
     @field_serializer("program")
     def _write(self, program: CapturedProgram) -> dict[str, Any]:
         return program.to_dict()
+
+    @field_serializer("reaching_one")
+    def _write_reaching_one(self, _: tuple[str, ...] | None) -> list[str]:
+        return [name for name in self.limits if self._reaches_one(name)]
+
+    def __getstate__(self) -> dict[Any, Any]:
+        fields = vars(self) | {"reaching_one": tuple(self._write_reaching_one(()))}
+        return super().__getstate__() | {"__dict__": fields}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal, but for what may not have been tried yet."""
+        if not isinstance(other, Imported):
+            return NotImplemented
+        return BaseModel.__eq__(*(model.model_copy(update={"reaching_one": None}) for model in (self, other)))
+
+    __hash__ = Architecture.__hash__
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
@@ -199,7 +234,10 @@ class Imported(Architecture):
             setting = "image" if name in ("height", "width") else name
             if name in open_sizes:
                 least, most = self.limits.get(name, (1, None))
-                if size < least or (most is not None and size > most):
+                short = size < least
+                if short and self._reaches_one(name):  # after the same decision, be it known by now or not
+                    least, short = 1, size < 1
+                if short or (most is not None and size > most):
                     bounds = f"at least {least}" if size < least else f"at most {most}"
                     return f"{setting}={int(size)} is beyond what {of} takes: use {bounds}"
             elif name in self.example and name not in dependent and size != self.example[name]:
@@ -217,6 +255,12 @@ class Imported(Architecture):
                 where = ", ".join(f"{name}={peek(sizes[name])}" for name in names)
                 return f"{where} is not as {of} was exported for, with {shorten(text_of(condition), 100)}"
         return None
+
+    def _reaches_one(self, name: str) -> bool:
+        """Whether a size may be 1 all the same: torch.export takes all that are open for at least 2."""
+        if name not in ("batch", "seq") or self.limits.get(name, (1, None))[0] != 2:
+            return False
+        return name in (self.reaching_one or ()) or self.elsewhere.reaches_one(self, name)
 
     @cached_property
     def _dependent(self) -> dict[str, Tree]:
