@@ -120,6 +120,8 @@ def logits(model: TransformerSpec, x: Tensor, table: Tensor | None) -> Tensor:
         x = Linear(model.embedding_width, bias=False)(x, name="project_out")
     tied = {"weight": table} if model.tied and table is not None else None
     own = columns(prepared(x, "head"), of_rows(model.vocab, x.tape), "head", bias=head.bias, tied=tied)
+    if model.tied and table is None:
+        x.tape.weights_of("head")["weight"].storage.copied = True
     x = gathered_logits(own, model.vocab)
     if head.spare_bias:
         x = Unread(model.vocab)(x, name="spare_bias")

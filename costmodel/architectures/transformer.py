@@ -102,6 +102,7 @@ class Transformer(TransformerSpec):
             tokens = tape.input((shape.batch, shape.seq), "index", "tokens")
             x = embedding(self.vocab, self.embedding_width or self.width, tokens, whole=self.positions == "learned")
             table = tape.weights_of("embedding")["weight"]
+            table.storage.copied = self.tied and not tape.layout.last
             x = embedded(self, x, tokens)
         else:
             tokens = table = None

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from costmodel.architectures.trace import trace
 from costmodel.cost.backward import BackwardLiveness, update
 from costmodel.cost.forward import ForwardLiveness
-from costmodel.cost.liveness import LINES, TEMPORARIES, Allocation, Course, Lifetimes, Moment, MomentLoop
+from costmodel.cost.liveness import ACTIVATIONS, LINES, TEMPORARIES, Allocation, Course, Lifetimes, Moment, MomentLoop
+from costmodel.cost.runtimes import rank_of
 from costmodel.graph.kernel import Message, Operation
 from costmodel.graph.tape import Tape
 from costmodel.training.schedules import Action, ActionKind, Run
@@ -88,8 +89,9 @@ class StagePasses:
     one, which knows the weights in the order of their use.
     """
 
-    def __init__(self, tape: Tape, *, kept: bool, handed_over: bool) -> None:
+    def __init__(self, tape: Tape, settings: Settings, *, kept: bool, handed_over: bool) -> None:
         self.tape = tape
+        self.runtime = rank_of(tape, settings)
         self.result = sum(y.storage.bytes for y in tape.result)
         self.loss = 0
         self._kept = kept
@@ -99,10 +101,20 @@ class StagePasses:
 
     def _walked(self, *, accumulates: bool) -> tuple[Passage, Passage, ForwardLiveness]:
         tape, lifetimes = self.tape, Lifetimes()
+        handed: list[Allocation] = []
+        if self.runtime is not None:  # what comes in has memory of its own when it comes
+            now = lifetimes.moment("forward", "received", "")
+            handed += [lifetimes.take(x.storage.bytes, now, ACTIVATIONS) for x in tape.inputs.values()]
         forward = ForwardLiveness(tape, lifetimes, loops=True)
         cut = len(lifetimes.moments)
+        if self.runtime is not None and not tape.layout.last:
+            now = lifetimes.moment("backward", "received", "")
+            handed.append(lifetimes.take(self.result, now))
+        accumulates = accumulates or (self.runtime is not None and self.runtime.drops)
         backward = BackwardLiveness(forward, accumulates=accumulates)
         end = lifetimes.moment("backward", "end", "")
+        for allocation in handed:
+            allocation.died = end - 1
         lasting: list[Allocation] = [*backward.gradients]
         for gradient in backward.returned:
             gradient.died = end - 1
@@ -148,7 +160,12 @@ class PipelineRank:
 
     @property
     def buffers(self) -> int:
-        """What it has for all micro-batches: what its stages are fed or receive, and gradients of results [bytes]."""
+        """What it has for all micro-batches: what its stages are fed or receive, and gradients of results [bytes].
+
+        Nothing in another runtime than PyTorch's, where that comes and goes with each.
+        """
+        if self.settings.layout.runtime != "torch":
+            return 0
         received = sum(x.storage.bytes for tape in self.tapes for x in tape.inputs.values())
         returned = sum(stage.result for stage in self.stages.values() if not stage.tape.layout.last)
         return self.schedule.microbatches * (received + returned)
@@ -187,7 +204,7 @@ class PipelineRank:
         first = action.stage not in self._begun
         self._begun.add(action.stage)
         self._add(stage.first if first else stage.later, messages)
-        if first and self.schedule.name == "1f1b" and action.stage:
+        if first and self.schedule.name == "1f1b" and action.stage and stage.runtime is None:
             self._carry(stage.tape.arrived.bytes)
 
     def _carry(self, size: int) -> None:
@@ -228,11 +245,17 @@ class PipelineRank:
         """Outputs are joined, then weights updated."""
         ending = Lifetimes()
         for stage in self.stages.values():
-            if stage.tape.layout.last and self.settings.return_outputs:
+            if stage.tape.layout.last and self.settings.return_outputs and stage.runtime is None:
                 now = ending.moment("backward", "joined outputs", "")
                 ending.take(stage.result * self.schedule.microbatches, now)
         for stage in self.stages.values():
-            update(stage.walk.weights, stage.tape, self.settings, ending)
+            if stage.runtime is None:
+                update(stage.walk.weights, stage.tape, self.settings, ending)
+            else:
+                stage.runtime.end_backward(ending)
+        for stage in self.stages.values():
+            if stage.runtime is not None:
+                stage.runtime.update(ending)
         start = 2 * len(self.lifetimes.moments)
         self._add(Passage.between(ending, ending.changes(), 0, len(ending.moments)))
         losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
@@ -270,8 +293,10 @@ class Pipeline:
         handed_over = following is not None and self.schedule.rank_of(following.stage) == own
         key = self.tapes[stage], handed_over
         if key not in self._passes:
-            kept = self.settings.return_outputs
-            self._passes[key] = StagePasses(self.tapes[stage], kept=kept, handed_over=handed_over)
+            runs_on = self.settings.layout.runtime != "torch"  # which drops what it has sent, and keeps no outputs
+            kept = self.settings.return_outputs and not runs_on
+            handed_over = handed_over or runs_on
+            self._passes[key] = StagePasses(self.tapes[stage], self.settings, kept=kept, handed_over=handed_over)
         return self._passes[key]
 
     @cached_property

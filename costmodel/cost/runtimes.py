@@ -196,11 +196,21 @@ class MegatronRank(RankRuntime):
             now = lifetimes.moment("backward", "gradients", "")
             operation = "reduce_scatter" if layout.zero else "all_reduce"
             lifetimes.send(self.messages(operation, self.buckets, self.gradient), now)
+        self._sum_tied(lifetimes)
         partial = sum([weight.elements * weight.times for weight in self.tape.updated if weight.partial])
         if branch_value(partial):
             now = lifetimes.moment("backward", "gradients of norms", "")
             lifetimes.take(size_bytes(partial, self.gradient), now)  # all of them in a row
             lifetimes.send([Message("all_reduce", "tp", layout.tp, partial, self.gradient)], now)
+
+    def _sum_tied(self, lifetimes: Lifetimes) -> None:
+        """The table of tokens, of which first and last stage have a copy each if the head is tied to it."""
+        layout = self.layout
+        tables = [s for s in self.tape.updated if s.copied]
+        if layout.pp > 1 and tables:
+            now = lifetimes.moment("backward", "gradients of tied weights", "")
+            sizes = [weight.elements for weight in tables]
+            lifetimes.send([Message("all_reduce", "pp", 2, size, self.gradient) for size in sizes], now)
 
     def update(self, lifetimes: Lifetimes) -> None:
         """Main gradients of 16 bits are cast before, and weights gathered after it."""
@@ -227,16 +237,20 @@ class DeepSpeedRank(RankRuntime):
     Masters are copies, of fp32 weights too. Gradients of stage 1 are whole up to the step; in stages 2 and 3 a rank
     has the sums of its part. They are copied into a bucket, which is reduced when it is full. Stage 3 has a part of
     each weight, but for small ones, which are whole besides; weights are gathered before they are used, and dropped
-    unless they are used again soon. What is offloaded lies on the host, on a line of its own.
+    unless they are used again soon. What is offloaded lies on the host, on a line of its own. Stage 1 with fp32
+    gradients of 16-bit weights is ``BF16_Optimizer``, which has them in a row throughout and needs no bucket.
 
-    Source: ``deepspeed/runtime/zero/stage_1_and_2.py``, ``stage3.py``, ``partitioned_param_coordinator.py`` and
-    ``config.py``, whose defaults these are.
+    Source: ``deepspeed/runtime/bf16_optimizer.py``, ``zero/stage_1_and_2.py``, ``zero/stage3.py``,
+    ``zero/partitioned_param_coordinator.py`` and ``zero/config.py``, whose defaults these are.
     """
 
     def __init__(self, tape: Tape, settings: Settings) -> None:
         super().__init__(tape, settings)
         self.stage = self.layout.zero
         self.drops = self.stage > 1 or self.gradient != tape.precision.weight
+        self._bf16 = self.stage == 1 and self.drops  # BF16_Optimizer
+        self._buckets: list[Allocation] = []
+        self._gathered: Allocation | None = None
         self.states_on_host, self.weights_on_host = (part in settings.offload for part in ("optimizer", "parameters"))
 
     @cached_property
@@ -313,7 +327,6 @@ class DeepSpeedRank(RankRuntime):
 
         The last ones of forward are used again in backward as much later as there are weights after them.
         """
-        self._gathered: Allocation | None = None
         if self.stage < 3:
             return
         dtype, all_weights = self.tape.precision.weight, self._large
@@ -332,19 +345,29 @@ class DeepSpeedRank(RankRuntime):
         """See `RankRuntime`: the bucket, and what of it is sent; stage 3 gathers again what was dropped."""
         now = lifetimes.moment("backward", "bucket", "")
         dtype = self.tape.precision.weight
-        self._buckets = [lifetimes.take(size_bytes(minimum(self.updated, REDUCE_BUCKET), dtype), now)]  # as it is sent
+        self._take_buckets(lifetimes, now)
         if self.stage == 3:
             kept = minimum(self._large, REUSE_DISTANCE // 2)
             lifetimes.send(self.messages("all_gather", _pieces(self._large - kept, PREFETCH_BUCKET), dtype), now)
-        else:
-            self._buckets.append(lifetimes.take(size_bytes(REDUCE_BUCKET, dtype), now))
         if self.stage != 2 or self.lasting_bytes or not branch_value(self.gradient_bytes):
             return []
         return [lifetimes.take(self.gradient_bytes, now, GRADIENTS)]
 
+    def _take_buckets(self, lifetimes: Lifetimes, now: int) -> None:
+        """None of gradients that are in a row already."""
+        dtype = self.tape.precision.weight
+        sizes = [] if self._bf16 else [minimum(self.updated, REDUCE_BUCKET)]  # as it is sent
+        sizes += [] if self._bf16 or self.stage == 3 else [REDUCE_BUCKET]
+        self._buckets = [lifetimes.take(size_bytes(size, dtype), now) for size in sizes]
+
     def end_backward(self, lifetimes: Lifetimes) -> None:
-        """See `RankRuntime`: stages 1 and 2 sum whole buckets on every rank (``use_multi_rank_bucket_allreduce``)."""
+        """See `RankRuntime`: stages 1 and 2 sum whole buckets on every rank (``use_multi_rank_bucket_allreduce``).
+
+        A pipeline has buckets at its end alone.
+        """
         now = lifetimes.moment("backward", "gradients", "")
+        if self.layout.pp > 1:
+            self._take_buckets(lifetimes, now)
         operation = "reduce_scatter" if self.stage == 3 else "all_reduce"
         lifetimes.send(self.messages(operation, self._filled(), self.gradient), now)
         for allocation in self._buckets if self._gathered is None else (*self._buckets, self._gathered):
@@ -363,7 +386,7 @@ class DeepSpeedRank(RankRuntime):
         """A rank's gradients in a row, and in fp32; weights are gathered after it."""
         dtype = self.tape.precision.weight
         now = lifetimes.moment("optimizer", "every weight", "")
-        if not self.states_on_host:
+        if not self.states_on_host and not self._bf16:
             part = minimum(self.share, SUB_GROUP) if self.stage == 3 else self.share
             row = lifetimes.take(size_bytes(part, self.gradient), now)
             if self.gradient != "fp32":

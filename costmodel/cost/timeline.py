@@ -500,7 +500,9 @@ def timeline_of_rank(
     model: Architecture, settings: Settings, rank: PipelineRank, persistent: Mapping[str, int]
 ) -> Timeline:
     """A step of one rank of a pipeline: its micro-batches' passes, one after the other, and the optimizer."""
-    alive = {**dict.fromkeys(Alive._fields, 0), **persistent}
+    runtimes = [stage.runtime for stage in rank.stages.values() if stage.runtime is not None and stage.runtime.drops]
+    earlier = sum(runtime.lasting_bytes for runtime in runtimes)
+    alive = {**dict.fromkeys(Alive._fields, 0), **persistent, "gradients": earlier}
     for line in ON_HOST:
         alive.pop(line)
     lifetimes, changes = rank.lifetimes, rank.changes

@@ -29,10 +29,12 @@ class Storage:
     graded: elements of the gradient of a weight, more than its own where a rank makes that of all ranks.
     partial: whether a rank's gradient of a weight is of its tokens or heads alone, to be summed over all ranks.
     tied: whether a weight is used at several places.
+    copied: whether another stage of a pipeline has a copy of a weight, whose gradient is to be summed with its own.
     """
 
     __slots__ = (
         "block",
+        "copied",
         "dtype",
         "elements",
         "elsewhere",
@@ -57,7 +59,7 @@ class Storage:
         self.dtype: Dtype = dtype
         self.scales = 0
         self.elsewhere = False
-        self.partial = self.tied = False
+        self.partial = self.tied = self.copied = False
         self.parts: tuple[Storage, ...] | None = None
 
     @property

@@ -532,9 +532,10 @@ class Settings(Frozen):
                 if (value := getattr(self, name)) != SETTINGS[name].default:
                     raise SettingError(f"{name}={value!r} is of a pipeline: give pp, such as pp=2, or leave it out")
             return
-        if layout.runtime != "torch":
+        if layout.runtime == "deepspeed" and layout.zero > 1:
             raise SettingError(
-                f"pp={layout.pp} is not worked out with runtime={layout.runtime!r}: leave one of them out"
+                f"zero={layout.zero} of runtime='deepspeed' reduces gradients in every micro-batch, which pipelines do "
+                "not: use zero=1"
             )
         if layout.pipeline(self.micro_batches).splits:
             whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
@@ -546,7 +547,7 @@ class Settings(Frozen):
             if getattr(self, name) != SETTINGS[name].default:
                 raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
         for name, degree in (("fsdp", layout.fsdp), ("dp", layout.dp)):
-            if degree > 1:
+            if degree > 1 and layout.runtime == "torch":
                 raise SettingError(f"{name}={degree} is not worked out with pp={layout.pp}: leave one of them out")
 
     def _check_runtime(self) -> None:

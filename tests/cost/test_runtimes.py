@@ -148,6 +148,7 @@ def test_vocabulary_is_filled_up() -> None:
         ({"precision": "bf16-autocast"}, "masters"),
         ({"optimizer": "lion"}, "adamw"),
         ({"fsdp": 2}, "fsdp"),
+        ({"zero": 2, "dp": 2}, "use 1"),
         ({"mode": "inference"}, "training"),
         ({"loss_chunks": 2}, "loss_chunks"),
     ],
@@ -224,6 +225,7 @@ def test_every_gradient_is_in_a_bucket(stage: int, dp: int, width: int) -> None:
     [
         ({"zero": 0}, "zero=1, 2 or 3"),
         ({"zero": 3, "tp": 2}, "tp=2"),
+        ({"zero": 2, "pp": 3, "accumulate": 4}, "zero=1"),
         ({"zero": 1, "offload": "parameters"}, "zero=3"),
         ({"zero": 1, "offload": "weights"}, "optimizer"),
         ({"zero": 1, "precision": "bf16"}, "masters"),
@@ -233,3 +235,49 @@ def test_what_deepspeed_cannot_do_is_refused(settings: dict[str, Any], words: st
     with pytest.raises(SettingError, match=words) as caught:
         deepspeed(gpt(), batch=2, seq=8, **settings)
     assert "\n" not in str(caught.value)
+
+
+def test_gpt_3_on_1024_gpus() -> None:
+    """Narayanan et al. 2021, table 1: 175 billion weights, tp 8 and pp 8, of dp 16; 18 bytes a weight of a rank.
+
+    Each stage has 12 blocks, a rank an eighth of each: 12 d² + 13 d, of which the bias of two products and norms whole.
+    """
+    model: Any = cm.load("megatron-175b")
+    p = megatron(model, batch=1, tp=8, pp=8, dp=16, accumulate=96, checkpoint="block")
+    d, rows = model.width, -(-model.vocab // 1024) * 1024
+    block = (12 * d * d + 7 * d) // 8 + 6 * d
+    table = rows * d // 8
+    assert sorted(rank.params for rank in p.ranks) == sorted(
+        [12 * block + table + model.context * d, *[12 * block] * 6, 12 * block + table + 2 * d]
+    )
+    for rank in p.ranks:
+        m = rank.memory
+        assert m.weights + m.masters + m.gradients + m.optimizer == 18 * rank.params
+    assert p.memory.peak < 80 * 2**30
+
+
+@examples(8)
+@given(pp=st.sampled_from([2, 4]), sp=st.booleans(), tied=st.booleans(), more=st.integers(0, 6))
+def test_stages_add_up_to_the_model(pp: int, sp: bool, tied: bool, more: int) -> None:
+    """Weights of all stages are the model's, and the table again if the head is tied; 1F1B keeps min(m, p − i)."""
+    model = gpt(layers=4, tied=tied, vocab=1024, positions="rotary")
+    whole = megatron(model, batch=1, seq=16, tp=2, sp=sp)
+    p = megatron(model, batch=1, seq=16, tp=2, sp=sp, pp=pp, accumulate=pp + more)
+    assert sum(rank.params for rank in p.ranks) == whole.rank.params + tied * 512 * 48
+    stages = sorted(p.ranks, key=lambda rank: rank.place.rank)
+    assert [rank.in_flight for rank in stages] == [min(pp + more, pp - i) for i in range(pp)]
+    summed = [
+        c for rank in p.ranks for c in rank.timeline.every_collective() if (c.axis, c.phase) == ("pp", "backward")
+    ]
+    assert sum(c.operation == "all_reduce" for c in summed) == 2 * tied
+
+
+def test_blocks_that_do_not_divide_leave_room_for_embedding_and_loss() -> None:
+    """Dubey et al. 2024, §3.3.2: Llama 3 405B in 16 stages of 8 blocks, of which the first and the last have 7."""
+    model: Any = cm.load("llama-3.1-405b")
+    settings: dict[str, Any] = {"tp": 8, "sp": True, "accumulate": 16, "batch": 1, "seq": 8192, "attention": "flash"}
+    p = megatron(model, pp=16, dp=64, zero=1, **settings)
+    blocks = [sum(s.times for s in rank.tape.weights if s.name.endswith("qkv.weight")) for rank in p.ranks]
+    assert sorted(blocks) == [7, 7, *[8] * 14]
+    with pytest.raises(SettingError, match="5 stages"):
+        megatron(model, pp=5, **settings)
