@@ -24,6 +24,7 @@ from costmodel.cost.quantities import (
 from costmodel.cost.ranks import Collectives, Ranks
 from costmodel.cost.recipes import Polynomials, Recipe, recipe_of, settings_at
 from costmodel.cost.rows import Row, idle_params, rows_of
+from costmodel.cost.runtimes import rank_of
 from costmodel.cost.timeline import (
     Timeline,
     gradient_bytes,
@@ -155,8 +156,11 @@ class Costs:
         Those of forward and backward are of all micro-batches, but for those along dp: gradients are summed once.
         """
         rounds = self.settings.micro_batches if self.rank.place is None else 1  # else its timeline has them all
+        runtime = rank_of(self.rank.tape, self.settings)
         calls = [
-            call if call.phase == "optimizer" or call.axis == "dp" else call._replace(times=rounds * call.times)
+            call
+            if call.phase == "optimizer" or (call.axis == "dp" if runtime is None else call.layer in runtime.once)
+            else call._replace(times=rounds * call.times)
             for call in self.timeline.collectives
         ]
         return Collectives(tuple(calls), self.rank)

@@ -42,13 +42,19 @@ def stood_for(tape: Tape) -> dict[Storage, Shape]:
     return {s: shape for s, shape in tape.updated.items() if len(shape) == 2 and s.block is not tape.root}
 
 
+GRADIENTS_SUM, NORMS_SUM, TIED_SUM = "gradients", "gradients of norms", "gradients of tied weights"
+"""What sums gradients over ranks."""
+
+
 class RankRuntime(ABC):
     """Abstract: one rank of dp.
 
     drops: whether what autograd makes of a weight's gradient is dropped as soon as it is added to what is kept of it.
+    once: what backward does after the last micro-batch alone.
     """
 
     drops: bool = True
+    once: tuple[str, ...] = (GRADIENTS_SUM, NORMS_SUM, TIED_SUM)
 
     def __init__(self, tape: Tape, settings: Settings) -> None:
         self.tape = tape
@@ -193,13 +199,13 @@ class MegatronRank(RankRuntime):
         """See `RankRuntime`: bucket by bucket over dp, and gradients of norms at once over tp."""
         layout = self.layout
         if layout.dp > 1:
-            now = lifetimes.moment("backward", "gradients", "")
+            now = lifetimes.moment("backward", GRADIENTS_SUM, "")
             operation = "reduce_scatter" if layout.zero else "all_reduce"
             lifetimes.send(self.messages(operation, self.buckets, self.gradient), now)
         self._sum_tied(lifetimes)
         partial = sum([weight.elements * weight.times for weight in self.tape.updated if weight.partial])
         if branch_value(partial):
-            now = lifetimes.moment("backward", "gradients of norms", "")
+            now = lifetimes.moment("backward", NORMS_SUM, "")
             lifetimes.take(size_bytes(partial, self.gradient), now)  # all of them in a row
             lifetimes.send([Message("all_reduce", "tp", layout.tp, partial, self.gradient)], now)
 
@@ -208,7 +214,7 @@ class MegatronRank(RankRuntime):
         layout = self.layout
         tables = [s for s in self.tape.updated if s.copied]
         if layout.pp > 1 and tables:
-            now = lifetimes.moment("backward", "gradients of tied weights", "")
+            now = lifetimes.moment("backward", TIED_SUM, "")
             sizes = [weight.elements for weight in tables]
             lifetimes.send([Message("all_reduce", "pp", 2, size, self.gradient) for size in sizes], now)
 
@@ -249,6 +255,7 @@ class DeepSpeedRank(RankRuntime):
         self.stage = self.layout.zero
         self.drops = self.stage > 1 or self.gradient != tape.precision.weight
         self._bf16 = self.stage == 1 and self.drops  # BF16_Optimizer
+        self.once = (GRADIENTS_SUM,) if self.stage == 1 else ()  # others split what they sum, so sum it each time
         self._buckets: list[Allocation] = []
         self._gathered: Allocation | None = None
         self.states_on_host, self.weights_on_host = (part in settings.offload for part in ("optimizer", "parameters"))
@@ -365,7 +372,7 @@ class DeepSpeedRank(RankRuntime):
 
         A pipeline has buckets at its end alone.
         """
-        now = lifetimes.moment("backward", "gradients", "")
+        now = lifetimes.moment("backward", GRADIENTS_SUM, "")
         if self.layout.pp > 1:
             self._take_buckets(lifetimes, now)
         operation = "reduce_scatter" if self.stage == 3 else "all_reduce"

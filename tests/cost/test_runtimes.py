@@ -281,3 +281,15 @@ def test_blocks_that_do_not_divide_leave_room_for_embedding_and_loss() -> None:
     assert sorted(blocks) == [7, 7, *[8] * 14]
     with pytest.raises(SettingError, match="5 stages"):
         megatron(model, pp=5, **settings)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_gradients_are_sent_once_unless_they_are_split(stage: int) -> None:
+    """Stages 2 and 3 reduce after each micro-batch, stage 3 gathers in each; Megatron sums once a step."""
+    one, four = (deepspeed(gpt(), batch=1, seq=8, zero=stage, accumulate=m).collectives.calls for m in (1, 4))
+    once = [{call.operation: call.times for call in calls if call.phase != "optimizer"} for calls in (one, four)]
+    assert once[1] == {operation: times * (1 if stage == 1 else 4) for operation, times in once[0].items()}
+    calls = megatron(gpt(), batch=1, seq=8, tp=2, sp=True, dp=2, accumulate=4).collectives.calls
+    times = {call.layer: call.times for call in calls if call.layer.startswith("gradients")}
+    assert times == {"gradients": 1, "gradients of norms": 1}
+    assert {call.times for call in calls if call.layer == "head"} == {4}
