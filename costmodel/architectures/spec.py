@@ -61,6 +61,13 @@ PLANNED = {
 }
 """Those that may be so where they are split by a plan of DTensor's."""
 
+MEGATRON = {
+    *(*SPLIT, "tied", "window", "position_rows", "position_table", "query_key_norm", "score_scale", "score_cap"),
+    *("mlp_output_bias", "norm_affine", "norm_placement", "first_norm", "embedding_norm", "final_norm"),
+    *("embedding_scale", "residual_scale", "final_dropout", "head"),
+}
+"""Those that may be so where layers are Megatron's."""
+
 WHOLE = ("altup", "layer_inputs", "shared_blocks", "shared_kv_layers", "disentangled", "indexer", "pooler", "classes")
 """Fields of a model whose blocks cannot be cut into stages: a stage would read more than what the one before made."""
 BY_TOKEN = {
@@ -717,10 +724,10 @@ class TransformerSpec(ComposedModel):
     def _fused(self, degree: int) -> Self:
         """As Megatron-Core has it: query, key and value made at once, the vocabulary filled up."""
         for name in type(self).model_fields:
-            if name not in (*SPLIT, "tied") and getattr(self, name) != type(self).model_fields[name].get_default():
+            if name not in MEGATRON and getattr(self, name) != type(self).model_fields[name].get_default():
                 raise SettingError(f"runtime='megatron' is not worked out for {name} of {self.title}: leave it out")
-        if self.positions not in ("rotary", "none", "learned"):
-            raise SettingError(f"tp={degree} is not worked out for positions {self.positions!r}: leave it out")
+        if self.positions == "relative":
+            raise SettingError(f"runtime='megatron' is not worked out for positions 'relative' of {self.title}")
         rows = VOCAB_MULTIPLE * degree
         return self.with_values({"fused_qkv": True, "vocab": ceil_div(self.vocab, rows) * rows})
 

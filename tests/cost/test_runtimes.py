@@ -293,3 +293,15 @@ def test_gradients_are_sent_once_unless_they_are_split(stage: int) -> None:
     times = {call.layer: call.times for call in calls if call.layer.startswith("gradients")}
     assert times == {"gradients": 1, "gradients of norms": 1}
     assert {call.times for call in calls if call.layer == "head"} == {4}
+
+
+@pytest.mark.parametrize("name", ["mistral-7b-v0.1", "gemma-2-9b", "qwen3-32b", "bloom-176b", "opt-66b", "mpt-7b"])
+def test_weights_are_the_model_s_and_rows_that_fill_up_the_vocabulary(name: str) -> None:
+    model: Any = cm.load(name)
+    p = megatron(model, batch=1, seq=16)
+    spare = -model.vocab % 128 * model.width * (1 if model.tied else 2)
+    assert p.rank.params == p.params + spare
+    halves = megatron(model, batch=1, seq=16, tp=2)
+    spare = -model.vocab % 256 * model.width * (1 if model.tied else 2)
+    copied = 2 * halves.rank.params - p.params - spare
+    assert 0 <= copied < 20 * model.layers * model.width + (model.context + 8) * model.width
