@@ -84,6 +84,10 @@ class Verb(click.Command):
                 if field in settings:
                     raise SettingError(f"axis {field} is given twice: put all its values in one, as in {field}=1,2,4")
                 settings[field] = axis
+            if "model" in ctx.params:
+                from costmodel.importers.files import asked_in
+
+                ctx.params["model"], settings = asked_in(ctx.params["model"], settings)
             ctx.params["settings"] = settings
         out = ctx.params.pop(OUT, None)
         if out is not None:

@@ -79,9 +79,11 @@ def _options() -> Iterator[tuple[SettingOption, SettingOption]]:
             names = tuple(form for form in forms if form != "FILE")
             metavar = "|".join(("NAME", *forms[len(names) :]))
             text = f"{text} Names: {', '.join(names)}."
-        one = SettingOption(name, type=_reader(setting.name, forms), metavar=metavar, help=text)
+        alone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if forms == ("true|false",) else {}
+        one = SettingOption(name, type=_reader(setting.name, forms), metavar=metavar, help=text, **alone)
         of_names = forms in (("NAMES",), ("RANK:NAMES",))  # one value of these has commas
-        yield one, one if of_names else SettingOption(name, multiple=True, callback=_axis, metavar="VALUES", help=text)
+        several: dict[str, Any] = {"multiple": True, "callback": _axis, "metavar": "VALUES", **alone}
+        yield one, one if of_names else SettingOption(name, help=text, **several)
 
 
 def _axis(_: click.Context, setting: click.Parameter, texts: tuple[str, ...]) -> Sequence[Any] | None:

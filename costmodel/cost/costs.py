@@ -37,7 +37,7 @@ from costmodel.cost.timeline import (
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.tape import Tape
-from costmodel.importers.files import settings_of
+from costmodel.importers.files import asked_in, settings_of
 from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.layout import DEGREES, Layout
@@ -85,6 +85,8 @@ class Costs:
     @classmethod
     def of(cls, model: Architecture | Layer | str, input: Sequence[int] | None = None, **settings: Any) -> Self:
         """What is asked by name: see `predict`. Raises CostModelError."""
+        if not isinstance(model, Architecture | Layer):
+            model, settings = asked_in(model, settings)
         if isinstance(model, Layer):
             from costmodel.architectures.single import alone
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from costmodel.documents.files import culprit, is_path, shown_path, text_of
+from costmodel.documents.files import SUFFIXES, culprit, is_path, shown_path, text_of
 from costmodel.errors import CostModelError, SpecError, shown, unknown
 from costmodel.training.settings import SETTINGS, Settings, check_names
 
@@ -35,6 +36,39 @@ def read(path: str | os.PathLike[str]) -> Architecture:
 
     where = shown_path(path)
     return build_document(parse(text_of(path, where), where))
+
+
+def asked_in(model: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model and the settings of a question: what a file that has both says, and over that what is given.
+
+    Such a file has the model's name, its description or the path of one under ``model``, beside settings by name; a
+    path is sought beside the file. A model that is no such file is returned as it is. Raises SpecError, with the line.
+    """
+    settings = dict(given)
+    if not isinstance(model, str | os.PathLike) or not os.path.isfile(model):
+        return model, settings
+    path = os.fsdecode(model)
+    where = shown_path(path)
+    if not path.lower().endswith(SUFFIXES) or not re.search(
+        '^ *[{"]*model"?:', text := text_of(path, where), re.MULTILINE
+    ):
+        return model, settings
+    from costmodel.documents.document import parse
+
+    document = parse(text, where)
+    if not isinstance(document.data, Mapping) or {"model", "architecture"} & document.data.keys() != {"model"}:
+        return model, settings
+    own = dict(document.data)
+    named = own.pop("model")
+    if isinstance(named, str) and is_path(named):
+        named = os.path.join(os.path.dirname(path), named)
+    try:
+        asked = build(named, "") if isinstance(named, Mapping) else named
+        settings_of(own)
+    except CostModelError as error:
+        blamed = next((name for name in own if re.search(rf"\b{re.escape(str(name))}\b", str(error))), "model")
+        raise SpecError(f"{document.place((blamed,))}: {error}") from None
+    return asked, own | settings
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:

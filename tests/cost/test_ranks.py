@@ -228,3 +228,12 @@ def test_a_layout_that_cannot_be_is_refused_in_one_line(layout: dict[str, Any], 
 
 def test_every_setting_of_a_layout_is_declared_among_them() -> None:
     assert {"devices", "dp", "tp", "sp", "fsdp", "runtime"} <= set(LAYOUT_NAMES) < set(SETTINGS)
+
+
+@pytest.mark.parametrize("words", [["--sp"], ["--sp", "true"], ["--sp=true"]])
+def test_a_truth_of_a_layout_is_an_option_by_itself(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for verb, more in (("ranks", []), ("sweep", ["--quantities", "memory.peak"])):
+        outcome = here(capsys, verb, LLAMA, "--tp", "8", *words, "--seq", "4096", *more, "--json")
+        assert outcome.code == 0
+        peak = str(predict(LLAMA, seq=4096, tp=8, sp=True).memory.peak)
+        assert peak in outcome.out
