@@ -97,6 +97,13 @@ class Optimizer(Declaration):
     reads: Count = 1
     multiplies: Literal["nothing", "newton-schulz", "kronecker"] = "nothing"
 
+    @property
+    def by_element(self) -> bool:
+        """Whether an update of a share of a weight takes nothing of its other shares."""
+        states = (*self.states, *(self.vectors or ()))
+        whole = all(state.extent in ("weight", "scalar") and state.block is None for state in states)
+        return whole and not self.flat and self.multiplies == "nothing" and self.name not in OF_NORMS
+
     def check_agreement(self, where: str) -> None:
         """Raise SettingError for more states, or tensors of an update, than any optimizer has: each is looked at."""
         most = MOST_FLAT if self.flat else MOST_STATES
@@ -147,6 +154,8 @@ class Optimizer(Declaration):
         return f"{self.name}: {' and '.join(names) if names else 'no state'} for each weight"
 
 
+OF_NORMS = ("lamb",)
+"""Optimizers that scale an update by the norm of the weight, of all of it."""
 STEP = State("step", "scalar", 4)
 ADAMW_PASSES = (8, 12, 8)
 """w·(1 − ηλ); m by lerp; v·β₂, + (1 − β₂)g²; √v, /√(1 − β₂ᵗ), + ε; w − η·m/…: operators of torch.optim's own loop."""

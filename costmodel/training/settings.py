@@ -498,11 +498,29 @@ class Settings(Frozen):
                 raise SettingError(f"{name}=True splits over the ranks of tp: give tp, such as tp=2, or leave it out")
         if not self.training:
             raise SettingError(f"a layout of several devices is for training: leave it out of mode {self.mode!r}")
+        self._check_shares(layout)
         single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator")
         for name in single if layout.shards > 1 else ():
             if getattr(self, name) != SETTINGS[name].default or (name == "accumulate" and self.micro_batches > 1):
                 raise SettingError(f"{name} is not worked out with fsdp={layout.fsdp}: leave one of them out")
         self._check_context()
+
+    def _check_shares(self, layout: Layout) -> None:
+        """Raise SettingError for what takes more of a weight or of logits than a rank has of them."""
+        if (layout.tp > 1 or layout.shards > 1) and not self.states.by_element:
+            raise SettingError(
+                f"optimizer {self.states.name!r} reads whole weights, of which tp and fsdp leave a rank a share: use "
+                "one that goes by element, such as 'adamw'"
+            )
+        if layout.tp > 1 and self.lora is not None:
+            raise SettingError(f"lora is not worked out with tp={layout.tp}: leave one of them out")
+        if layout.sp and layout.shards == 1 and layout.runtime == "torch" and self.update != "loop":
+            raise SettingError(f"update={self.update!r} is not worked out with sp=True: use update='loop', or fsdp")
+        for name in ("loss_chunks", "label_smoothing") if layout.split_loss else ():
+            if getattr(self, name) != SETTINGS[name].default:
+                raise SettingError(f"{name} is not of the loss that loss_parallel takes: leave one of them out")
+        if layout.split_loss and self.loss not in ("default", "cross_entropy"):
+            raise SettingError(f"loss_parallel=True is of cross_entropy, not of loss {self.loss!r}: leave it out")
 
     def _check_context(self) -> None:
         """Raise SettingError if sequences cannot be split over ranks so."""

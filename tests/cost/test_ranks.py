@@ -213,6 +213,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"loss_parallel": True}, "give tp"),
     ({"devices": 12, "tp": 8}, "use 8 or 16"),
     ({"tp": 4, "sp": True, "seq": 411}, "use seq=408 or 412"),
+    *[({"tp": 2, "optimizer": name}, "use one that goes by element") for name in ("muon", "lamb", "adafactor")],
+    ({"fsdp": 2, "optimizer": "shampoo"}, "use one that goes by element"),
+    ({"tp": 2, "lora": {"rank": 4, "targets": ["query"]}}, "lora is not worked out with tp=2"),
+    ({"tp": 2, "sp": True, "update": "fused"}, "use update='loop'"),
+    ({"tp": 2, "loss_parallel": True, "label_smoothing": 0.1}, "label_smoothing is not of the loss"),
+    ({"tp": 2, "loss_parallel": True, "loss": "mean_squared_error"}, "is of cross_entropy"),
     ({"zero": 4}, "use 0, 1, 2 or 3"),
 ]
 
