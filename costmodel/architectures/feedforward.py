@@ -78,7 +78,7 @@ def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str, *, sparse: bo
         inner = partial(columns, features=hidden, bias=model.mlp_bias)
         joint = x.tape.layout.megatron and model.mlp == "gated" and not sparse
         y = (
-            _of_joint(model, inner(x, features=2 * hidden, name="gate_up"))
+            of_joint(model, inner(x, features=2 * hidden, name="gate_up"))
             if joint
             else activated(model, x, inner, sparse=sparse)
         )
@@ -101,7 +101,7 @@ def activated(model: TransformerSpec, x: Tensor, inner: Callable[..., Tensor], *
     return act(inner(x, name="up"))
 
 
-def _of_joint(model: TransformerSpec, x: Tensor) -> Tensor:
+def of_joint(model: TransformerSpec, x: Tensor) -> Tensor:
     """act(x W_g) ⊙ x W_u of both in one tensor, in one kernel where Megatron has one (``fused_bias_swiglu``)."""
     if model.mlp_activation in ("silu", "gelu_tanh"):
         return GatedActivation(model.mlp_activation)(x, name="gated")

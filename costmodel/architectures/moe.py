@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from costmodel.architectures.feedforward import activated, dropped, mlp, normed, scaled
+from costmodel.architectures.feedforward import activated, dropped, mlp, normed, of_joint, scaled
 from costmodel.architectures.parts import Experts
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
@@ -60,7 +60,12 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         sent = Pick(rows=experts.count * capacity(experts, b * t)) if capped else Pick(k)
         picked = sent(x.view((b * t, d)), name="dispatch")
         back = Pick(rows=b * t * k) if capped else Pick()
-        made = dropped(activated(model, picked, inner), experts.dropout, "dropout")
+        if x.tape.layout.megatron and model.mlp == "gated":
+            joint = ExpertLinear(experts.count, k, 2 * hidden, bias, busy(experts))
+            made = of_joint(model, joint(picked, name="gate_up"))
+        else:
+            made = activated(model, picked, inner)
+        made = dropped(made, experts.dropout, "dropout")
         out = back(outer(made, name="down"), name="collect")
         shares = weights.view((b * t, k, 1))
         weighed = Multiply()(out.view((b * t, k, d)), shares, name="weigh")

@@ -725,11 +725,17 @@ class TransformerSpec(ComposedModel):
         """As Megatron-Core has it: query, key and value made at once, the vocabulary filled up."""
         for name in type(self).model_fields:
             if name not in MEGATRON and getattr(self, name) != type(self).model_fields[name].get_default():
-                raise SettingError(f"runtime='megatron' is not worked out for {name} of {self.title}: leave it out")
+                if degree == 1 and name in ("latent", "experts"):
+                    continue
+                split = f"tp={degree} of " if name in ("latent", "experts") else ""
+                raise SettingError(
+                    f"{split}runtime='megatron' is not worked out for {name} of {self.title}: leave it out"
+                )
         if self.positions == "relative":
             raise SettingError(f"runtime='megatron' is not worked out for positions 'relative' of {self.title}")
         rows = VOCAB_MULTIPLE * degree
-        return self.with_values({"fused_qkv": True, "vocab": ceil_div(self.vocab, rows) * rows})
+        joint = {} if self.latent is not None else {"fused_qkv": True}
+        return self.with_values({**joint, "vocab": ceil_div(self.vocab, rows) * rows})
 
     def _split(self, degree: int, layout: Layout) -> Self:
         if degree == 1:

@@ -31,15 +31,18 @@ class RankTensor(NamedTuple):
 
 
 def stood_for(tape: Tape) -> dict[Storage, Shape]:
-    """Weights of blocks' linear layers, whose gradients Megatron adds to the main ones as it multiplies.
+    """Weights of blocks' linear layers, each expert's by itself, with their shapes.
 
-    Autograd is given an empty tensor instead, of which there is one of each shape, throughout.
+    Megatron adds their gradients to the main ones as it multiplies, and gives autograd an empty tensor instead, of
+    which there is one of each shape, throughout.
 
     Source: ``get_dummy_wgrad`` of ``transformer_engine/pytorch/module/base.py``; ``gradient_accumulation_fusion``.
     """
     if tape.layout.runtime != "megatron":
         return {}
-    return {s: shape for s, shape in tape.updated.items() if len(shape) == 2 and s.block is not tape.root}
+    apart = ("embedding.", "positions.", "head.")
+    weights = {s: shape[-2:] for s, shape in tape.updated.items() if len(shape) > 1 and not s.name.startswith(apart)}
+    return {s: shape for s, shape in weights.items() if not s.name.endswith("router.weight")}
 
 
 GRADIENTS_SUM, NORMS_SUM, TIED_SUM = "gradients", "gradients of norms", "gradients of tied weights"

@@ -305,3 +305,14 @@ def test_weights_are_the_model_s_and_rows_that_fill_up_the_vocabulary(name: str)
     spare = -model.vocab % 256 * model.width * (1 if model.tied else 2)
     copied = 2 * halves.rank.params - p.params - spare
     assert 0 <= copied < 20 * model.layers * model.width + (model.context + 8) * model.width
+
+
+def test_experts_make_gate_and_up_at_once() -> None:
+    """Of 2f + f features a chosen row, where PyTorch's plain layers keep gate, its activation, up and their product."""
+    model: Any = cm.load("mixtral-8x7b").with_values({"layers": 2})
+    rows, f = 2 * 64 * model.experts.per_token, model.hidden
+    plain = cm.predict(model, batch=2, seq=64, precision="bf16-master", loss=None).memory.activations
+    joint = megatron(model, batch=2, seq=64, precision="bf16-master", loss=None).memory.activations
+    assert plain - joint == 2 * 2 * rows * f
+    stages = megatron(model, batch=2, seq=64, pp=2, dp=2, zero=1, accumulate=2)
+    assert sum(rank.params for rank in stages.ranks) == stages.params
