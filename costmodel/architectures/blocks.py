@@ -212,7 +212,7 @@ class BlockStack:
     def __call__(self, tape: Tape, x: Tensor) -> Tensor:
         """Apply all blocks to `x`; what is recomputed in groups of blocks is so whatever their variants."""
         if len(set(self.pattern)) == 1:
-            return tape.repeat(self.layers, lambda x: self.body(self.pattern[0], x), x, "block")
+            return tape.repeat(self.layers, lambda x: self.body(self.pattern[0], x), x, "block", units=True)
         groups, period, rounds = self._rounds(tape)
         if rounds > 1:
             body = partial(self._groups, tape, groups[:period])
@@ -248,15 +248,17 @@ class BlockStack:
         return x
 
     def _group(self, tape: Tape, group: Group, x: Tensor) -> Tensor:
-        if tape.recomputation.every is None:
-            return self._blocks(tape, group, x)
-        return tape.again(lambda x: self._blocks(tape, group, x), x)
+        body = partial(self._blocks, tape, group)
+        if tape.recomputation.every is not None:
+            body = partial(tape.again, body)
+        return tape.in_unit(body, x) if len(group) == 1 else body(x)
 
     def _blocks(self, tape: Tape, group: Group, x: Tensor) -> Tensor:
         if len(group) == 1:
             return self.body(group[0], x)
         for variant, alike in groupby(group):
-            x = _applied(tape, partial(self.body, variant), x, len(list(alike)), self._name(variant))
+            each = partial(tape.in_unit, partial(self.body, variant))
+            x = _applied(tape, each, x, len(list(alike)), self._name(variant))
         return x
 
     def _name(self, variant: Variant) -> str:

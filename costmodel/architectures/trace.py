@@ -79,9 +79,8 @@ def trace(
     Raises CostModelError.
     """
     layout = settings.layout if layout is None else layout
-    if layout.runtime == "torch" and (layout.dp > 1 or not layout.reshard):
-        what = f"dp={layout.dp}" if layout.dp > 1 else "reshard=False"
-        raise SettingError(f"{what} is not worked out: use fsdp alone, or leave it out")
+    if layout.runtime == "torch" and layout.dp > 1 and layout.fsdp == 1:
+        raise SettingError(f"dp={layout.dp} is not worked out: use fsdp, or leave it out")
     tape = tape or Tape(
         training=settings.training,
         device=settings.device,

@@ -24,7 +24,7 @@ from costmodel.cost.forward import (
     last_of,
 )
 from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes
-from costmodel.cost.sharding import local_shape, partial_sum
+from costmodel.cost.sharding import flat_length, partial_sum, share_of
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
 from costmodel.symbolic.sizes import branch_value, product
@@ -41,7 +41,9 @@ class BackwardLiveness:
 
     def __init__(self, forward: ForwardLiveness, *, accumulates: bool) -> None:
         self.forward = forward
-        self.accumulates = accumulates
+        self.accumulates = accumulates and forward.sharding is None
+        if forward.sharding is not None:
+            forward.sharding.accumulates = accumulates
         self.lifetimes = forward.lifetimes
         self.gradients: list[Allocation] = []
         self._uses: Counter[GradientSlot] = Counter()
@@ -286,8 +288,8 @@ class BackwardLiveness:
         gradient.line, gradient.settled, target.settled = GRADIENTS, now, True
         if self.forward.sharding is None:
             self.gradients.append(gradient)
-        elif target.block is not None:
-            self.forward.sharding.settled(gradient, target.block)
+        elif target.weight is not None:
+            self.forward.sharding.settled(gradient, target.weight)
 
     def _moment(self, call: CallRound) -> int:
         return self.lifetimes.moment("backward", call.name, call.rounds)
@@ -364,7 +366,7 @@ def update(weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: 
     elif settings.update == "loop":
         _update_each(weights, tape, settings, lifetimes)
     else:
-        _update_all(weights, settings, lifetimes)
+        _update_all(weights, tape, settings, lifetimes)
 
 
 def _in_turn(weights: list[tuple[Storage, str] | LoopEdge], lifetimes: Lifetimes) -> Iterator[tuple[Storage, int]]:
@@ -392,7 +394,7 @@ def _update_each(
     for storage, now in _in_turn(weights, lifetimes):
         if previous is not None:
             previous.died = now
-        shape = local_shape(tape, tape.trained[storage])
+        shape = share_of(tape, storage).shape
         size, makes = size_bytes(product(shape), dtype), optimizer.makes_of(shape)
         most, summed = makes, storage.partial and tape.layout.shards == 1
         if summed or storage.graded is not storage.elements:  # each read makes a rank's own, two in one kernel of Adam
@@ -403,7 +405,9 @@ def _update_each(
         previous = tensors[-1] if makes and optimizer.lasts else None
 
 
-def _update_all(weights: list[tuple[Storage, str] | LoopEdge], settings: Settings, lifetimes: Lifetimes) -> None:
+def _update_all(
+    weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes
+) -> None:
     """All weights at once: a foreach update makes its tensors for all of them, a fused one none.
 
     What it makes for one weight after another comes and goes while those are there.
@@ -419,12 +423,13 @@ def _update_all(weights: list[tuple[Storage, str] | LoopEdge], settings: Setting
         elif isinstance(weight, LoopEdge):
             times.pop()
         else:
-            size = lifetimes.allotted(size_bytes(weight[0].elements, dtype))
+            size = lifetimes.allotted(size_bytes(product(share_of(tape, weight[0]).shape), dtype))
             tensors += [lifetimes.take(size * times[-1], now) for _ in range((optimizer.together or 0) * foreach)]
     if foreach and optimizer.in_turn:
         for storage, later in _in_turn(weights, lifetimes):
             for each in optimizer.in_turn:
-                lifetimes.take(each.size_bytes((storage.elements,), size_bytes(1, dtype)), later)
+                elements = product(share_of(tape, storage).shape)
+                lifetimes.take(each.size_bytes((elements,), size_bytes(1, dtype)), later)
         for allocation in tensors:
             allocation.died = len(lifetimes.moments) - 1
 
@@ -432,6 +437,6 @@ def _update_all(weights: list[tuple[Storage, str] | LoopEdge], settings: Setting
 def _update_flat(tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
     """All weights as one: each tensor that the update makes is as long as all of them."""
     now = lifetimes.moment("optimizer", "every weight", "")
-    size = size_bytes(sum(storage.elements * storage.times for storage in tape.updated), settings.policy.state_dtype)
+    size = size_bytes(flat_length(tape), settings.policy.state_dtype)
     for _ in range(settings.states.makes):
         lifetimes.take(size, now)

@@ -57,12 +57,12 @@ class GradientSlot:
     view: through what the gradient came, if that is a view; only what comes through the same is added to it in place.
     """
 
-    __slots__ = ("block", "gradient", "lent", "of_weight", "padded", "parts", "settled", "several", "size", "view")
+    __slots__ = ("gradient", "lent", "of_weight", "padded", "parts", "settled", "several", "size", "view", "weight")
 
-    def __init__(self, size: int, block: Block | None = None) -> None:
+    def __init__(self, size: int, weight: Storage | None = None) -> None:
         self.size = size
-        self.block = block
-        self.of_weight = block is not None
+        self.weight = weight
+        self.of_weight = weight is not None
         self.settled = self.several = self.padded = False
         self.gradient: Allocation | None = None
         self.view: GradientView = None
@@ -231,8 +231,7 @@ class ForwardLiveness:
         self._detached: list[Detached] = []
         self._casts: dict[Storage, Call] = {}
         self._ungraded: dict[Call, Detached] = {}
-        degree = tape.layout.shards
-        self.sharding = None if degree == 1 else ShardedWeights(tape, lifetimes, degree)
+        self.sharding = None if tape.layout.shards == 1 else ShardedWeights(tape, lifetimes)
         self._root, self._ended = tape.root, False
         if loops and (calls := _calls(tape.root)) > MOST_ROUNDS:
             raise SpecError(
@@ -261,7 +260,7 @@ class ForwardLiveness:
         if self.sharding is None or self._pass == "again" or block not in self.sharding.units:
             return
         if opens:
-            self.sharding.enter(block, self._rounds)
+            self.sharding.enter(block, self._rounds, self._alike)
         elif block is not self._root:
             self.sharding.leave(block)
         self.order.append(UnitEdge(opens, block, self._rounds))
@@ -297,6 +296,11 @@ class ForwardLiveness:
 
     def rounds(self, block: Block) -> Iterator[None]:
         """Those that are walked: of many that are alike the first, one for those between, and the last."""
+        if block.unit:
+            self._unit(True, block)
+            yield
+            self._unit(False, block)
+            return
         if block.recomputed:
             yield from self._once(block)
             return
@@ -389,9 +393,7 @@ class ForwardLiveness:
             self._edge(LoopEdge(True, more))
         outer, self._alike = self._alike, self._alike * (1 + more)
         around, self._round = self._round, BlockRound(self._alike)
-        self._unit(True, block)
         yield
-        self._unit(False, block)
         self._alike = outer
         self._round.end, self._round = len(self.lifetimes.moments), around
         self._parts.leave_since(start)
@@ -494,7 +496,7 @@ class ForwardLiveness:
             here = self._weights[x.storage.block]
             if (slot := here.get(x.storage)) is None:
                 elements = 0 if x.storage in self._stood_for else x.storage.graded
-                slot = here[x.storage] = GradientSlot(size_bytes(elements, self._gradients), x.storage.block)
+                slot = here[x.storage] = GradientSlot(size_bytes(elements, self._gradients), x.storage)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
             return slot

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cost.question import question
-from costmodel.cost.sharding import local_shape
+from costmodel.cost.sharding import share_of
 from costmodel.cost.timeline import CollectiveCalls, place
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, TextRow
@@ -185,11 +185,7 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "peak")
 
 def held_params(rank: Costs) -> int:
     """Weights that a rank has between steps: of those that are split over ranks its share."""
-    return sum(
-        product(local_shape(tape, shape)) * storage.times
-        for tape in rank.tapes
-        for storage, shape in tape.weights.items()
-    )
+    return sum(product(share_of(tape, weight).shape) * weight.times for tape in rank.tapes for weight in tape.weights)
 
 
 def whose(rank: Costs) -> str:

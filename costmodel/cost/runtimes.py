@@ -427,5 +427,6 @@ def rank_of(tape: Tape, settings: Settings) -> RankRuntime | None:
 
 
 def autograd_dtype(tape: Tape) -> Dtype:
-    """Data type of the gradient that autograd makes of a weight."""
-    return tape.precision.gradient_dtype if tape.layout.runtime == "torch" else tape.precision.weight
+    """Data type of the gradient that autograd makes of a weight, be it that of a gathered copy of shares."""
+    copied = tape.layout.runtime != "torch" or tape.layout.shards > 1
+    return tape.precision.weight if copied else tape.precision.gradient_dtype

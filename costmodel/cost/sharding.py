@@ -2,22 +2,27 @@
 
 A unit is a block of the model, each round of it by itself, or all that is in none: the root. FSDP2 gathers a unit as
 one flat message into a buffer and copies the weights out of it. In forward the buffer stays until the next unit's
-weights have been copied out, and the weights go when the unit is done; those of the root stay to the end of backward.
-In backward the unit before is gathered while a unit runs; a unit's gradients are copied into a buffer, which stays
-until the next unit has its own, and scattered.
+weights have been copied out, and the weights go when the unit is done, unless they are not resharded; those of the root
+stay to the end of backward. In backward the unit before is gathered while a unit runs; a unit's gradients are copied
+into a buffer, which stays until the next unit has its own, and scattered; over copies of the model the sums of each
+share are then all-reduced. A unit of whose inputs none asks for a gradient is done with at the end of backward, after
+the root.
 
 Source: ``torch/distributed/fsdp/_fully_shard``: ``FSDPParamGroup.unshard``, ``wait_for_unshard``, ``pre_backward``,
-``post_backward``, and ``foreach_reduce``.
+``post_backward``, ``foreach_all_gather``, ``foreach_reduce``, and ``FSDPState._root_post_backward_final_callback``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
-from costmodel.graph.kernel import Message
+from costmodel.cost.allocator import exactly
+from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes, MomentPhase
+from costmodel.errors import SettingError
+from costmodel.graph.kernel import MeshAxis, Message, Operation
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Shape, Storage
+from costmodel.graph.tensor import Block, Call, Shape, Storage
 from costmodel.symbolic.sizes import ceil_div, product
 from costmodel.training.dtypes import Dtype, size_bytes
 
@@ -25,27 +30,41 @@ ROOT = "root"
 """What the unit of all weights that are in no block is called."""
 
 
-class WeightUnit(NamedTuple):
-    """One message of weights: what it is called, and elements of a rank's shares with what fills them up."""
+class WeightShare(NamedTuple):
+    """What a rank has of a weight between steps: its shape, the type it is kept in, and its bytes.
 
-    name: str
-    share: int
-    devices: int
+    gradient: elements of its gradient. gradient_dtype: their type. master: type of the optimizer's own copy, if any.
+    """
+
+    shape: Shape
+    bytes: int
+    gradient: int
+    gradient_dtype: Dtype
+    master: Dtype | None
 
     @property
-    def whole(self) -> int:
-        """Elements of all ranks' shares."""
-        return self.share * self.devices
+    def gradient_bytes(self) -> int:
+        """Of its gradient [bytes]."""
+        return size_bytes(self.gradient, self.gradient_dtype)
 
 
-def share_of(shape: Shape, devices: int) -> Shape:
-    """A rank's share of a weight: of its rows an equal part, rounded up, as the first rank has it."""
-    return (ceil_div(shape[0], devices), *shape[1:])
+def share_of(tape: Tape, weight: Storage) -> WeightShare:
+    """A rank's share of a weight: all of it, or of its rows an equal part, rounded up, as the first rank has it.
+
+    FSDP2 keeps shares, and their gradients, in the type of the optimizer's own copy, which they so are themselves
+    (``MixedPrecisionPolicy.param_dtype`` is of gathered weights alone).
+    """
+    shape, precision = tape.weights[weight], tape.precision
+    if tape.layout.shards == 1:
+        return WeightShare(shape, weight.bytes, weight.graded, precision.gradient_dtype, precision.master)
+    shape = (ceil_div(shape[0], tape.layout.shards), *shape[1:])
+    dtype, elements = precision.master or precision.weight, product(shape)
+    return WeightShare(shape, size_bytes(elements, dtype), elements, dtype, None)
 
 
-def local_shape(tape: Tape, shape: Shape) -> Shape:
-    """What a rank has of a weight between steps."""
-    return shape if tape.layout.shards == 1 else share_of(shape, tape.layout.shards)
+def flat_length(tape: Tape) -> int:
+    """Elements of a rank's shares of all trained weights, as one."""
+    return sum(product(share_of(tape, weight).shape) * weight.times for weight in tape.updated)
 
 
 def partial_sum(tape: Tape, weight: Storage) -> Message:
@@ -53,135 +72,252 @@ def partial_sum(tape: Tape, weight: Storage) -> Message:
     return Message("all_reduce", "tp", tape.layout.tp, weight.elements, tape.precision.gradient_dtype)
 
 
-def units_of(tape: Tape, devices: int) -> dict[Block, WeightUnit]:
-    """The units of a model, by the block that each is: the root last."""
-    blocks = [entry for entry in tape.root.entries if isinstance(entry, Block)]
-    shares: dict[Block, int] = dict.fromkeys([*blocks, tape.root], 0)
-    for storage, shape in tape.weights.items():
-        block, times = storage.block, 1
-        while block.parent is not None and block.parent is not tape.root:
-            times = times * block.count
-            block = block.parent
-        shares[block] += times * product(share_of(shape, devices))
-    names = {block: block.name or ROOT for block in shares}
-    return {block: WeightUnit(names[block], share, devices) for block, share in shares.items() if share}
+class WeightUnit(NamedTuple):
+    """One message of weights: what it is called, and of each weight in it how many there are and a share's elements.
+
+    graded: those whose gradients are scattered. differentiated: whether backward comes to it. late: whether no gradient
+    comes to what it reads.
+    """
+
+    name: str
+    devices: int
+    weights: list[tuple[Storage, int, int]]
+    graded: list[tuple[Storage, int, int]]
+    differentiated: bool
+    late: bool
+
+    def share(self, *, graded: bool = False) -> int:
+        """Elements of a rank's shares, with what fills them up."""
+        return sum(times * elements for _, times, elements in (self.graded if graded else self.weights))
+
+
+def units_of(tape: Tape) -> dict[Block, WeightUnit]:
+    """The units of a model that have weights, by the block that each is: the root last. Raises SettingError."""
+    for block in tape.root.blocks():
+        if block.recomputed and any(nested.unit for nested in block.blocks()):
+            raise SettingError("checkpoint of several blocks, or around one, is not worked out with fsdp: use 'block'")
+    members: dict[Block, dict[Storage, None]] = {block: {} for block in tape.root.blocks() if block.unit}
+    members[tape.root] = {}
+    owners: dict[Storage, Block] = {}
+    for unit, call in _calls_by_unit(tape.root, tape.root):
+        for x in call.operands():
+            for weight in x.storage, *(w.storage for w in call.stored.values()):
+                if weight in tape.weights and owners.setdefault(weight, unit) is not unit:
+                    raise SettingError(
+                        f"weight {weight.name} is in two units of fsdp={tape.layout.fsdp}, as PyTorch refuses: use dp"
+                    )
+    for weight in tape.weights:
+        members[owners.get(weight, tape.root)][weight] = None
+    return {block: _unit(tape, block, list(weights)) for block, weights in members.items() if weights}
+
+
+def _calls_by_unit(block: Block, unit: Block) -> Iterator[tuple[Block, Call]]:
+    for entry in block.entries:
+        if isinstance(entry, Call):
+            yield unit, entry
+        elif isinstance(entry, Block):
+            yield from _calls_by_unit(entry, entry if entry.unit else unit)
+
+
+def _unit(tape: Tape, block: Block, storages: list[Storage]) -> WeightUnit:
+    rows = [(s, _rounds_within(s, block, tape), share_of(tape, s).gradient) for s in storages]
+    calls = list(block.calls())
+    fresh = {call.y.storage for call in calls if all(x.storage is not call.y.storage for x in call.inputs)}
+    read = [x for call in calls for x in call.inputs if x.storage.origin not in ("weight", "buffer")]
+    return WeightUnit(
+        block.name or ROOT,
+        tape.layout.shards,
+        rows,
+        [row for row in rows if row[0] in tape.updated],
+        any(call.differentiated for call in calls),
+        not any(x.requires_grad and x.storage not in fresh for x in read),
+    )
+
+
+def _rounds_within(weight: Storage, unit: Block, tape: Tape) -> int:
+    """How many of a weight there are in one round of a unit. Raises SettingError where rounds share it."""
+    times, block, outer = 1, weight.block, unit.parent or unit
+    while block is not outer:
+        if block.parent is None:
+            raise SettingError(f"rounds share weight {weight.name}, which is not worked out with fsdp: use dp")
+        times, block = times * block.count, block.parent
+    return times
+
+
+class UnitVisit:
+    """A round of a unit, which stands for `alike`: its gathered weights while they are there, and their buffer."""
+
+    __slots__ = ("alike", "block", "buffer", "weights")
+
+    def __init__(self, block: Block, alike: int, weights: list[Allocation]) -> None:
+        self.block = block
+        self.alike = alike
+        self.weights = weights
+        self.buffer: Allocation | None = None
+
+    def drop(self, now: int) -> None:
+        """The weights go after this moment."""
+        for allocation in self.weights:
+            allocation.died = now
+        self.weights = []
 
 
 class ShardedWeights:
-    """Gathers and scatters of one step, as forward enters and leaves units and as backward does."""
+    """Gathers and scatters of one step, as forward enters and leaves units and as backward does.
 
-    def __init__(self, tape: Tape, lifetimes: Lifetimes, devices: int) -> None:
-        self.units = units_of(tape, devices)
+    accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added.
+    """
+
+    def __init__(self, tape: Tape, lifetimes: Lifetimes) -> None:
+        self.units = units_of(tape)
         self.lifetimes = lifetimes
         self.gradients: list[Allocation] = []
-        self._root = tape.root
-        self._dtype: Dtype = tape.precision.weight
-        self._gradient_dtype: Dtype = tape.precision.gradient_dtype
-        self._visits: list[Block] = []
+        self.accumulates = False
+        self._root, self._layout = tape.root, tape.layout
+        precision = tape.precision
+        self._dtype: Dtype = precision.weight
+        self._reduced: Dtype = precision.gradient_dtype
+        self._kept: Dtype = precision.master or precision.weight
+        self._keeps = tape.training and not tape.layout.reshard
+        self._visits: list[UnitVisit] = []
+        self._running: dict[Block, UnitVisit] = {}
         self._buffer: Allocation | None = None
-        self._gathered: dict[Block, Allocation] = {}
-        self._prefetched: dict[Block, Allocation] = {}
-        self._own: dict[Block, list[Allocation]] = {}
+        self._own: dict[Block, list[tuple[Storage, Allocation]]] = {}
+        self._late: list[tuple[Block, str]] = []
         self._scattering: Allocation | None = None
+        self._summed: list[Allocation] = []
+        self._unit_of = {weight: block for block, unit in self.units.items() for weight, *_ in unit.weights}
         self._partial: dict[Block, list[Message]] = {}
-        # In a module's own order, which has sublayers before the norms around them.
-        for storage in sorted(tape.updated, key=lambda storage: -storage.name.count(".")):
-            if storage.partial:
-                block = self._unit_of(storage.block)
-                times = int(storage.times // block.times)
-                self._partial.setdefault(block, []).extend([partial_sum(tape, storage)] * times)
+        for block, unit in self.units.items():
+            # In a module's own order, which has sublayers before the norms around them.
+            for weight, times, _ in sorted(unit.graded, key=lambda row: -row[0].name.count(".")):
+                if weight.partial:
+                    self._partial.setdefault(block, []).extend([partial_sum(tape, weight)] * int(times))
 
-    def enter(self, block: Block, rounds: str) -> None:
+    @property
+    def _now(self) -> int:
+        return len(self.lifetimes.moments) - 1
+
+    def enter(self, block: Block, rounds: str, alike: int) -> None:
         """Forward comes to a unit."""
         if (unit := self.units.get(block)) is None:
             return
-        now = self._gather(unit, "forward", rounds)
-        before, self._buffer = self._buffer, self._take_buffer(unit, now)
+        before, self._buffer = self._buffer, self._gather(unit, "forward", rounds)
         now = self.lifetimes.moment("forward", f"{unit.name}.copy_out", rounds)
         if before is not None:
             before.died = now
-        self._gathered[block] = self._take_weights(unit, now)
+        self._running[block] = visit = UnitVisit(block, alike, self._copied_out(unit, now))
         if block is not self._root:
-            self._visits.append(block)
+            self._visits.append(visit)
 
     def leave(self, block: Block) -> None:
         """Forward is done with a unit, whose weights go."""
-        self._end(self._gathered, block)
+        if block in self._running and not self._keeps:
+            self._running[block].drop(self._now)
 
     def end_forward(self) -> None:
         """The last buffer goes."""
         if self._buffer is not None:
-            self._buffer.died = len(self.lifetimes.moments) - 1
+            self._buffer.died = self._now
             self._buffer = None
 
     def start_backward(self) -> None:
         """Backward comes to the root, whose weights are there; the last unit is gathered."""
-        self._prefetch("")
+        if self._root in self.units:
+            self._prefetch("")
 
     def enter_backward(self, block: Block, rounds: str) -> None:
         """Backward comes to a unit: its weights are copied out of their buffer, and the unit before it is gathered."""
-        if (unit := self.units.get(block)) is None:
+        unit = self.units.get(block)
+        if unit is None or not unit.differentiated:
             return
-        now = self.lifetimes.moment("backward", f"{unit.name}.copy_out", rounds)
-        self._prefetched.pop(block).died = now
-        self._gathered[block] = self._take_weights(unit, now)
-        self._visits.pop()
+        while (visit := self._visits.pop()).block is not block:
+            pass
+        self._running[block] = visit
+        if not visit.weights:
+            buffer = visit.buffer or self._gather(unit, "backward", rounds)
+            buffer.died = now = self.lifetimes.moment("backward", f"{unit.name}.copy_out", rounds)
+            visit.weights, visit.buffer = self._copied_out(unit, now), None
         self._prefetch(rounds)
 
-    def settled(self, gradient: Allocation, block: Block) -> None:
-        """A weight of this block has its gradient."""
-        self._own.setdefault(self._unit_of(block), []).append(gradient)
-
-    def _unit_of(self, block: Block) -> Block:
-        while block.parent is not None and block.parent is not self._root:
-            block = block.parent
-        return block
+    def settled(self, gradient: Allocation, weight: Storage) -> None:
+        """A weight has its gradient."""
+        self._own.setdefault(self._unit_of[weight], []).append((weight, gradient))
 
     def leave_backward(self, block: Block, rounds: str) -> None:
-        """Backward is done with a unit: its weights go, its gradients are copied into a buffer, and scattered."""
-        if (unit := self.units.get(block)) is None:
+        """Backward is done with a unit, unless that is told only by the end."""
+        unit = self.units.get(block)
+        if unit is None or not unit.differentiated:
             return
-        gradients = self._own.pop(block, [])
-        self._end(self._gathered, block)
-        now = self.lifetimes.moment("backward", f"{unit.name}.reduce_scatter", rounds)
-        self.lifetimes.send(self._partial.get(block, ()), now)
-        if self._scattering is not None:
-            self._scattering.died = now - 1
-        self._scattering = self.lifetimes.take(size_bytes(unit.whole, self._gradient_dtype), now)
-        for gradient in gradients:
-            gradient.died = now
-        now = self.lifetimes.moment("backward", f"{unit.name}.gradients", rounds)
-        self.lifetimes.send([self._message("reduce_scatter", unit, self._gradient_dtype)], now)
-        self._scattering.died = now
-        share = self.lifetimes.take(size_bytes(unit.share, self._gradient_dtype), now, GRADIENTS)
-        self.gradients.append(share)
+        if unit.late:
+            self._late.append((block, rounds))
+        else:
+            self._reduce(block, unit, rounds)
 
     def end_backward(self) -> None:
-        """The root's gradients are scattered, and the last buffer goes."""
-        self.leave_backward(self._root, "")
+        """The root's gradients are scattered, then those of units that are done by now, and the last buffers go."""
+        if (unit := self.units.get(self._root)) is not None:
+            self._reduce(self._root, unit, "")
+        for block, rounds in reversed(self._late):
+            self._reduce(block, self.units[block], rounds)
+        for last in (*(visit.buffer for visit in self._visits), *self._summed):
+            if last is not None:
+                last.died = self._now
+
+    def _reduce(self, block: Block, unit: WeightUnit, rounds: str) -> None:
+        """A unit's weights go, its gradients are copied into a buffer, and scattered."""
+        gradients = self._own.pop(block, [])
+        self._running[block].drop(self._now)
+        if self._scattering is not None:
+            self._scattering.died = self._now
+            self._scattering = None
+        if not unit.graded:
+            return
+        take, layout = self.lifetimes.take, self._layout
+        now = self.lifetimes.moment("backward", f"{unit.name}.reduce_scatter", rounds)
+        self.lifetimes.send(self._partial.get(block, ()), now)
+        share = unit.share(graded=True)
+        self._scattering = take(size_bytes(share * unit.devices, self._reduced), now)
+        for weight, gradient in gradients:  # a loop's variable has the last one to the end of `foreach_reduce`
+            gradient.died = now + (weight is unit.graded[-1][0])
+        now = self.lifetimes.moment("backward", f"{unit.name}.gradients", rounds)
+        self._send("reduce_scatter", "fsdp", unit.devices, share * unit.devices, self._reduced, now)
+        if layout.dp > 1:
+            self._send("all_reduce", "dp", layout.dp, share, self._reduced, now)
+        self._scattering.died = now
+        if self._reduced != self._kept:
+            summed = take(size_bytes(share, self._reduced), now)
+            if layout.dp > 1:
+                summed.rounds = self._running[block].alike
+                self._summed.append(summed)
+        own = take(size_bytes(share, self._kept), now, GRADIENTS)
+        if not self.accumulates:
+            self.gradients.append(own)
+            return
+        own.line = TEMPORARIES
+        if layout.dp > 1 and self._reduced == self._kept:
+            own.rounds = self._running[block].alike
+            self._summed.append(own)
 
     def _prefetch(self, rounds: str) -> None:
-        if not self._visits:
-            return
-        block = self._visits[-1]
-        unit = self.units[block]
-        now = self._gather(unit, "backward", rounds)
-        self._prefetched[block] = self._take_buffer(unit, now)
+        if self._visits and not (visit := self._visits[-1]).weights:
+            visit.buffer = self._gather(self.units[visit.block], "backward", rounds)
 
-    def _gather(self, unit: WeightUnit, phase: str, rounds: str) -> int:
-        now = self.lifetimes.moment(phase, f"{unit.name}.all_gather", rounds)  # type: ignore[arg-type]
-        self.lifetimes.send([self._message("all_gather", unit, self._dtype)], now)
-        return now
+    def _gather(self, unit: WeightUnit, phase: MomentPhase, rounds: str) -> Allocation:
+        """The flat buffer of all ranks' shares; those of this rank are cast before, if they are of another type."""
+        now = self.lifetimes.moment(phase, f"{unit.name}.all_gather", rounds)
+        whole = unit.share() * unit.devices
+        self._send("all_gather", "fsdp", unit.devices, whole, self._dtype, now)
+        if self._dtype != self._kept:
+            self.lifetimes.take(size_bytes(unit.share(), self._dtype), now)
+        return self.lifetimes.take(size_bytes(whole, self._dtype), now)
 
-    def _message(self, operation: str, unit: WeightUnit, dtype: Dtype) -> Message:
-        return Message(operation, "fsdp", unit.devices, unit.whole, dtype)  # type: ignore[arg-type]
+    def _send(self, operation: Operation, axis: MeshAxis, devices: int, elements: int, dtype: Dtype, now: int) -> None:
+        self.lifetimes.send([Message(operation, axis, devices, elements, dtype)], now)
 
-    def _take_buffer(self, unit: WeightUnit, now: int) -> Allocation:
-        return self.lifetimes.take(size_bytes(unit.whole, self._dtype), now)
-
-    def _take_weights(self, unit: WeightUnit, now: int) -> Allocation:
-        return self.lifetimes.take(size_bytes(unit.whole, self._dtype), now)
-
-    def _end(self, allocations: dict[Block, Allocation], block: Block) -> None:
-        if (allocation := allocations.pop(block, None)) is not None:
-            allocation.died = len(self.lifetimes.moments) - 1
+    def _copied_out(self, unit: WeightUnit, now: int) -> list[Allocation]:
+        """Weights one by one, as the allocator has them."""
+        sizes = [(size_bytes(n * unit.devices, self._dtype), times) for _, times, n in unit.weights]
+        if self.lifetimes.allotted is exactly:
+            return [self.lifetimes.take(sum(size * times for size, times in sizes), now)]
+        return [self.lifetimes.take(self.lifetimes.allotted(size) * times, now) for size, times in sizes]

@@ -29,14 +29,14 @@ from costmodel.cost.liveness import (
 )
 from costmodel.cost.pipeline import PipelineRank
 from costmodel.cost.runtimes import rank_of
-from costmodel.cost.sharding import share_of
+from costmodel.cost.sharding import flat_length, share_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.documents.arguments import typed
 from costmodel.graph.kernel import MeshAxis, Message, Operation, wire_bytes
 from costmodel.graph.tape import Tape
-from costmodel.symbolic.sizes import SymInt, largest, product, undominated
+from costmodel.symbolic.sizes import SymInt, largest, undominated
 from costmodel.training.dtypes import Dtype, size_bytes
 from costmodel.training.settings import Settings
 
@@ -74,21 +74,16 @@ def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTen
         yield from _other_tensors(tape)
         return
     state_bytes = size_bytes(1, policy.state_dtype)
-    degree = tape.layout.shards
-    for s, shape in tape.weights.items():
-        shape = shape if degree == 1 else share_of(shape, degree)
-        yield PersistentTensor("weights", s.bytes if degree == 1 else size_bytes(product(shape), s.dtype), s.times)
+    for s in tape.weights:
+        share = share_of(tape, s)
+        yield PersistentTensor("weights", share.bytes, s.times)
         if s.dtype == policy.quantised:
-            yield PersistentTensor("weights", policy.scale_bytes(shape), s.times)
+            yield PersistentTensor("weights", policy.scale_bytes(share.shape), s.times)
     for s in tape.updated:
-        if policy.master:
-            yield PersistentTensor("masters", size_bytes(s.elements, policy.master), s.times)
-    whole = [((sum(s.elements * s.times for s in tape.updated),), 1)] if tape.updated else []
-    for shape, times in (
-        whole
-        if optimizer.flat
-        else [(shape if degree == 1 else share_of(shape, degree), s.times) for s, shape in tape.updated.items()]
-    ):
+        if master := share_of(tape, s).master:
+            yield PersistentTensor("masters", size_bytes(s.elements, master), s.times)
+    shapes = [(share_of(tape, s).shape, s.times) for s in tape.updated]
+    for shape, times in [((flat_length(tape),), 1)] if optimizer.flat and shapes else shapes:
         for size in optimizer.state_sizes(shape, state_bytes):
             yield PersistentTensor("optimizer", size, times)
         if scalars := optimizer.scalar_bytes(shape):
@@ -118,13 +113,7 @@ def gradient_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], int
     """Gradients of all trained weights [bytes]."""
     if (runtime := rank_of(tape, settings)) is not None:
         return allotted(runtime.gradient_bytes)
-    degree = tape.layout.shards
-    if degree != 1:
-        return sum(
-            allotted(size_bytes(product(share_of(shape, degree)), tape.precision.gradient_dtype)) * s.times
-            for s, shape in tape.updated.items()
-        )
-    return sum(allotted(size_bytes(s.graded, tape.precision.gradient_dtype)) * s.times for s in tape.updated)
+    return sum(allotted(share_of(tape, s).gradient_bytes) * s.times for s in tape.updated)
 
 
 def _earlier_gradients(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> int:
@@ -529,7 +518,7 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
     if (runtime := rank_of(tape, settings)) is not None:
         persistent.append((runtime.lasting_bytes, 1))
     elif settings.micro_batches > 1:
-        persistent += [(size_bytes(s.elements, tape.precision.gradient_dtype), s.times) for s in tape.updated]
+        persistent += [(share_of(tape, s).gradient_bytes, s.times) for s in tape.updated]
     return segment_bytes(persistent, lives)
 
 

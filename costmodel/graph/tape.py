@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from costmodel.errors import ShapeError, SpecError
@@ -391,6 +392,17 @@ class Tape:
         """A part of the model that can be recomputed by `name`, which its layers do not carry."""
         return self.recomputation.part([*self._path, name], self.block)
 
+    @contextmanager
+    def unit(self) -> Iterator[None]:
+        """What is called within has its weights gathered together, where ranks have shares of weights."""
+        block, start = self.block, len(self.block.entries)
+        yield
+        if self.layout.shards == 1 or not any(not isinstance(entry, Alias) for entry in block.entries[start:]):
+            return
+        unit = Block(self._path[-1] if self._path else "", 1, block)
+        unit.entries, unit.unit = block.entries[start:], True
+        block.entries[start:] = [unit]
+
     def repeat(
         self,
         times: int,
@@ -399,28 +411,37 @@ class Tape:
         name: str,
         *,
         grouped: bool = True,
+        units: bool = False,
         listed: bool = False,
         numbers: Callable[[int], str] | None = None,
     ) -> Tensor:
         """Apply `body` to `x`, then to its own result, `times` times in all, and trace it once.
 
-        grouped: the rounds are the equal blocks that checkpointing groups. listed: see `scope`. numbers: how the rounds
+        grouped: the rounds are the equal blocks that checkpointing groups. units: each is a `unit`. listed: see
+        `scope`. numbers: how the rounds
         from the n-th on, from 0, are numbered where those before are traced on their own (None: n + 1).
 
         The first rounds are traced on their own until a round hands on exactly the layout that it was given; all that
         remain are then alike. The answer is that of unrolling, whatever is kept across rounds.
         """
+        each = partial(self.in_unit, body) if units else body
         if self.recomputation.every is None or self.recomputation.open or not grouped:
-            return self._repeat(times, body, x, name, listed=listed, numbers=numbers)
+            return self._repeat(times, each, x, name, listed=listed, numbers=numbers)
         size = self.recomputation.group(times)
         if size == 1:
-            return self._repeat(times, lambda x: self.again(body, x), x, name, numbers=numbers)
+            once = partial(self.again, body)
+            return self._repeat(times, partial(self.in_unit, once) if units else once, x, name, numbers=numbers)
 
         def group(x: Tensor, size: int = size) -> Tensor:
-            return self.again(lambda x: self._repeat(size, body, x, name), x)
+            return self.again(lambda x: self._repeat(size, each, x, name), x)
 
         x = self._repeat(times // size, group, x, GROUP)
         return group(x, times - times // size * size)
+
+    def in_unit(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply `body` to `x`, as a `unit`."""
+        with self.unit():
+            return body(x)
 
     def again(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Apply `body` to `x`, to be run again in backward."""

@@ -348,11 +348,12 @@ class Block:
     recomputed: where backward runs it forward again, nothing in it is kept but what it reads from outside, `saved`, or
     what is `held` as long without being autograd's.
     results: what it hands on, to all of which a gradient comes as soon as one comes to any (of zeros, if need be).
+    unit: whether it is only marked, as what has its weights gathered together where ranks have shares of them.
     """
 
     __slots__ = (
         *("count", "entries", "entry", "exit", "held", "name", "parent", "recomputed", "result", "results", "saved"),
-        "source",
+        *("source", "unit"),
     )
 
     def __init__(self, name: str, count: int, parent: Block | None) -> None:
@@ -365,6 +366,7 @@ class Block:
         self.exit: Tensor | None = None
         self.result: Tensor | None = None
         self.recomputed: Rerun = ""
+        self.unit = False
         self.results: tuple[Tensor, ...] = ()
         self.held: tuple[Storage, ...] = ()
         self.saved: tuple[Storage, ...] = ()

@@ -496,14 +496,25 @@ class Settings(Frozen):
         for name in ("sp", "loss_parallel"):
             if getattr(self, name) and layout.tp == 1:
                 raise SettingError(f"{name}=True splits over the ranks of tp: give tp, such as tp=2, or leave it out")
-        if not self.training:
+        if self.keeps or (not self.training and layout.tp > 1):
             raise SettingError(f"a layout of several devices is for training: leave it out of mode {self.mode!r}")
         self._check_shares(layout)
-        single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator")
-        for name in single if layout.shards > 1 else ():
-            if getattr(self, name) != SETTINGS[name].default or (name == "accumulate" and self.micro_batches > 1):
-                raise SettingError(f"{name} is not worked out with fsdp={layout.fsdp}: leave one of them out")
+        if layout.shards > 1:
+            self._check_sharding(layout)
         self._check_context()
+
+    def _check_sharding(self, layout: Layout) -> None:
+        """Raise SettingError for what is not worked out where weights are split by FSDP."""
+        axis = "cp" if layout.cp > 1 else "tp"
+        single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
+        for name in single if layout.cp > 1 or layout.tp > 1 else ():
+            value = (self.micro_batches > 1) if name == "accumulate" else layout.dp > 1 if name == "dp" else None
+            if (getattr(self, name) != SETTINGS[name].default) if value is None else value:
+                raise SettingError(f"{name} is not worked out with fsdp and {axis}: leave one of them out")
+        if self.policy.quantised or self.policy.scaled:
+            raise SettingError(
+                f"precision {self.policy.name!r} is not worked out with fsdp={layout.fsdp}: leave one of them out"
+            )
 
     def _check_shares(self, layout: Layout) -> None:
         """Raise SettingError for what takes more of a weight or of logits than a rank has of them."""

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial, partialmethod
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.experimental._context_parallel import _attention as context_parallel
@@ -41,6 +41,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
 import costmodel as cm
@@ -54,6 +55,9 @@ class RankCost(NamedTuple):
     """What one rank costs: parameters, FLOPs, bytes kept and of buffers, peaks.
 
     And each collective as (phase, op, bytes, devices).
+
+    stays: bytes of its weights, gradients of earlier micro-batches, and states of the optimizer but for counters.
+    counters: bytes of these, which are on the host.
     """
 
     params: int
@@ -63,6 +67,8 @@ class RankCost(NamedTuple):
     buffers: int
     collectives: list[tuple[str, str, int, int]]
     most: dict[str, Most]
+    stays: tuple[int, ...] = (0, 0, 0)
+    counters: int = 0
 
 
 class LocalTracker(Tracker):
@@ -125,11 +131,11 @@ class LocalTracker(Tracker):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         namespace, op = func.name().split("::")
         if namespace in ("_c10d_functional", "c10d") and op in OPS:
-            whole = {"input": args[0], "result": result, "second": args[1]}[OPS[op]]
-            named = namespace == "_c10d_functional"
-            group = (
-                dist.distributed_c10d._resolve_process_group(args[-1]) if named else dist.ProcessGroup.unbox(args[2])
-            )
+            whole = {"input": args[0], "result": result, "second": args[1], "list": args[0][0]}[OPS[op]]
+            if namespace == "_c10d_functional":
+                group = dist.distributed_c10d._resolve_process_group(args[-1])
+            else:
+                group = dist.ProcessGroup.unbox(args[1 if OPS[op] == "list" else 2])
             self.collectives.append((self.phase, NAMES[op], whole.untyped_storage().nbytes(), group.size()))
         return result
 
@@ -147,6 +153,8 @@ OPS = {
     "all_to_all_single": "input",
     "_allgather_base_": "input",
     "_reduce_scatter_base_": "second",
+    "allreduce_": "list",
+    "broadcast_": "list",
 }
 """Collectives, and which of its tensors is the whole."""
 
@@ -157,6 +165,8 @@ NAMES = {
     "all_to_all_single": "all_to_all",
     "_allgather_base_": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter",
+    "allreduce_": "all_reduce",
+    "broadcast_": "broadcast",
 }
 
 
@@ -309,16 +319,16 @@ def by_heads(mixed: Any, mesh: DeviceMesh, *qkv: Tensor | None) -> Tensor:
 def cost(question: dict[str, Any]) -> RankCost:
     """Run one training step of one rank, after one that warms up PyTorch's caches of how operators are sharded."""
     spec: Any = cm.Transformer.of(question["model"])
-    tp, fsdp, cp = (question.get(name, 1) for name in ("tp", "fsdp", "cp"))
+    tp, fsdp, cp, dp = (question.get(name, 1) for name in ("tp", "fsdp", "cp", "dp"))
     split_loss = question.get("loss_parallel", False)
     if "pp" in question:
         return _stage_cost(question, spec, tp)
-    world, rank = fsdp * cp * tp, question.get("rank", 0)
+    world, rank = dp * fsdp * cp * tp, question.get("rank", 0)
     if question.get("real", False):
         _join_real_group(world)
     else:
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-    mesh = init_device_mesh("cpu", (fsdp, cp, tp), mesh_dim_names=("fsdp", "cp", "tp"))
+    mesh = init_device_mesh("cpu", (dp, fsdp, cp, tp), mesh_dim_names=("dp", "fsdp", "cp", "tp"))
     _FlopCounterMode.__torch_dispatch__ = _of_local_tensors
     models.FusedRMS.forward = staticmethod(_norm_of_squares)
     models.FusedRMS.backward = staticmethod(_norm_of_squares_backward)
@@ -370,34 +380,63 @@ def _optimizer(question: dict[str, Any], weights: list[nn.Parameter]) -> torch.o
     import torch.optim.adamw as adamw
 
     adam._get_value = adamw._get_value = lambda x: 1.0 if isinstance(x, Tensor) else x
+    way = {"foreach": question.get("update") == "foreach", "fused": question.get("update") == "fused"}
     if question.get("optimizer", "sgd") == "sgd":
-        return torch.optim.SGD(weights, lr=0.1, foreach=False)
-    return torch.optim.AdamW(weights, foreach=False)
+        return torch.optim.SGD(weights, lr=0.1, **way)
+    return torch.optim.AdamW(weights, **way)
+
+
+POLICIES = {
+    "bf16-master": MixedPrecisionPolicy(param_dtype=torch.bfloat16),
+    "bf16-master-fp32-gradients": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+}
+"""What FSDP2 has for our precisions whose optimizer has copies of its own; the shards are these copies."""
+
+
+def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh) -> None:
+    """Split weights over ranks, each block as a unit, and over copies of the model if there are several."""
+    shards = mesh["dp", "fsdp"] if mesh.shape[0] > 1 else mesh["fsdp"]
+    how: dict[str, Any] = {"mesh": shards if mesh.shape[2] == 1 else mesh["fsdp", "cp"]._flatten("shards")}
+    if (policy := POLICIES.get(question.get("precision", "fp32"))) is not None:
+        how["mp_policy"] = policy
+    if not question.get("reshard", True):
+        how["reshard_after_forward"] = False
+    for block in model.blocks:
+        if question.get("checkpoint") == "block":
+            block.forward = partial(checkpoint, block.forward, use_reentrant=True)
+        fully_shard(block, **how)
+    fully_shard(model, **how)
 
 
 def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *, split_loss: bool) -> RankCost:
     batch, cp = question["batch"], question.get("cp", 1)
     seq = question["seq"] // cp
+    torch.set_default_dtype(torch.bfloat16 if question.get("precision", "fp32") == "bf16" else torch.float32)
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
+    torch.set_default_dtype(torch.float32)
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
     targets = torch.zeros(batch * seq, dtype=torch.int64)
+    for module in model.modules() if question.get("precision", "fp32") in POLICIES else ():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                setattr(module, name, buffer.to(torch.bfloat16))
+    for name, weight in model.named_parameters():
+        weight.requires_grad = not any(part in name for part in question.get("freeze", ()))
     names = {weight: name for name, weight in model.named_parameters()}
     by_use = [names[weight] for weight in weights_by_use(model, tokens)]
-    fsdp, _, tp = mesh.shape
+    _, fsdp, _, tp = mesh.shape
     if tp > 1:
         split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=split_loss)
     if cp > 1:
         over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
     if fsdp > 1:
-        shards = mesh["fsdp"] if cp == 1 else mesh["fsdp", "cp"]._flatten("shards")
-        for block in model.blocks:
-            fully_shard(block, mesh=shards)
-        fully_shard(model, mesh=shards)
+        _shard(question, model, mesh)
 
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()
 
-    optimizer = _optimizer(question, [model.get_parameter(name) for name in by_use])
+    trained = [weight for weight in map(model.get_parameter, by_use) if weight.requires_grad]
+    optimizer = _optimizer(question, trained)
     with around():
         F.cross_entropy(model(tokens), targets).backward()
     optimizer.step()
@@ -405,6 +444,10 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     weights = list(model.parameters())
     states = [x for of_weight in optimizer.state.values() for x in of_weight.values() if isinstance(x, Tensor)]
     given = [tokens, targets, *weights, *model.buffers(), *states]
+    earlier: list[Tensor] = []
+    if question.get("accumulate", 1) > 1:
+        F.cross_entropy(model(tokens), targets).backward()
+        earlier = [weight.grad for weight in weights if weight.grad is not None]
     saved = None
     if fsdp == 1:
         with around(), LocalSaved([local(x) for x in given]) as saved:
@@ -414,9 +457,10 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
         loss = F.cross_entropy(model(tokens), targets)
         forward = counter.get_total_flops()
         loss.backward()
-    model.zero_grad()
+    if not earlier:
+        model.zero_grad()
     del loss
-    with around(), LocalTracker(given, device) as tracker, tracker.resizing():
+    with around(), LocalTracker([*given, *earlier], device) as tracker, tracker.resizing():
         loss = F.cross_entropy(model(tokens), targets)
         tracker.phase = "backward"
         loss.backward()
@@ -425,7 +469,25 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     params = sum(local(weight).numel() for weight in weights)
     kept = 0 if saved is None else saved.bytes
     buffers = sum(buffer.untyped_storage().nbytes() for buffer in model.buffers())
-    return RankCost(params, forward, counter.get_total_flops(), kept, buffers, tracker.collectives, tracker.most)
+    counters = sum(x.nbytes for x in states if not x.dim())
+    stays = tuple(_distinct(tensors) for tensors in (weights, earlier, states))
+    return RankCost(
+        params,
+        forward,
+        counter.get_total_flops(),
+        kept,
+        buffers,
+        tracker.collectives,
+        tracker.most,
+        stays,
+        counters,
+    )
+
+
+def _distinct(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory behind tensors, but for counters."""
+    storages = [local(tensor).untyped_storage() for tensor in tensors if tensor.dim()]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 class LocalSaved(Saved):
@@ -462,6 +524,7 @@ def answer_to(question: dict[str, Any]) -> dict[str, Any]:
     if isinstance(answer, str):
         raise RuntimeError(answer)
     answer["most"] = {phase: Most(*most) for phase, most in answer["most"].items()}
+    answer["stays"] = tuple(answer["stays"])
     return answer
 
 

@@ -121,6 +121,58 @@ def test_a_rank_costs_what_it_does(
         assert ours["optimizer"].alive == most["optimizer"].alive - extra
 
 
+SHARDED = st.fixed_dictionaries(
+    {"fsdp": st.sampled_from([2, 3, 4, 7]), "optimizer": st.sampled_from(["sgd", "adamw"])},
+    optional={
+        "dp": st.sampled_from([2, 3]),
+        "reshard": st.just(False),
+        "precision": st.sampled_from(["bf16", "bf16-master", "bf16-master-fp32-gradients"]),
+        "accumulate": st.just(2),
+        "checkpoint": st.just("block"),
+        "update": st.just("foreach"),
+    },
+)
+UNLIKE = st.sampled_from(
+    [
+        {},
+        {"tied": True},
+        {"mlp_widths": (16, 40, 80)},
+        {"experts": {"count": 4, "per_token": 2}, "mlp": "gated"},
+        {"experts": {"count": 4, "per_token": 2, "dense_layers": 1}, "mlp": "gated", "layers": 3},
+    ]
+)
+"""What makes blocks differ, so that units of weights do."""
+
+
+@settings(examples(min(9, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes a second
+@given(SHAPES, UNLIKE, RUNS, SHARDED)
+def test_a_rank_of_sharded_weights_costs_what_it_does(
+    shape: dict[str, Any], unlike: dict[str, Any], runs: dict[str, Any], chosen: dict[str, Any]
+) -> None:
+    model = ALWAYS | shape | {"kv_heads": 8} | unlike
+    if "mlp_widths" in unlike:
+        del model["mlp_width"]
+    if "precision" in chosen:  # of which the CPU's kernel has other statistics
+        model["norm"] = "rmsnorm"
+    found = run({"model": model, "kernel": "eager", **runs, **chosen})
+    whole = cm.predict(cm.Transformer.of(model), **runs, **chosen)
+    rank, most, ours = whole.rank, found.most, stated(whole.rank)
+    sent = [
+        (x.phase.replace("loss", "forward"), x.operation, x.bytes, x.devices) for x in rank.timeline.every_collective()
+    ]
+    assert sent == [tuple(each) for each in found.collectives]
+    earlier = rank.memory.gradients if "accumulate" in chosen else 0
+    assert (rank.memory.weights, earlier, rank.memory.optimizer) == found.stays
+    extra = found.buffers + found.counters - rank.memory.buffers
+    again = ours.get("recompute", ours["backward"])
+    backward = max(ours["backward"].alive, again.alive)
+    if "experts" not in unlike:
+        assert 0 <= backward - (most["backward"].alive - extra) <= 4
+    assert ours["forward"].alive - (most["forward"].alive - extra) <= 4
+    if "optimizer" in most:
+        assert ours["optimizer"].alive == most["optimizer"].alive - extra
+
+
 REAL: list[dict[str, Any]] = [
     {"tp": 2},
     {"tp": 4},
