@@ -199,6 +199,10 @@ class Architecture(Description):
 
     def local(self, layout: Layout) -> Self:
         """What one rank of a layout has of this model, at local sizes. Raises SettingError."""
+        if layout.runtime == "megatron":
+            raise SettingError(
+                f"runtime='megatron' has no layers for {type(self).__name__} {self.title!r}: use 'torch' or 'deepspeed'"
+            )
         for name in ("tp", "cp"):
             if (degree := getattr(layout, name)) != 1:
                 kind = type(self).__name__

@@ -316,3 +316,11 @@ def test_experts_make_gate_and_up_at_once() -> None:
     assert plain - joint == 2 * 2 * rows * f
     stages = megatron(model, batch=2, seq=64, pp=2, dp=2, zero=1, accumulate=2)
     assert sum(rank.params for rank in stages.ranks) == stages.params
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vit-b-16", "flan-t5-small"])
+def test_megatron_has_decoders_and_encoders_alone(name: str) -> None:
+    with pytest.raises(SettingError, match="has no layers for"):
+        megatron(name, batch=1)
+    p = deepspeed(name, batch=1, zero=2)
+    assert p.memory.masters == 2 * p.memory.gradients == 4 * 2 * -(-p.params // 8)
