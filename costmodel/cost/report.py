@@ -236,7 +236,9 @@ def _memory(p: Costs) -> Table:
     if p.settings.allocator == "cuda":
         remarks["peak"] = "the most given out at once, in blocks of 512 B"
         lines["reserved"] = p.reserved
-    used = sum(kept.used_bytes * kept.storage.times for kept in p.tape.cached) if p.settings.keeps else p.memory.cache
+    used = (
+        sum(kept.used_bytes * kept.storage.times for kept in p.rank.tape.cached) if p.settings.keeps else p.memory.cache
+    )
     if used != p.memory.cache:
         remarks["cache"] = "what storages hold of tokens"
         remarks["cache used"] = "of it, what the next token attends to"

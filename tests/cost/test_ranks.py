@@ -243,3 +243,15 @@ def test_a_truth_of_a_layout_is_an_option_by_itself(words: list[str], capsys: py
         assert outcome.code == 0
         peak = str(predict(LLAMA, seq=4096, tp=8, sp=True).memory.peak)
         assert peak in outcome.out
+
+
+@given(SHAPES, st.sampled_from([2, 4]), st.sampled_from(["prefill", "decode"]))
+@examples(10)
+def test_ranks_share_the_cache_by_its_heads(shape: dict[str, Any], tp: int, mode: Any) -> None:
+    run: dict[str, Any] = {"mode": mode, "batch": 3, "past": 9} | ({"seq": 7} if mode == "prefill" else {})
+    model = model_of(shape)
+    alone, p = predict(model, **run), predict(model, **run, tp=tp)
+    assert tp * p.memory.cache == alone.memory.cache > 0
+    assert tp * p.rank.flops.forward == p.flops.forward == alone.flops.forward
+    assert p.kv_bytes_per_token == alone.kv_bytes_per_token
+    assert p.memory.peak < alone.memory.peak

@@ -435,6 +435,8 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()
 
+    if question.get("mode") == "inference":
+        return _of_inference(model, tokens, device)
     trained = [weight for weight in map(model.get_parameter, by_use) if weight.requires_grad]
     optimizer = _optimizer(question, trained)
     with around():
@@ -488,6 +490,22 @@ def _distinct(tensors: Iterable[Tensor]) -> int:
     """Bytes of the memory behind tensors, but for counters."""
     storages = [local(tensor).untyped_storage() for tensor in tensors if tensor.dim()]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def _of_inference(model: models.Transformer, tokens: Tensor, device: str) -> RankCost:
+    """A forward pass that keeps nothing."""
+    with torch.no_grad():
+        model(tokens)
+        with FlopCounterMode(display=False) as counter:
+            model(tokens)
+        given = [tokens, *model.parameters(), *model.buffers()]
+        with LocalTracker(given, device) as tracker:
+            result = model(tokens)
+    del result
+    params = sum(local(weight).numel() for weight in model.parameters())
+    buffers = sum(buffer.untyped_storage().nbytes() for buffer in model.buffers())
+    forward = counter.get_total_flops()
+    return RankCost(params, forward, forward, 0, buffers, tracker.collectives, tracker.most)
 
 
 class LocalSaved(Saved):

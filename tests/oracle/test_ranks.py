@@ -202,3 +202,18 @@ def test_what_ranks_cannot_split_is_refused_with_what_they_can() -> None:
     for chosen, wanted in refused:
         with pytest.raises(cm.CostModelError, match=wanted):
             _ = cm.predict(model, **chosen).rank
+
+
+@settings(examples(min(6, DRAWN)), phases=[Phase.explicit, Phase.generate])
+@given(SHAPES, RUNS, st.sampled_from([2, 4]), st.sampled_from(["eager", "flash"]))
+def test_a_rank_of_an_inference_costs_what_it_does(
+    shape: dict[str, Any], runs: dict[str, Any], tp: int, kernel: Any
+) -> None:
+    model = ALWAYS | shape | {"positions": "rotary"}
+    seen = run({"model": model, "kernel": kernel, "tp": tp, "mode": "inference", **runs})
+    p = cm.predict(cm.Transformer.of(model), mode="inference", tp=tp, attention=kernel, **runs)
+    sent = [(x.phase, x.operation, x.bytes, x.devices) for x in p.timeline.every_collective()]
+    assert sent == [tuple(each) for each in seen.collectives]
+    assert (p.rank.params, p.rank.flops.forward) == (seen.params, seen.forward_flops)
+    # Python has names for more than what is used again, as on one device.
+    assert stated(p.rank)["forward"].alive <= seen.most["forward"].alive - (seen.buffers - p.memory.buffers)
