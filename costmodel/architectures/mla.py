@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from costmodel.architectures.feedforward import normed
 from costmodel.architectures.parts import Indexer, Latent
+from costmodel.architectures.ranks import columns, copied
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Relu
@@ -33,7 +34,7 @@ def projected(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor], kept:
     query, latent, shared, of_query = _narrow(model, model.latent, x, angles)
     chosen = [] if model.indexer is None else [indexed(model, model.indexer, x, of_query, angles, kept)]
     latent, shared = kept(latent, "latent"), kept(shared, "rotated_key")
-    wide = Linear(model.heads * (plain + value), bias=False)(latent, name="key_value_up")
+    wide = columns(latent, model.heads * (plain + value), "key_value_up", bias=False)
     wide = SplitHeads(model.heads)(wide, name="split_key_value")
     key = Join()(Slice(plain)(wide, name="key"), RepeatHeads(model.heads)(shared, name="repeat_key"), name="join_key")
     return [query, key, Slice(value, plain)(wide, name="value"), *chosen]
@@ -97,7 +98,8 @@ def _narrow(
     query, of_query = _query(model, latent, x)
     narrow = Linear(size + turned, bias=model.qkv_bias)(x, name="key_value_down")
     normed_latent = normed(model, Slice(size)(narrow, name="latent"), "latent_norm")
-    shared = SplitHeads(1)(Slice(turned, size)(narrow, name="shared_key"), name="split_shared_key")
+    shared = copied(Slice(turned, size)(narrow, name="shared_key"), "shared_key")  # a rank's heads read it
+    shared = SplitHeads(1)(shared, name="split_shared_key")
     if angles:
         query = Rotary(turned, model.head_features - turned)(query, *angles, name="rotate_query")
         shared = Rotary(turned)(shared, *angles, name="rotate_key")
@@ -109,5 +111,5 @@ def _query(model: TransformerSpec, latent: Latent, x: Tensor) -> tuple[Tensor, T
         x = Linear(latent.query_width, bias=model.qkv_bias)(x, name="query_down")
         x = normed(model, x, "query_latent_norm")
     name = "query" if latent.query_width is None else "query_up"
-    wide = Linear(model.heads * model.head_features, bias=False)(x, name=name)
+    wide = columns(x, model.heads * model.head_features, name, bias=False)
     return SplitHeads(model.heads)(wide, name="split_query"), x

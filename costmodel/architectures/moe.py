@@ -6,6 +6,7 @@ import math
 
 from costmodel.architectures.feedforward import activated, dropped, mlp, normed, of_joint, scaled
 from costmodel.architectures.parts import Experts
+from costmodel.architectures.ranks import copied, summed
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
@@ -58,6 +59,7 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
     with x.tape.scope("experts"):
         sent = Pick(rows=experts.count * capacity(experts, b * t)) if capped else Pick(k)
+        x, weights = copied(x, "input"), copied(weights, "weights")
         picked = sent(x.view((b * t, d)), name="dispatch")
         back = Pick(rows=b * t * k) if capped else Pick()
         if x.tape.layout.megatron and model.mlp == "gated":
@@ -69,7 +71,7 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         out = back(outer(made, name="down"), name="collect")
         shares = weights.view((b * t, k, 1))
         weighed = Multiply()(out.view((b * t, k, d)), shares, name="weigh")
-        return Total()(weighed, name="total").view((b, t, d))
+        return summed(Total()(weighed, name="total"), "total").view((b, t, d))
 
 
 def capacity(experts: Experts, tokens: int) -> int:

@@ -117,6 +117,16 @@ def rows(x: Tensor, features: int, name: str, *, bias: bool = True) -> Tensor:
     return y if layout.tp == 1 else _joined(y, name)
 
 
+def copied(x: Tensor, name: str) -> Tensor:
+    """What every rank has, read by what is split: the gradients of all ranks are summed."""
+    return x if x.tape.layout.tp == 1 else CopyToRanks("tp", x.tape.layout.tp)(x, name=f"{name}.copy")
+
+
+def summed(x: Tensor, name: str) -> Tensor:
+    """The sum over ranks of what each made with its share."""
+    return x if x.tape.layout.tp == 1 else ReduceFromRanks("tp", x.tape.layout.tp)(x, name=f"{name}.reduce")
+
+
 def of_own_tokens(y: Tensor) -> Tensor:
     """What a layer made whose weights all ranks have: each sees its own tokens, if they are split."""
     return _summed_later(y) if y.tape.layout.sp else y

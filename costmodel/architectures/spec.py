@@ -60,6 +60,8 @@ PLANNED = {
     *("layer_scale", "mixed_dropout", "final_dropout", "head", "spare_weights"),
 }
 """Those that may be so where they are split by a plan of DTensor's."""
+WITHOUT_SP = ("segments", "boxes", "embedding_width", "embedding_factored", "pooler", "classes", "experts", "latent")
+"""Of those what every rank has whole, and all tokens of."""
 
 MEGATRON = {
     *(*SPLIT, "tied", "window", "position_rows", "position_table", "query_key_norm", "score_scale", "score_cap"),
@@ -742,8 +744,15 @@ class TransformerSpec(ComposedModel):
             return self
         for name in type(self).model_fields:
             plain = type(self).model_fields[name].get_default()
-            if name not in (*SPLIT, *PLANNED) and getattr(self, name) != plain and not layout.megatron:
+            if name not in (*SPLIT, *PLANNED, *WITHOUT_SP) and getattr(self, name) != plain and not layout.megatron:
                 raise SettingError(f"tp={degree} is not worked out for {name} of {self.title}: leave it out")
+        for name in WITHOUT_SP if layout.sp and not layout.megatron else ():
+            if getattr(self, name) != type(self).model_fields[name].get_default():
+                raise SettingError(f"sp=True is not worked out for {name} of {self.title}: leave it out")
+        if layout.sp and self.head is not None and self.head.transform is not None:
+            raise SettingError(f"sp=True is not worked out for head.transform of {self.title}: leave it out")
+        if self.experts is not None and (self.mlp_bias if self.experts.bias is None else self.experts.bias):
+            raise SettingError(f"tp={degree} is not worked out for biases of experts, of {self.title}: leave it out")
         if self.query_key_norm in ("width", "heads"):
             raise SettingError(
                 f"tp={degree} is not worked out for query_key_norm {self.query_key_norm!r} of {self.title}, whose "
@@ -754,7 +763,11 @@ class TransformerSpec(ComposedModel):
     def _shares(self, degree: int) -> dict[str, Any]:
         """The sizes that so many ranks split, as one of them has them. Raises SettingError where they do not divide."""
         hidden = {"mlp_widths": self.mlp_widths} if self.mlp_widths else {"mlp_width": self.hidden}
-        sizes: dict[str, Any] = {"heads": self.heads, "kv_heads": self.key_heads, **hidden}
+        grouped = {"kv_heads": self.key_heads} if self.latent is None else {}
+        sizes: dict[str, Any] = {"heads": self.heads, **grouped, **hidden}
+        for name in ("experts.width", "experts.shared_width"):
+            if self.value(name) is not None:
+                sizes[name] = self.value(name)
         if self.window is not None and self.window.global_kv_heads is not None:
             sizes["window.global_kv_heads"] = self.window.global_kv_heads
         listed = {name: size if isinstance(size, tuple) else (size,) for name, size in sizes.items()}

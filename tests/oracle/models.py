@@ -215,6 +215,7 @@ class Latent(nn.Module):
         self.up = nn.Linear(self.rank, spec.heads * (self.plain + value_size), bias=False)
         self.narrow = narrow
         self.chosen = Chosen(spec) if spec.indexer is not None else None
+        self.of_all_heads = nn.Identity()
         self.mask: Tensor | None = None
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -224,6 +225,7 @@ class Latent(nn.Module):
         q = self.query_up(of_query)
         q = q.view(b, t, self.heads, -1).transpose(1, 2)
         latent, shared = self.down(x).split([self.rank, self.turned], -1)
+        shared = self.of_all_heads(shared)
         wide = self.up(self.norm(latent)).view(b, t, self.heads, -1).transpose(1, 2)
         k, v = wide.split([self.plain, self.value_size], -1)
         shared = shared.view(b, t, 1, -1).transpose(1, 2)

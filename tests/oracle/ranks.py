@@ -206,7 +206,7 @@ def tensor_plan(model: models.Transformer, *, sp: bool, split_loss: bool) -> dic
                 plan[path] = SequenceParallel(sequence_dim=2, use_local_output=True)  # each rank's heads
             elif isinstance(module, (*NORMS, models.LayerScale)) and sp and not name.startswith("attention."):
                 plan[path] = SequenceParallel(use_local_output=True)
-            elif isinstance(module, nn.Linear):
+            elif isinstance(module, nn.Linear) and not name.endswith(WHOLE):
                 into = name.endswith(("output", "down"))
                 plan[path] = RowwiseParallel(output_layouts=rows) if into else ColwiseParallel()
             elif isinstance(module, models.Relative):
@@ -220,12 +220,16 @@ def tensor_plan(model: models.Transformer, *, sp: bool, split_loss: bool) -> dic
     if sp:
         norms = {name: getattr(model, name) for name in ("embedding_norm", "final_norm")}
         plan |= {name: SequenceParallel(use_local_output=True) for name, norm in norms.items() if norm is not None}
+    if model.head is None:
+        return plan
     split = Shard(-1) if split_loss else Replicate()
     plan["head.linear"] = ColwiseParallel(input_layouts=rows, output_layouts=split, use_local_output=not split_loss)
     return plan
 
 
 NORMS = nn.LayerNorm, models.RMSNorm
+WHOLE = "router", "shared_gate", "latent.down", "latent.query_down"
+"""Linear layers that every rank has whole."""
 
 
 def split_by_heads(model: models.Transformer, mesh: DeviceMesh, *, sp: bool, split_loss: bool) -> None:
@@ -236,18 +240,53 @@ def split_by_heads(model: models.Transformer, mesh: DeviceMesh, *, sp: bool, spl
         heads = attention.spec.heads // degree
         attention.kv_heads //= degree
         attention.widths = [width // degree for width in attention.widths]
-        kv = attention.kv_heads
+        kv = None if attention.spec.latent is not None else attention.kv_heads
         attention.spec = attention.spec.with_fields({"heads": heads, "kv_heads": kv, "head_size": attention.size})
         attention.alibi = attention.alibi[:heads].clone()
+        if attention.spec.latent is not None:
+            attention.latent.heads = heads
+            attention.latent.of_all_heads = Read(mesh)
         if attention.sink is not None:
             attention.sink = models.Sink(heads)
+        experts = getattr(block.mlp, "experts", None) if block.beside else block.mlp
+        if isinstance(experts, models.Experts):
+            split_experts(experts, mesh)
     if sp and model.positions is not None:
         after = "dropout" if model.embedding_norm is None else "embedding_norm"
         whole = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1), use_local_output=True)
         parallelize_module(model, mesh, {after: whole})
     parallelize_module(model, mesh, tensor_plan(model, sp=sp, split_loss=split_loss))
-    if model.spec.tied:
+    if model.spec.tied and model.head is not None:
         model.head.linear.weight = model.tokens.weight
+
+
+class Read(nn.Module):
+    """What all ranks have, read by what is split: its gradients are summed."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.mesh = mesh
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = DTensor.from_local(x, self.mesh, [Replicate()], run_check=False)
+        return whole.to_local(grad_placements=[Partial()])
+
+
+def split_experts(experts: models.Experts, mesh: DeviceMesh) -> None:
+    """Each rank has a share of every expert's hidden features, and the router whole."""
+    for part in (experts.gate, experts.up, experts.down):
+        if part is not None:
+            axis = 2 if part is experts.down else 1
+            part.weight = nn.Parameter(part.weight.chunk(mesh.size(), axis)[0].contiguous())
+    whole = experts.applied
+
+    read = Read(mesh)
+
+    def applied(x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        made = DTensor.from_local(whole(read(x), read(weights), chosen), mesh, [Partial()], run_check=False)
+        return made.redistribute(placements=[Replicate()]).to_local()
+
+    experts.applied = applied
 
 
 def _norm_of_squares(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
@@ -415,7 +454,10 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
     torch.set_default_dtype(torch.float32)
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
-    targets = torch.zeros(batch * seq, dtype=torch.int64)
+    others = [torch.zeros(batch, seq, dtype=torch.int64)] if spec.segments else []
+    others += [torch.zeros(batch, seq, 4, dtype=torch.int64)] if spec.boxes else []
+    rows = batch * seq if spec.head else models.summary_of(spec, batch, seq)[0][0]
+    targets = torch.zeros(rows, dtype=torch.int64)
     for module in model.modules() if question.get("precision", "fp32") in POLICIES else ():
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_floating_point():
@@ -423,7 +465,7 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     for name, weight in model.named_parameters():
         weight.requires_grad = not any(part in name for part in question.get("freeze", ()))
     names = {weight: name for name, weight in model.named_parameters()}
-    by_use = [names[weight] for weight in weights_by_use(model, tokens)]
+    by_use = [names[weight] for weight in weights_by_use(model, tokens, *others)]
     _, fsdp, _, tp = mesh.shape
     if tp > 1:
         split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=split_loss)
@@ -440,30 +482,30 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     trained = [weight for weight in map(model.get_parameter, by_use) if weight.requires_grad]
     optimizer = _optimizer(question, trained)
     with around():
-        F.cross_entropy(model(tokens), targets).backward()
+        F.cross_entropy(model(tokens, *others), targets).backward()
     optimizer.step()
     optimizer.zero_grad()
     weights = list(model.parameters())
     states = [x for of_weight in optimizer.state.values() for x in of_weight.values() if isinstance(x, Tensor)]
-    given = [tokens, targets, *weights, *model.buffers(), *states]
+    given = [tokens, *others, targets, *weights, *model.buffers(), *states]
     earlier: list[Tensor] = []
     if question.get("accumulate", 1) > 1:
-        F.cross_entropy(model(tokens), targets).backward()
+        F.cross_entropy(model(tokens, *others), targets).backward()
         earlier = [weight.grad for weight in weights if weight.grad is not None]
     saved = None
     if fsdp == 1:
         with around(), LocalSaved([local(x) for x in given]) as saved:
-            F.cross_entropy(model(tokens), targets).backward()
+            F.cross_entropy(model(tokens, *others), targets).backward()
         model.zero_grad()
     with around(), FlopCounterMode(display=False) as counter:
-        loss = F.cross_entropy(model(tokens), targets)
+        loss = F.cross_entropy(model(tokens, *others), targets)
         forward = counter.get_total_flops()
         loss.backward()
     if not earlier:
         model.zero_grad()
     del loss
     with around(), LocalTracker([*given, *earlier], device) as tracker, tracker.resizing():
-        loss = F.cross_entropy(model(tokens), targets)
+        loss = F.cross_entropy(model(tokens, *others), targets)
         tracker.phase = "backward"
         loss.backward()
         tracker.phase = "optimizer"

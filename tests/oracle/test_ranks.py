@@ -98,10 +98,15 @@ def test_a_rank_costs_what_it_does(
         chosen["cp_balanced"] |= by_heads
         chosen["rank"] = 0 if chosen["cp_balanced"] else cp - 1
     optimizer = "sgd" if "fsdp" in chosen else data.draw(st.sampled_from(["sgd", "adamw"]))
-    found = run({"model": model, "kernel": kernel, "optimizer": optimizer, **runs, **chosen})
-    chosen.pop("rank", None)
-    whole = cm.predict(cm.Transformer.of(model), optimizer=optimizer, attention=kernel, **runs, **chosen)
-    rank, most = whole.rank, found.most
+    assert_a_rank_agrees(model, kernel, {"optimizer": optimizer, **runs, **chosen})
+
+
+def assert_a_rank_agrees(model: dict[str, Any], kernel: str, chosen: dict[str, Any]) -> None:
+    """All but what is said beside it, to the byte."""
+    cp, by_heads = chosen.get("cp", 1), chosen.get("cp_kind") == "ulysses"
+    found = run({"model": model, "kernel": kernel, **chosen})
+    chosen = {name: value for name, value in chosen.items() if name != "rank"}
+    rank, most = cm.predict(cm.Transformer.of(model), attention=kernel, **chosen).rank, found.most
     sent = [
         (x.phase.replace("loss", "forward"), x.operation, x.bytes, x.devices) for x in rank.timeline.every_collective()
     ]
@@ -113,7 +118,7 @@ def test_a_rank_costs_what_it_does(
     extra = found.buffers - rank.memory.buffers
     ours = stated(rank)
     # The fused kernel's backward has a sum for each row to itself, inside one operation.
-    of_rank = 4 * runs["batch"] * runs["seq"] * HEADS // chosen.get("tp", 1) // cp
+    of_rank = 4 * chosen["batch"] * chosen["seq"] * HEADS // chosen.get("tp", 1) // cp
     unseen = of_rank if kernel == "flash" and (cp == 1 or by_heads) else 0
     assert 0 <= ours["backward"].alive - (most["backward"].alive - extra) <= 4 + unseen
     assert ours["forward"].alive - (most["forward"].alive - extra) <= 4
@@ -171,6 +176,29 @@ def test_a_rank_of_sharded_weights_costs_what_it_does(
     assert ours["forward"].alive - (most["forward"].alive - extra) <= 4
     if "optimizer" in most:
         assert ours["optimizer"].alive == most["optimizer"].alive - extra
+
+
+LATENT: dict[str, Any] = {"positions": "rotary", "head_size": 8, "kv_heads": None, "fused_qkv": False}
+EXPERTS = {"mlp_bias": False, "mlp": "gated"}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "latent": LATENT | {"latent": {"width": 16, "query_width": 12, "value_head_size": 4}, "rotary": {"size": 4}},
+    "latent of keys alone": LATENT | {"latent": {"width": 8}, "rotary": {"size": 2}, "norm": "rmsnorm"},
+    "experts": EXPERTS | {"experts": {"count": 4, "per_token": 2, "width": 24, "weights": "chosen"}},
+    "experts and a shared one": EXPERTS
+    | {"experts": {"count": 4, "width": 24, "weights": "all", "shared_width": 16, "shared_gate": True, "shares": True}},
+    "an encoder": {"causal": False, "segments": 2, "head": {"transform": "gelu", "bias": True}, "tied": True},
+    "an encoder of classes": {"causal": False, "segments": 2, "classes": {"count": 3}, "head": None},
+    "narrow embeddings": {"embedding_width": 12, "embedding_factored": True, "causal": False, "boxes": 30},
+    "an attention gate": {"attention_gate": True, "positions": "rotary", "query_key_norm": "head"},
+    "windows": {"window": {"size": 4, "pattern": [True, False]}, "mlp_widths": [16, 24], "positions": "rotary"},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_rank_of_a_family_costs_what_it_does(family: str) -> None:
+    sizes = {"vocab": 33, "layers": 2, "width": 24, "kv_heads": 4, "head_size": 4, "norm": "layernorm"}
+    model = ALWAYS | sizes | FAMILIES[family]
+    assert_a_rank_agrees(model, "eager", {"optimizer": "adamw", "batch": 2, "seq": 8, "tp": 2})
 
 
 REAL: list[dict[str, Any]] = [

@@ -206,7 +206,7 @@ AdamW = partial(torch.optim.AdamW, foreach=False)
 """Weight by weight, as PyTorch does it wherever it does not know of a faster way."""
 
 
-def weights_by_use(model: nn.Module, x: Tensor) -> list[nn.Parameter]:
+def weights_by_use(model: nn.Module, *inputs: Tensor) -> list[nn.Parameter]:
     """The order in which a model first uses its weights, in which modules mostly list them too."""
     found: dict[nn.Parameter, None] = {}
 
@@ -214,7 +214,7 @@ def weights_by_use(model: nn.Module, x: Tensor) -> list[nn.Parameter]:
         found.update((weight, None) for weight in module.parameters(recurse=False))
 
     hooks = [module.register_forward_pre_hook(note) for module in model.modules()]
-    model(x)
+    model(*inputs)
     for hook in hooks:
         hook.remove()
     return list(found)
