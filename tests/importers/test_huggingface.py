@@ -669,6 +669,10 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("opt", layerdrop=0.1), "layerdrop=0.1 changes the cost"),
         (sized("llama", rope_scaling={"type": "spiral"}), "unknown rope_type 'spiral'"),
         (sized("llama", partial_rotary_factor=1.5), "partial_rotary_factor 1.5 is not a share"),
+        (
+            sized("llama", partial_rotary_factor=0.5, rope_scaling={"type": "linear", "factor": 2.0}),
+            "turns 64 of 128 features, and the family turns all",
+        ),
         (sized("gpt_neo", attention_types=[[["global"], 10**9]]), "gpt_neo: attention_types "),
         (sized("gemma2", layer_types=["full_attention"]), "layer_types has 1 entries for 26 layers"),
         (sized("gemma2", layer_types=["chunked"] * 26), "layer_types[0] 'chunked' is not"),
@@ -742,3 +746,9 @@ def test_any_value_is_read_or_refused(data: st.DataObject) -> None:
     else:
         message = ""
     assert len(message.splitlines()) <= 1
+
+
+def test_a_share_that_a_class_does_not_read_turns_all_the_same() -> None:
+    for family, size in (("llama", None), ("gemma2", None), ("qwen3_moe", None), ("glm", 64), ("phi3", 48)):
+        model: Any = build(sized(family, partial_rotary_factor=0.5), "config")
+        assert model.value("rotary.size") == size, family

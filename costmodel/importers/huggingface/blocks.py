@@ -23,6 +23,7 @@ from costmodel.importers.huggingface.rules import (
     forget_experts,
     head_size,
     heads_fill_width,
+    rotary,
     rotary_whole,
     sets,
     sliding,
@@ -39,6 +40,7 @@ PHI = Family(
     means={"qk_layernorm": {True: {"query_key_norm": "head"}, False: {}}},
     sets=BIASES | {"head.bias": True, "mlp": "plain", "norm": "layernorm", "parallel": True, "shared_norm": True},
     written=JOINED,
+    rules={"rotary": rotary},
 )
 PHI3 = Family(
     model_type="phi3",
@@ -50,6 +52,7 @@ PHI3 = Family(
     means={"embd_pdrop": ""},  # the package applies none, whatever it says
     sets={"fused_qkv": True},
     written=SCALED | JOINED,
+    rules={"rotary": rotary},
 )
 
 STARCODER2 = Family(
@@ -84,6 +87,7 @@ NEMOTRON = Family(
     sets={"mlp": "plain", "norm": "layernorm"},
     aliases="rope_percent=partial_rotary_factor",
     note="Its norms add 1 to their weights, for which the package makes another vector.",
+    rules={"rotary": rotary},
 )
 JAIS2 = Family(
     model_type="jais2",
@@ -107,7 +111,7 @@ PERSIMMON = Family(
     },
     without="num_key_value_heads",
     sets=BIASES | {"mlp": "plain", "norm": "layernorm", "fused_qkv": True, "mixed_dropout": 0.0, "kv_heads": None},
-    rules={"whole": heads_fill_width},
+    rules={"rotary": rotary, "whole": heads_fill_width},
 )
 
 APERTUS = Family(
@@ -132,7 +136,11 @@ STABLELM = Family(
     | {"partial_rotary_factor": 0.25},
     means={"qk_layernorm": {True: {"query_key_norm": "heads"}, False: {}}},
     sets={"norm": "layernorm"},
-    rules={"whole": heads_fill_width, "parallel": sets("shared_norm", lambda config, made: made["parallel"])},
+    rules={
+        "rotary": rotary,
+        "whole": heads_fill_width,
+        "parallel": sets("shared_norm", lambda config, made: made["parallel"]),
+    },
 )
 
 OLMO = Family(

@@ -14,6 +14,7 @@ from costmodel.importers.huggingface.rules import (
     enough,
     forget_experts,
     pattern,
+    rotary,
     rotary_whole,
     windows,
 )
@@ -168,7 +169,7 @@ GLM4_MOE = Family(
         "use_qk_norm": {True: {"query_key_norm": "head"}, False: {}},
     },
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
-    rules={"experts": deepseek_experts},
+    rules={"rotary": rotary, "experts": deepseek_experts},
     aliases=DEEPSEEK_V3.aliases,
     idle="output_router_logits",
 )

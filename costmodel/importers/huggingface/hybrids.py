@@ -16,6 +16,7 @@ from costmodel.importers.huggingface.rules import (
     enough,
     forget_experts,
     pattern,
+    rotary,
     rotary_whole,
     routed_layers,
 )
@@ -153,7 +154,7 @@ BAMBA = Family(
     fields=sizes(128000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=262144, **INNER)
     | {"attn_layer_indices": None, "partial_rotary_factor": 0.5, "attention_bias": False, "mlp_bias": False},
     means={"hidden_act": "activation state_space.activation"},
-    rules={"inner": inner_heads, "layers": bamba_layers},
+    rules={"rotary": rotary, "inner": inner_heads, "layers": bamba_layers},
     idle="time_step_limit num_logits_to_keep z_loss_coefficient layer_types layers_block_type",
     note=IN_FP32,
 )
@@ -407,7 +408,7 @@ QWEN3_NEXT = Family(
     means={"hidden_act": "activation gated_delta.activation", "num_experts": Meaning("count", "experts.count")},
     without="qkv_bias sliding_window use_sliding_window max_window_layers",
     sets={"query_key_norm": "head", "attention_gate": True, "qkv_bias": False},
-    rules={"windows": None, "experts": qwen3_next_layers},
+    rules={"rotary": rotary, "windows": None, "experts": qwen3_next_layers},
     note="Its norms add 1 to their weights, for which the package makes another vector.",
 )
 QWEN3_5 = Family(

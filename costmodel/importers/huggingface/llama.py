@@ -17,6 +17,7 @@ from costmodel.importers.huggingface.rules import (
     heads,
     heads_fill_width,
     rotary,
+    rotary_unread,
     rotary_whole,
     sets,
     sliding,
@@ -38,7 +39,7 @@ DECODER = Family(
     | {"num_key_value_heads": None, "head_dim": None, "hidden_act": "silu", "max_position_embeddings": 2048}
     | {"attention_dropout": 0.0, "tie_word_embeddings": False},
     sets={"positions": "rotary", "fused_qkv": False, "mlp": "gated", "norm": "rmsnorm"} | dict.fromkeys(BIASES, False),
-    rules={"heads": heads, "rotary": rotary},
+    rules={"heads": heads, "rotary": rotary_unread},
     idle=ROTARY_IDLE,
 )
 WINDOWED = Family(
@@ -217,6 +218,7 @@ GLM = Family(
     fields=sizes(151552, 4096, 13696, 40, 32, num_key_value_heads=2, head_dim=128, max_position_embeddings=131072)
     | {"attention_bias": True, "partial_rotary_factor": 0.5},
     means={"attention_bias": "qkv_bias"},
+    rules={"rotary": rotary},
 )
 
 

@@ -57,6 +57,18 @@ def rotary(config: Config, made: dict[str, Any]) -> None:
     made["rotary.size"] = turned(config, head_size(made))
 
 
+def rotary_unread(config: Config, made: dict[str, Any]) -> None:
+    """All features of a head are turned, whatever the share: the family's class reads none but where angles are scaled.
+
+    Source: its ``compute_default_rope_parameters``; with the angles of ``ROPE_INIT_FUNCTIONS`` a share makes it fail.
+    """
+    settings = _rotary_settings(config["rope_scaling"]) + _rotary_settings(config["rope_parameters"])
+    features = turned(config, head_size(made))
+    if features is not None and any(_rope_type(each) != "default" for each in settings):
+        check_whole(config, head_size(made))
+    made["rotary.size"] = None
+
+
 def rotary_whole(config: Config, made: dict[str, Any]) -> None:
     """All features of a head are turned: the family knows no share."""
     check_whole(config, head_size(made))
@@ -68,7 +80,7 @@ def turned(config: Config, size: int) -> int | None:
     factor = config["partial_rotary_factor"]
     for field in ("rope_scaling", "rope_parameters"):
         for settings in _rotary_settings(config[field]):
-            kind = settings.get("rope_type", settings.get("type", "default"))
+            kind = _rope_type(settings)
             if kind not in ROPE_TYPES:
                 raise SpecError(f"{field}: {unknown('rope_type', kind, ROPE_TYPES)}", (field,))
             factor = settings.get("partial_rotary_factor", factor)
@@ -91,6 +103,10 @@ def check_whole(config: Config, size: int) -> None:
     """Raise SpecError unless all of `size` features are turned."""
     if (features := turned(config, size)) is not None:
         raise wrong("partial_rotary_factor", f"turns {features} of {size} features, and the family turns all")
+
+
+def _rope_type(settings: dict[str, Any]) -> Any:
+    return settings.get("rope_type", settings.get("type", "default"))
 
 
 def _rotary_settings(given: dict[str, Any] | None) -> list[dict[str, Any]]:
