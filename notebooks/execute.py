@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="store the outputs")
     asked = parser.parse_args()
     wrong = 0
-    for script in [HERE / name for name in asked.names] or sorted(HERE.glob("[0-9]-*.py")):
+    for script in [HERE / name for name in asked.names] or sorted(HERE.glob("[0-9]*-*.py")):
         began = perf_counter()
         problems = list(_checked(script, asked.write))
         wrong += len(problems)

@@ -11,7 +11,7 @@ import pytest
 import costmodel as cm
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]-*.py"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*-*.py"))
 INDEX = (ROOT / "notebooks/README.md").read_text(encoding="utf-8")
 PAGES = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
 
