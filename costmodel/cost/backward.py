@@ -207,6 +207,10 @@ class BackwardLiveness:
         if memory.passes:
             self._pass(call, incoming)
             return
+        several = slot.several or not (memory.gradient_copy or memory.reshapes)
+        smaller = not several and branch_value(incoming.size) < branch_value(slot.size)
+        if memory.reshapes and not (slot.ordered or several or smaller):
+            incoming = self._reordered(incoming, slot, call)
         now = self._moment(call)
         if memory.returned:
             self.lifetimes.send(memory.returned, now)
@@ -216,7 +220,7 @@ class BackwardLiveness:
             self.lifetimes.take(memory.results - sum(one.size for one in (incoming, *further)), now)
         take = self.lifetimes.take
         scratch = [take(memory.backward_scratch, now)] if memory.backward_scratch else []
-        if memory.gradient_copy and not slot.several and branch_value(incoming.size) < branch_value(slot.size):
+        if memory.gradient_copy and (smaller or not (slot.ordered or slot.several or memory.reshapes is not None)):
             take(memory.gradient_copy, now)
         incoming.handles -= 1
         if memory.collects:
@@ -237,6 +241,7 @@ class BackwardLiveness:
                 self._finish(call, gradient, last_step)
             if target.gradient is None:
                 target.gradient, target.view = gradient, own.view or (slot.view if own.shared else None)
+                target.ordered = slot.ordered == own.alike if own.follows else own.alike
             else:
                 self._add(target, target.gradient, gradient, call, own.view)
                 if own.cut:
@@ -245,6 +250,16 @@ class BackwardLiveness:
                 self._finish(call, target.gradient, last_step)
             if target.of_weight:
                 self._settle(target, call, gradients)
+
+    def _reordered(self, incoming: Allocation, slot: GradientSlot, call: CallRound) -> Allocation:
+        """A copy of a gradient, row by row, in its place."""
+        now = self._moment(call)
+        incoming.died = now
+        incoming.handles -= 1
+        slot.ordered = True
+        copy = self.lifetimes.take(slot.size, now)
+        copy.handles = 1
+        return copy
 
     def _finish(self, call: CallRound, gradient: Allocation | None, last_step: LastStep) -> None:
         """The last moment of a backward of several steps: the input's gradient, or what there is of it, is there."""
@@ -263,7 +278,8 @@ class BackwardLiveness:
 
         It becomes it as it is, unless it is smaller and seen several times, or the caller or another of the operands
         that get `gradients` has the same tensor: then a copy does. A slice of a larger gradient is a tensor of
-        its own, which keeps all of that; one that is scattered does not lie as the weight does, and is copied.
+        its own, which keeps all of that; one that is scattered or in another order does not lie as the weight does, and
+        is copied (``AccumulateGrad``).
         """
         self._uses[target] = left = self._uses[target] - 1
         if left:
@@ -284,7 +300,9 @@ class BackwardLiveness:
         else:
             smaller = not same and branch_value(gradient.size) != branch_value(target.size)
             copied = smaller or gradient in self._starts or sum([not other.settled for other in alike]) > 1
-        if copied:
+        if not target.ordered and not copied:  # once the call has let go of what it kept
+            now = gradient.died = self._moment(call)
+        if copied or not target.ordered:
             gradient = self.lifetimes.take(target.size, now)
         gradient.line, gradient.settled, target.settled = GRADIENTS, now, True
         if self.forward.sharding is None:
@@ -325,7 +343,7 @@ class BackwardLiveness:
     def _pass(self, call: CallRound, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
         whole = call.targets[0][0]
-        whole.padded = call.memory.keeps_axes
+        whole.padded, whole.ordered = call.memory.keeps_axes, call.targets[0][1].alike
         whole.parts = (*whole.parts, (incoming, call.slot.size, 1))
         self._waiting[whole] = None
         if sum(branch_value(size * rounds) for _, size, rounds in whole.parts) >= branch_value(whole.size):

@@ -19,7 +19,7 @@ from costmodel.errors import SpecError, shown
 from costmodel.graph.kernel import Message
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Gradient, Origin, Storage, Tensor
+from costmodel.graph.tensor import Block, Call, Gradient, Origin, Shape, Storage, Tensor, dense_strides
 from costmodel.symbolic.sizes import branch_value, peek
 from costmodel.training.dtypes import Dtype, size_bytes
 
@@ -37,6 +37,9 @@ class OperandGradient(NamedTuple):
     """The gradient that a call gives an operand: whether it is the incoming one, through what view it comes, and how
     large its memory is [bytes], unless it is of the operand's size. cut: whether of all ranks' gradient this rank's
     share is copied, and added to another use's.
+
+    follows: whether it lies in memory as the incoming one does. alike: whether it lies as what made the operand left
+    that; if it follows, where the incoming one does.
     """
 
     operand: Tensor
@@ -44,6 +47,8 @@ class OperandGradient(NamedTuple):
     view: GradientView
     size: int | None
     cut: bool
+    follows: bool
+    alike: bool
 
 
 class GradientSlot:
@@ -54,16 +59,21 @@ class GradientSlot:
     lent: what is there until the gradient has been used.
     several: whether the gradients of several results come together, which are not summed.
     settled: whether it is of a weight that has a gradient by now, to which what comes together is then added.
+    ordered: whether it lies in memory as the tensor does.
     view: through what the gradient came, if that is a view; only what comes through the same is added to it in place.
     """
 
-    __slots__ = ("gradient", "lent", "of_weight", "padded", "parts", "settled", "several", "size", "view", "weight")
+    __slots__ = (
+        *("gradient", "lent", "of_weight", "ordered", "padded", "parts", "settled", "several", "size", "view"),
+        "weight",
+    )
 
     def __init__(self, size: int, weight: Storage | None = None) -> None:
         self.size = size
         self.weight = weight
         self.of_weight = weight is not None
         self.settled = self.several = self.padded = False
+        self.ordered = True
         self.gradient: Allocation | None = None
         self.view: GradientView = None
         self.parts: tuple[tuple[Allocation, int, int], ...] = ()
@@ -88,11 +98,12 @@ class CallMemory(NamedTuple):
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
     itself, its output first if that is new. saved: what it keeps, and on which line. held: see `AbstractLayer.held`.
     trained: if several weights get a gradient, these, those that it is given before its own. gradients: in the
-    order in which they come. output: size. results: see `AbstractLayer.results_bytes`. saves: whether it keeps
-    anything, be it weights. last_step: of a backward of several. passes: whether the gradient only passes through, to
-    an input that is as large (same) or larger (a slice). keeps_axes: whether that slice has as many axes as its input.
-    cached: whether autocast holds what it makes until forward and loss are done: copies of weights that ask for
-    gradients (torch.autocast's ``cache_enabled``). replaces: bytes kept
+    order in which they come. output: size. reshapes: whether products see the incoming gradient with fewer axes; None:
+    kernels take it as it is. results: see `AbstractLayer.results_bytes`. saves: whether it keeps anything, be it
+    weights. last_step: of a backward of several. passes: whether the gradient only passes through, to an input that is
+    as large (same) or larger (a slice). keeps_axes: whether that slice has as many axes as its input. cached: whether
+    autocast holds what it makes until forward and loss are done: copies of weights that ask for gradients
+    (torch.autocast's ``cache_enabled``). replaces: bytes kept
     of earlier tokens that its output, kept too, takes the place of. writes: whether it writes into memory that is
     there. lends, collects, gradient_copy: see `AbstractLayer`. scattered: whether gradients are slices of the incoming
     one none of which lies in one piece.
@@ -107,6 +118,7 @@ class CallMemory(NamedTuple):
     trained: list[Tensor]
     gradients: list[OperandGradient]
     output: int
+    reshapes: bool | None
     results: int
     saves: bool
     forward_scratch: int
@@ -208,6 +220,7 @@ class ForwardLiveness:
         self.order: Order = []
         self.weights: list[tuple[Storage, str] | LoopEdge] = []
         self.output = self._elsewhere = Allocation(0, 0, 0)
+        self._result: Tensor | None = None
         self.persistent: list[Allocation] = []
         self.held: list[Allocation] = []
         self._gradients: Dtype = autograd_dtype(tape)
@@ -246,6 +259,9 @@ class ForwardLiveness:
         self._drop_cache()
         ends = (x.storage for x in tape.outputs)
         self.ends = [(self._slots[s], self._places[s]) for s in ends if s in self._slots and s in self._places]
+        for y in (self._result, *tape.outputs):
+            if y is not None and y in self._slots:
+                self._slots[y].ordered = _kept_order(y)
 
     def place_of(self, x: Tensor) -> Allocation | None:
         """The memory of a tensor; None of one that is there throughout."""
@@ -422,7 +438,7 @@ class ForwardLiveness:
         if memory.makes and memory.makes[0][0] is y.storage:
             self._slots[y.storage] = slot
         if call.inputs or memory.makes:  # not a weight that nothing reads, which stands after the result
-            self.output = places.get(y.storage, self._elsewhere)
+            self.output, self._result = places.get(y.storage, self._elsewhere), y
         elif y.storage in call.tape.trained:
             self._slot(y)
         if self._detached or call.detached or (y.requires_grad and not call.differentiated):
@@ -534,7 +550,35 @@ def _operand_gradient(call: Call, gradient: Gradient) -> OperandGradient:
     elements = call.layer.gradient_elements(call, x)
     size = None if elements is x.size else size_bytes(elements, x.dtype)
     cut = call.layer.whole_gradients and size is not None and x.storage.graded is x.storage.elements
-    return OperandGradient(x, gradient.shared and x.dtype == y.dtype, view, size, cut)
+    shared = gradient.shared and x.dtype == y.dtype
+    return OperandGradient(x, shared, view, size, cut, *_gradient_order(call, gradient))
+
+
+def _gradient_order(call: Call, gradient: Gradient) -> tuple[bool, bool]:
+    """`follows` and `alike` of an `OperandGradient`."""
+    x, y, order = gradient.operand, call.y, call.layer.gradient_order(call, gradient.operand)
+    if order == "operand":
+        return False, _kept_order(x)
+    if order == "incoming" and x.has(y.shape):
+        return True, _axes_in_memory(x) == _axes_in_memory(y) and _kept_order(x)
+    return gradient.shared, _axes_in_memory(x) is None and _kept_order(x)
+
+
+def _axes_in_memory(x: Tensor) -> Shape | None:
+    """The order of a tensor's axes in memory, by the strides that it would have without gaps; None: row by row."""
+    return None if x.strides is None else dense_strides(x.shape, x.strides)
+
+
+def _kept_order(x: Tensor) -> bool:
+    """Whether a gradient that lies as `x` does lies as what the gradient comes to: copies in another order hand it on
+    as it is.
+    """
+    while (maker := x.maker) is not None and len(maker.inputs) == 1:
+        if maker.y.storage is not maker.x.storage:
+            other = _axes_in_memory(maker.x) is not None and _axes_in_memory(maker.y) != _axes_in_memory(maker.x)
+            return not (other and memory_of(maker).same)
+        x = maker.x
+    return True
 
 
 def memory_of(call: Call) -> CallMemory:
@@ -561,6 +605,7 @@ def memory_of(call: Call) -> CallMemory:
         trained=[x for x in operands if x in trained] if len(trained) > 1 else [],
         gradients=gradients,
         output=y.bytes,
+        reshapes=None if (axes := layer.gradient_axes(call)) is None else len(y.shape) > axes,
         results=layer.results_bytes(call),
         saves=len(call.saved) > 0,
         forward_scratch=size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,

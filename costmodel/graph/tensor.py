@@ -333,6 +333,8 @@ class Alias(NamedTuple):
     x: Tensor
 
 
+GradientOrder = Literal["rows", "incoming", "operand"]
+
 Rerun = Literal["", "whole", "needed"]
 """How much of a stretch backward runs again: nothing; the whole of it, before it goes back over it by itself; or once a
 tensor is needed that was not kept, up to the last such tensor (``use_reentrant`` of ``torch.utils.checkpoint``).
@@ -548,7 +550,8 @@ class AbstractLayer(ABC):
     def gradient_copy(self, call: Call) -> int:
         """Elements that backward needs beside, if the incoming gradient is of fewer numbers, seen at several places.
 
-        That is the gradient of a sum, which kernels that go by rows copy (``contiguous``).
+        That is the gradient of a sum, which kernels that go by rows copy (``contiguous``), as they do one that does not
+        lie row by row.
         """
         return 0
 
@@ -559,6 +562,18 @@ class AbstractLayer(ABC):
     def gradient_elements(self, call: Call, x: Tensor) -> int:
         """Elements that the memory of an operand's gradient has room for."""
         return x.size
+
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        """How the gradient of an operand lies in memory: row by row, as the incoming gradient, or as the operand."""
+        return "rows"
+
+    def gradient_axes(self, call: Call) -> int | None:
+        """Axes of the matrices, or batches of them, that the incoming gradient is seen as by products.
+
+        Where memory order allows no such view it is copied first (``reshape``). None: kernels take it as it is, or copy
+        it themselves, as `gradient_copy` says.
+        """
+        return None
 
     def views_gradient(self, call: Call, x: Tensor) -> bool:
         """Whether PyTorch computes with another view of an operand, so that its gradient comes as a view."""

@@ -11,6 +11,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import (
     Call,
     Gradient,
+    GradientOrder,
     LayerFlops,
     Shape,
     Storage,
@@ -64,6 +65,9 @@ class Elementwise(OneKernel, Weightless):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         return elementwise_gradients(call, self.work)
+
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        return "incoming"
 
     def views_gradient(self, call: Call, x: Tensor) -> bool:
         """A sum over axes that an operand lacks is made with those, and seen without (``at::sum_to``)."""

@@ -10,6 +10,7 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import (
     Call,
     Gradient,
+    GradientOrder,
     LayerFlops,
     Shape,
     Storage,
@@ -82,6 +83,9 @@ class Softmax(Unary):
     def gradient_copy(self, call: Call) -> int:
         return call.y.size
 
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        return "rows"
+
 
 @layer
 class Mask(OneKernel, Weightless):
@@ -103,6 +107,9 @@ class Mask(OneKernel, Weightless):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, call.y.size))
+
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        return "incoming"
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The mask, which is a buffer where it is made once."""

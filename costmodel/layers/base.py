@@ -25,6 +25,7 @@ from costmodel.graph.tensor import (
     Buffers,
     Call,
     Gradient,
+    GradientOrder,
     LayerFlops,
     Shape,
     Storage,
@@ -188,6 +189,9 @@ class Unary(OneKernel, Weightless):
     def output(self, call: Call) -> Tensor:
         return call.like(call.x)
 
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        return "incoming"
+
 
 class Function(NamedTuple):
     """What a function costs per element: operations forward and backward, and what its derivative is a function of.
@@ -339,6 +343,13 @@ class Contraction(Unbuffered):
     def views_gradient(self, call: Call, x: Tensor) -> bool:
         """Products are of matrices, or of batches of them: all else is seen as such, and so is a transposed weight."""
         return True
+
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        """A transposed matrix has a transposed gradient (``mm_mat2_backward``)."""
+        return "operand" if len(x.shape) == 2 else "rows"
+
+    def gradient_axes(self, call: Call) -> int | None:
+        return 2
 
     def workspace(self, call: Call) -> Workspace:
         return NO_WORKSPACE

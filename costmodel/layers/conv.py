@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Gradient, Shape, Storage, Tensor, Weights
+from costmodel.graph.tensor import Call, Gradient, GradientOrder, Shape, Storage, Tensor, Weights
 from costmodel.layers.base import Shaped, WeightProduct, layer
 from costmodel.layers.kernels import distinct_bytes_of, scale_bytes, stream
-from costmodel.layers.spatial import Spatial, check_window, slide
+from costmodel.layers.spatial import Spatial, check_window, order_of_images, slide
 from costmodel.symbolic.sizes import exact_div, product
 from costmodel.training.fields import Pair, pair
 
@@ -33,6 +33,12 @@ class Convolving(WeightProduct):
 
     def gradient_copy(self, call: Call) -> int:
         return call.y.size
+
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        return order_of_images(x)
+
+    def gradient_axes(self, call: Call) -> int | None:
+        return None
 
     def sizes(self, call: Call) -> Product:
         """Each output, or in the transpose each input, meets its window and the channels of its group."""

@@ -185,6 +185,9 @@ class Matmul(Weightless, Contraction):
             return call.as_batch(x)
         return x.storage if x is call.inputs[1] or is_matrix(x) else call.copy_of(x)
 
+    def gradient_axes(self, call: Call) -> int | None:
+        return min(3, len(call.inputs[1].shape))
+
     def gradient_copy(self, call: Call) -> int:
         """As a matrix of rows; matrices of a batch are copied one by one."""
         return 0 if len(call.inputs[1].shape) > 2 else call.y.size

@@ -6,11 +6,22 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.graph.tensor import (
+    Buffers,
+    Call,
+    Gradient,
+    GradientOrder,
+    LayerFlops,
+    Shape,
+    Storage,
+    Tensor,
+    Weights,
+    Workspace,
+)
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Layer, OneKernel, Unary, Unbuffered, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, new_gradients, saved_bytes, stream
 from costmodel.layers.shape import Moving
-from costmodel.layers.spatial import arranged
+from costmodel.layers.spatial import arranged, order_of_images
 from costmodel.symbolic.sizes import exact_div
 from costmodel.training.dtypes import size_bytes
 
@@ -100,6 +111,9 @@ class Channelled(Layer):
 
     affine: bool
     bias: bool
+
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        return order_of_images(x)
 
     def weights(self, call: Call) -> Weights:
         channels = (call.x.shape[1],)

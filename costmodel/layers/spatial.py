@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
+from costmodel.graph.tensor import Call, GradientOrder, Shape, Tensor, Workspace
 from costmodel.layers.base import NO_WORKSPACE, Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE, branch_value, ceil_div, minimum
 
@@ -15,6 +15,9 @@ class Spatial(Layer):
 
     def workspace(self, call: Call) -> Workspace:
         return NO_WORKSPACE
+
+    def gradient_order(self, call: Call, x: Tensor) -> GradientOrder:
+        return order_of_images(x)
 
 
 def check_window(call: Call, size: Shape, kernel: Shape, padding: Shape, beyond: Shape = (0, 0)) -> None:
@@ -48,6 +51,11 @@ def arranged(call: Call, shape: Shape) -> Shape | Tensor:
     if len(shape) != 4 or not channels_last(call.x):
         return shape
     return call.tape.tensor(shape, strides=last_strides(shape))
+
+
+def order_of_images(x: Tensor) -> GradientOrder:
+    """Of a gradient that kernels over images make: channels last if the operand has them so, else row by row."""
+    return "operand" if channels_last(x) else "rows"
 
 
 def last_strides(shape: Shape) -> Shape:

@@ -184,6 +184,23 @@ def test_gradients_that_come_together(name: str) -> None:
     assert_allocated(After(SUMS[name], 400), torch.rand(64, 8), torch.rand(64, 400), named=name == "boxes")
 
 
+REORDERED: dict[str, tuple[Function, tuple[int, ...]]] = {
+    "transposed, and copied": (lambda y: y.transpose(1, 2).contiguous(), ()),
+    "transposed, and flattened": (lambda y: y.transpose(1, 2).reshape(4, -1), ()),
+    "heads": (lambda y: y.view(4, 20, 6, 10).transpose(1, 2).softmax(-1), ()),
+    "time first": (lambda y, w: F.linear(y.transpose(0, 1), w).softmax(-1), (70, 60)),
+    "a weight beside what is transposed": (lambda y, w: y.transpose(1, 2) * w, (4, 60, 20)),
+    "a weight beside what is expanded": (lambda y, w: y.transpose(1, 2).expand(3, 4, 60, 20) * w, (3, 4, 60, 20)),
+}
+
+
+@pytest.mark.parametrize("name", REORDERED)
+def test_gradients_in_another_order(name: str) -> None:
+    """A product that sees rows has a copy made of one; so has a weight, which keeps none in another order."""
+    function, shape = REORDERED[name]
+    assert_allocated(After(function, 60, 1, *[shape] * (shape != ())), torch.rand(4, 20, 8))
+
+
 IMAGES: dict[str, Function] = {
     "unfold": lambda y: F.unfold(y, 3, padding=1) * 2,
     "unfold to as many": lambda y: F.unfold(y, 4, stride=4).exp(),
