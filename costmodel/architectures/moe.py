@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 from costmodel.architectures.feedforward import activated, dropped, mlp, normed, of_joint, scaled
 from costmodel.architectures.parts import Experts
-from costmodel.architectures.ranks import copied, summed
+from costmodel.architectures.ranks import arrived, copied, returned, summed
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
@@ -16,7 +17,7 @@ from costmodel.layers.base import Layer
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Rmsnorm
-from costmodel.symbolic.sizes import ceil_div, peek
+from costmodel.symbolic.sizes import ceil_div, exact_div, peek
 
 
 def routed(model: TransformerSpec, x: Tensor) -> Tensor:
@@ -52,9 +53,11 @@ def with_experts(model: TransformerSpec, x: Tensor, y: Tensor) -> Tensor:
 def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tensor | None = None) -> Tensor:
     """weights: of the chosen experts, (tokens, chosen); by default as the router makes them of x."""
     (b, t, d), k, capped = x.shape, experts.per_token, experts.capacity_factor is not None
+    ranks = x.tape.layout.ep
+    own, met = (experts.count, k) if ranks == 1 else (exact_div(experts.count, ranks), 1)
     hidden = model.hidden if experts.width is None else experts.width
     bias = model.mlp_bias if experts.bias is None else experts.bias
-    inner, outer = (ExpertLinear(experts.count, k, n, bias, busy(experts)) for n in (hidden, d))
+    inner, outer = (ExpertLinear(own, met, n, bias, busy(experts)) for n in (hidden, d))
     if weights is None:
         weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
     with x.tape.scope("experts"):
@@ -62,13 +65,16 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         x, weights = copied(x, "input"), copied(weights, "weights")
         picked = sent(x.view((b * t, d)), name="dispatch")
         back = Pick(rows=b * t * k) if capped else Pick()
-        if x.tape.layout.megatron and model.mlp == "gated":
-            joint = ExpertLinear(experts.count, k, 2 * hidden, bias, busy(experts))
-            made = of_joint(model, joint(picked, name="gate_up"))
-        else:
-            made = activated(model, picked, inner)
-        made = dropped(made, experts.dropout, "dropout")
-        out = back(outer(made, name="down"), name="collect")
+        with x.tape.unit() if ranks > 1 else nullcontext():
+            picked = arrived(picked, experts.count)
+            if x.tape.layout.megatron and model.mlp == "gated":
+                joint = ExpertLinear(experts.count, k, 2 * hidden, bias, busy(experts))
+                made = of_joint(model, joint(picked, name="gate_up"))
+            else:
+                made = activated(model, picked, inner)
+            made = dropped(made, experts.dropout, "dropout")
+            out = returned(outer(made, name="down"))
+        out = back(out, name="collect")
         shares = weights.view((b * t, k, 1))
         weighed = Multiply()(out.view((b * t, k, d)), shares, name="weigh")
         return summed(Total()(weighed, name="total"), "total").view((b, t, d))

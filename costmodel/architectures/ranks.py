@@ -13,6 +13,7 @@ from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.collective import (
     CopyToRanks,
+    ExchangeRows,
     GatheredLinear,
     GatherFromRanks,
     HeadsToTokens,
@@ -22,6 +23,7 @@ from costmodel.layers.collective import (
     TokensToHeads,
 )
 from costmodel.layers.embedding import Embedding, SplitEmbedding, VocabParallelEmbedding
+from costmodel.layers.experts import Pick
 from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import ceil_div, exact_div
 from costmodel.training.layout import Layout, multiples_near
@@ -80,6 +82,20 @@ def to_tokens(x: Tensor, name: str) -> Tensor:
 
 def _by_heads(layout: Layout) -> bool:
     return layout.cp > 1 and layout.cp_kind == "ulysses"
+
+
+def arrived(rows: Tensor, experts: int) -> Tensor:
+    """Of rows for all experts those for this rank's, from all ranks, by expert: as many, if they are spread evenly."""
+    layout = rows.tape.layout
+    if layout.ep == 1:
+        return rows
+    return Pick()(ExchangeRows("ep", layout.ep, experts)(rows, name="send"), name="sort")
+
+
+def returned(rows: Tensor) -> Tensor:
+    """What experts made of rows, back where these came from."""
+    layout = rows.tape.layout
+    return rows if layout.ep == 1 else ExchangeRows("ep", layout.ep)(Pick()(rows, name="unsort"), name="return")
 
 
 def prepared(x: Tensor, name: str) -> Tensor:

@@ -718,6 +718,7 @@ class TransformerSpec(ComposedModel):
         """The heads and hidden features that one rank of `layout.tp` has; of the vocabulary `ranks.of_rows` says."""
         self._check_stages(layout)
         self._check_context(layout)
+        self._check_experts(layout)
         degree = layout.tp
         if layout.megatron:
             return self._fused(degree)._split(degree, layout)
@@ -798,6 +799,27 @@ class TransformerSpec(ComposedModel):
         if self.by_distance:
             raise SettingError(
                 f"pp={layout.pp} is not worked out for biases by distance, of {self.title}: leave it out"
+            )
+
+    def _check_experts(self, layout: Layout) -> None:
+        """Raise SettingError if experts cannot be split over ranks so."""
+        if layout.ep == 1:
+            return
+        if self.experts is None:
+            raise SettingError(f"ep={layout.ep} splits experts, of which {self.title} has none: leave it out")
+        if self.experts.count % layout.ep:
+            raise SettingError(
+                f"ep={layout.ep} does not divide the {self.experts.count} experts of {self.title}: use ep="
+                f"{max(n for n in range(1, int(layout.ep)) if self.experts.count % n == 0)}"
+            )
+        if self.experts.imbalance != 1:
+            raise SettingError(
+                f"ep={layout.ep} is not worked out for uneven experts (imbalance): leave one of them out"
+            )
+        if layout.shards > self.experts.count:
+            raise SettingError(
+                f"{layout.shards} ranks (fsdp·cp) are more than the {self.experts.count} experts of {self.title} that "
+                "they split: use fewer, or leave ep out"
             )
 
     def _check_context(self, layout: Layout) -> None:

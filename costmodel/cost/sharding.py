@@ -23,7 +23,7 @@ from costmodel.errors import SettingError
 from costmodel.graph.kernel import MeshAxis, Message, Operation
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Shape, Storage
-from costmodel.symbolic.sizes import ceil_div, product
+from costmodel.symbolic.sizes import ceil_div, exact_div, product
 from costmodel.training.dtypes import Dtype, size_bytes
 
 ROOT = "root"
@@ -57,7 +57,7 @@ def share_of(tape: Tape, weight: Storage) -> WeightShare:
     shape, precision = tape.weights[weight], tape.precision
     if tape.layout.shards == 1:
         return WeightShare(shape, weight.bytes, weight.graded, precision.gradient_dtype, precision.master)
-    shape = (ceil_div(shape[0], tape.layout.shards), *shape[1:])
+    shape = (ceil_div(shape[0], exact_div(tape.layout.shards, weight.peers)), *shape[1:])
     dtype, elements = precision.master or precision.weight, product(shape)
     return WeightShare(shape, size_bytes(elements, dtype), elements, dtype, None)
 
@@ -126,7 +126,7 @@ def _unit(tape: Tape, block: Block, storages: list[Storage]) -> WeightUnit:
     read = [x for call in calls for x in call.inputs if x.storage.origin not in ("weight", "buffer")]
     return WeightUnit(
         block.name or ROOT,
-        tape.layout.shards,
+        exact_div(tape.layout.shards, storages[0].peers),
         rows,
         [row for row in rows if row[0] in tape.updated],
         any(call.differentiated for call in calls),
@@ -206,14 +206,15 @@ class ShardedWeights:
         now = self.lifetimes.moment("forward", f"{unit.name}.copy_out", rounds)
         if before is not None:
             before.died = now
-        self._running[block] = visit = UnitVisit(block, alike, self._copied_out(unit, now))
-        if block is not self._root:
-            self._visits.append(visit)
+        self._running[block] = UnitVisit(block, alike, self._copied_out(unit, now))
 
     def leave(self, block: Block) -> None:
         """Forward is done with a unit, whose weights go."""
-        if block in self._running and not self._keeps:
-            self._running[block].drop(self._now)
+        if (visit := self._running.get(block)) is None:
+            return
+        self._visits.append(visit)
+        if not self._keeps:
+            visit.drop(self._now)
 
     def end_forward(self) -> None:
         """The last buffer goes."""
@@ -236,7 +237,9 @@ class ShardedWeights:
         self._running[block] = visit
         if not visit.weights:
             buffer = visit.buffer or self._gather(unit, "backward", rounds)
-            buffer.died = now = self.lifetimes.moment("backward", f"{unit.name}.copy_out", rounds)
+            now = self.lifetimes.moment("backward", f"{unit.name}.copy_out", rounds)
+            if buffer is not None:
+                buffer.died = now
             visit.weights, visit.buffer = self._copied_out(unit, now), None
         self._prefetch(rounds)
 
@@ -278,8 +281,8 @@ class ShardedWeights:
         self.lifetimes.send(self._partial.get(block, ()), now)
         share = unit.share(graded=True)
         self._scattering = take(size_bytes(share * unit.devices, self._reduced), now)
-        for weight, gradient in gradients:  # a loop's variable has the last one to the end of `foreach_reduce`
-            gradient.died = now + (weight is unit.graded[-1][0])
+        for weight, gradient in gradients:  # a loop over ranks' shares has the last one to the end of `foreach_reduce`
+            gradient.died = now + (unit.devices != 1 and weight is unit.graded[-1][0])
         now = self.lifetimes.moment("backward", f"{unit.name}.gradients", rounds)
         self._send("reduce_scatter", "fsdp", unit.devices, share * unit.devices, self._reduced, now)
         if layout.dp > 1:
@@ -303,8 +306,13 @@ class ShardedWeights:
         if self._visits and not (visit := self._visits[-1]).weights:
             visit.buffer = self._gather(self.units[visit.block], "backward", rounds)
 
-    def _gather(self, unit: WeightUnit, phase: MomentPhase, rounds: str) -> Allocation:
-        """The flat buffer of all ranks' shares; those of this rank are cast before, if they are of another type."""
+    def _gather(self, unit: WeightUnit, phase: MomentPhase, rounds: str) -> Allocation | None:
+        """The flat buffer of all ranks' shares; those of this rank are cast before, if they are of another type.
+
+        A rank that has a unit to itself copies it at once.
+        """
+        if unit.devices == 1:
+            return None
         now = self.lifetimes.moment(phase, f"{unit.name}.all_gather", rounds)
         whole = unit.share() * unit.devices
         self._send("all_gather", "fsdp", unit.devices, whole, self._dtype, now)
@@ -313,6 +321,8 @@ class ShardedWeights:
         return self.lifetimes.take(size_bytes(whole, self._dtype), now)
 
     def _send(self, operation: Operation, axis: MeshAxis, devices: int, elements: int, dtype: Dtype, now: int) -> None:
+        if devices == 1:
+            return
         self.lifetimes.send([Message(operation, axis, devices, elements, dtype)], now)
 
     def _copied_out(self, unit: WeightUnit, now: int) -> list[Allocation]:

@@ -297,6 +297,8 @@ class Tape:
                 inner, self.block = self.block, shared.block if shared else self.block
                 tensor = self.weight(shape, f"{call.name}.{weight}", stored, frozen=layer.fixed)
                 self.block = inner
+                if layer.of_experts:
+                    tensor.storage.peers = self.layout.ep
                 if layer.whole_gradients and self.layout.shards == 1:
                     tensor.storage.graded = layer.gradient_elements(call, tensor)
                 if shared:

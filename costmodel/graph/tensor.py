@@ -30,6 +30,7 @@ class Storage:
     partial: whether a rank's gradient of a weight is of its tokens or heads alone, to be summed over all ranks.
     tied: whether a weight is used at several places.
     copied: whether another stage of a pipeline has a copy of a weight, whose gradient is to be summed with its own.
+    peers: of ranks that weights are split over, those that have weights of other experts in its place.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Storage:
         "origin",
         "partial",
         "parts",
+        "peers",
         "role",
         "scales",
         "tied",
@@ -60,6 +62,7 @@ class Storage:
         self.scales = 0
         self.elsewhere = False
         self.partial = self.tied = self.copied = False
+        self.peers = 1
         self.parts: tuple[Storage, ...] | None = None
 
     @property
@@ -458,6 +461,8 @@ class AbstractLayer(ABC):
     """Whether the incoming gradient, and working memory, are there until what made the last input has had its own."""
     collects: ClassVar[bool] = False
     """Whether the gradient that comes to it stays until backward is done."""
+    of_experts: ClassVar[bool] = False
+    """Whether its weights are of experts, which ranks may have different ones of."""
     whole_gradients: ClassVar[bool] = False
     """Whether each rank makes the gradient of all ranks' shares of its weight."""
     overwrites: ClassVar[bool] = False

@@ -281,3 +281,27 @@ def _tokens_first(shape: Shape) -> Shape:
     """Strides of (b, h, t, d) that is (b, t, h, d) in memory."""
     _, h, t, d = shape
     return (h * t * d, d, h * d, 1)
+
+
+@layer
+class ExchangeRows(AllToAll):
+    """Rows, (n, d), each handed to the rank that has its expert, or back to that of its token; as many come.
+
+    counts: numbers that all ranks hand each other before, of how many rows each expert gets; 0: they are known.
+    """
+
+    source = "torch.distributed._functional_collectives.all_to_all_single (Lepikhin et al. 2021, GShard, §3.2)"
+    input_axes = "rows, features"
+
+    axis: MeshAxis
+    devices: int
+    counts: int = 0
+
+    def output(self, call: Call) -> Shape:
+        return call.x.shape
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        rows = super().sent(call)
+        return (
+            rows if not self.counts else (Message("all_to_all", self.axis, self.devices, self.counts, "int64"), *rows)
+        )

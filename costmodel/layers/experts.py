@@ -184,6 +184,7 @@ class ExpertLinear(WeightProduct):
 
     source = "y = x Wₑᵀ + bₑ for the rows of each expert (torch.nn.functional.linear; Shazeer et al. 2017, eq. 1)"
     in_lists = False
+    of_experts = True
     input_axes = "rows, features"
 
     experts: int

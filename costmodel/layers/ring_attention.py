@@ -189,16 +189,21 @@ class RingHoldings(NamedTuple):
     def of(cls, call: Call, kind: RingAttention) -> RingHoldings:
         """Those of one call."""
         q, k, v = call.inputs
-        whole = (call.y.bytes, size_bytes(q.size, SUM_DTYPE), size_bytes(q.rows, SUM_DTYPE))
+        y, y_sum, rows = call.y.bytes, size_bytes(q.size, SUM_DTYPE), size_bytes(q.rows, SUM_DTYPE)
+        parts = 2 if kind.halved else 1
         return cls(
-            k.bytes + v.bytes,
-            size_bytes(k.size + v.size, SUM_DTYPE),
-            sum(x.bytes for x in (k, v) if not is_contiguous(x.shape, x.strides)),
-            *whole,
-            *(exact_div(size, 2) if kind.halved else size for size in whole),
-            kind.devices,
-            kind.rotation == "all-gather",
-            kind.halved,
+            kv=k.bytes + v.bytes,
+            kv_sum=size_bytes(k.size + v.size, SUM_DTYPE),
+            copies=sum(x.bytes for x in (k, v) if not is_contiguous(x.shape, x.strides)),
+            y=y,
+            y_sum=y_sum,
+            rows=rows,
+            later_y=exact_div(y, parts),
+            later_sum=exact_div(y_sum, parts),
+            later_rows=exact_div(rows, parts),
+            devices=kind.devices,
+            gathers=kind.rotation == "all-gather",
+            halved=kind.halved,
         )
 
     @property

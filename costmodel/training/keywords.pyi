@@ -74,6 +74,7 @@ class GivenSettings(TypedDict, total=False):
     cp: int
     cp_kind: ContextKind
     cp_balanced: bool
+    ep: int
     reshard: bool
     pp: int
     vpp: int | None
@@ -127,6 +128,7 @@ class SeveralSettings(TypedDict, total=False):
     cp: int | Iterable[int]
     cp_kind: ContextKind | Iterable[ContextKind]
     cp_balanced: bool | Iterable[bool]
+    ep: int | Iterable[int]
     reshard: bool | Iterable[bool]
     pp: int | Iterable[int]
     vpp: int | Iterable[int | None] | None

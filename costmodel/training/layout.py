@@ -12,7 +12,7 @@ ContextKind = Literal["all-gather", "ring", "ulysses"]
 VOCAB_MULTIPLE = 128
 """Megatron's vocabulary is filled up to a multiple of this for each rank of tp (``--make-vocab-size-divisible-by``)."""
 
-DEGREES = ("tp", "cp", "fsdp")
+DEGREES = ("tp", "cp", "ep", "fsdp")
 """Settings that are a number of ranks along one axis, each a letter of formulas by the same name."""
 
 
@@ -28,7 +28,8 @@ class Layout(NamedTuple):
     too, 3 weights too. reshard: whether gathered weights are dropped between forward and backward. bucket_view: whether
     gradients are views of the buckets they are sent in. cp: ranks that have a part of each sequence, whose attention
     sees the others' as `cp_kind` says. cp_balanced: whether that part is one of the sequence's first half and one of
-    its second, so that masks leave each as much to do.
+    its second, so that masks leave each as much to do. ep: ranks, of those that weights are split over, that each have
+    some of the experts, whose tokens are sent to them.
     """
 
     tp: int = 1
@@ -47,6 +48,7 @@ class Layout(NamedTuple):
     cp: int = 1
     cp_kind: ContextKind = "all-gather"
     cp_balanced: bool = True
+    ep: int = 1
 
     @property
     def single(self) -> bool:

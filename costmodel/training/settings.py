@@ -350,6 +350,7 @@ class Settings(Frozen):
         bool,
         Setting("A rank has tokens of both ends of a sequence.", False, needs="attention", executed="default"),
     ] = True
+    ep: Annotated[int, Setting("Ranks that each have some of the experts.", 2, executed="default")] = 1
     reshard: Annotated[
         bool, Setting("Drop gathered weights between forward and backward.", False, executed="default")
     ] = True
@@ -491,7 +492,7 @@ class Settings(Frozen):
         for name in ("cp_kind", "cp_balanced"):
             if layout.cp == 1 and getattr(self, name) != SETTINGS[name].default:
                 raise SettingError(f"{name}={getattr(self, name)!r} is of ranks of a sequence: give cp, such as cp=4")
-        if layout.devices == 1 and not (layout.sp or layout.split_loss):
+        if layout.devices == 1 and not (layout.sp or layout.split_loss or layout.ep > 1):
             return
         for name in ("sp", "loss_parallel"):
             if getattr(self, name) and layout.tp == 1:
@@ -502,19 +503,35 @@ class Settings(Frozen):
         self._check_shares(layout)
         if layout.shards > 1:
             self._check_sharding(layout)
+        self._check_experts(layout)
         self._check_context()
 
     def _check_sharding(self, layout: Layout) -> None:
         """Raise SettingError for what is not worked out where weights are split by FSDP."""
-        axis = "cp" if layout.cp > 1 else "tp"
+        axis = "cp" if layout.cp > 1 else "ep" if layout.ep > 1 else "tp"
         single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
-        for name in single if layout.cp > 1 or layout.tp > 1 else ():
+        for name in single if layout.tp * layout.cp * layout.ep > 1 else ():
             value = (self.micro_batches > 1) if name == "accumulate" else layout.dp > 1 if name == "dp" else None
             if (getattr(self, name) != SETTINGS[name].default) if value is None else value:
                 raise SettingError(f"{name} is not worked out with fsdp and {axis}: leave one of them out")
         if self.policy.quantised or self.policy.scaled:
             raise SettingError(
                 f"precision {self.policy.name!r} is not worked out with fsdp={layout.fsdp}: leave one of them out"
+            )
+
+    def _check_experts(self, layout: Layout) -> None:
+        """Raise SettingError if experts cannot be split over ranks so."""
+        if layout.ep == 1:
+            return
+        if not self.training:
+            raise SettingError(f"ep={layout.ep} is for training: leave it out of mode {self.mode!r}")
+        for name in ("tp", "pp", "runtime"):
+            if (value := getattr(self, name)) != SETTINGS[name].default:
+                raise SettingError(f"{name}={value!r} is not worked out with ep={layout.ep}: leave one of them out")
+        if layout.shards % layout.ep:
+            raise SettingError(
+                f"ep={layout.ep} does not divide the {layout.shards} ranks that weights are split over (fsdp·cp): use "
+                f"fsdp={multiples_near(self.fsdp, layout.ep)}"
             )
 
     def _check_shares(self, layout: Layout) -> None:
@@ -653,6 +670,7 @@ class Settings(Frozen):
             cp=self.cp,
             cp_kind=self.cp_kind,
             cp_balanced=self.cp_balanced,
+            ep=self.ep,
         )
         implied = 1 if self.devices is None else max(1, self.devices // layout.devices)
         return layout._replace(dp=implied if self.dp is None else self.dp).sharded()

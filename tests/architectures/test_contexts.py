@@ -1,4 +1,4 @@
-"""Laws of sequences that are split over ranks: what all ranks do is what one device does."""
+"""Laws of sequences and experts that are split over ranks: what all ranks do is what one device does."""
 
 from __future__ import annotations
 
@@ -88,6 +88,44 @@ def test_sequences_that_cannot_be_split_so_are_refused(
 ) -> None:
     fields = {"vocab": 32, "layers": 1, "width": 16, "positions": "rotary"} | changes
     run = {"seq": 32, "fsdp": 2, "attention": "flash"} | asked
+    message = error_of(lambda: cm.predict(model(**fields), **run))  # type: ignore[arg-type]
+    assert right in message
+    assert len(message) < 200
+
+
+EXPERTS = {"experts": {"count": 8, "per_token": 2, "bias": False}, "mlp_bias": False}
+
+
+@pytest.mark.parametrize(("fsdp", "ep"), [(2, 2), (4, 2), (8, 4), (8, 8)])
+def test_ranks_have_all_experts_among_them(fsdp: int, ep: int) -> None:
+    small = model(vocab=32, layers=2, width=16, mlp_width=24, positions="rotary", **EXPERTS)
+    p, plain = (cm.predict(small, batch=2, seq=16, fsdp=fsdp, **more) for more in ({"ep": ep}, {}))
+    assert p.memory.weights == plain.memory.weights  # sizes here divide evenly
+    assert p.rank.flops == plain.rank.flops == plain.flops
+    rows = 2 * 16 * 2 * 16 * 4  # samples, tokens, choices, features, bytes
+    sent = [x for x in p.rank.timeline.every_collective() if x.operation == "all_to_all"]
+    assert [x.bytes for x in sent if x.phase == "forward"] == [8 * 8, rows, rows] * 2
+    assert [x.bytes for x in sent if x.phase == "backward"] == [rows, rows] * 2
+    gathered = [x for x in p.rank.timeline.every_collective() if x.operation == "all_gather"]
+    assert {x.devices for x in gathered} == {fsdp, *({fsdp // ep} - {1})}
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "right"),
+    [
+        ({"experts": None}, {"ep": 2}, "has none"),
+        ({}, {"ep": 3, "fsdp": 3}, "use ep=2"),
+        ({}, {"ep": 4}, "use fsdp=4"),
+        ({}, {"ep": 2, "fsdp": 16}, "more than the 8 experts"),
+        ({}, {"ep": 2, "tp": 2}, "leave one of them out"),
+        ({}, {"ep": 2, "mode": "inference"}, "for training"),
+    ],
+)
+def test_experts_that_cannot_be_split_so_are_refused(
+    changes: dict[str, Any], asked: dict[str, Any], right: str
+) -> None:
+    fields = {"vocab": 32, "layers": 1, "width": 16, "positions": "rotary"} | EXPERTS | changes
+    run = {"seq": 32, "fsdp": 2} | asked
     message = error_of(lambda: cm.predict(model(**fields), **run))  # type: ignore[arg-type]
     assert right in message
     assert len(message) < 200

@@ -21,10 +21,15 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp._fully_shard._fsdp_param as sharded
+import torch.distributed.fsdp._fully_shard._fsdp_param_group as groups
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_to_all_single_autograd
+from torch.distributed._functional_collectives import (
+    AsyncCollectiveTensor,
+    all_to_all_single,
+    all_to_all_single_autograd,
+)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -108,12 +113,13 @@ class LocalTracker(Tracker):
                 self._sizes[storage._cdata] = size
 
         outer = sharded.alloc_storage, sharded.free_storage
-        sharded.alloc_storage = lambda tensor: resized(tensor, tensor.numel() * tensor.itemsize)
+        sharded.alloc_storage = groups.alloc_storage = lambda x: resized(x, x.numel() * x.itemsize)
         sharded.free_storage = lambda tensor: resized(tensor, 0)
         try:
             yield
         finally:
             sharded.alloc_storage, sharded.free_storage = outer
+            groups.alloc_storage = sharded.alloc_storage
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -128,6 +134,8 @@ class LocalTracker(Tracker):
             return waiting
         if func is torch.ops.aten.empty_strided.default:
             return func(*args, **(kwargs or {}))  # of a whole tensor that DTensor asks for its layout
+        if func is INDEX_PUT and not torch.is_grad_enabled() and args[0].untyped_storage()._cdata == self._zeros:
+            func = torch.ops.aten.index_put_.default  # as backward of an index does it unless a mode looks on
         result = super().__torch_dispatch__(func, types, args, kwargs)
         namespace, op = func.name().split("::")
         if namespace in ("_c10d_functional", "c10d") and op in OPS:
@@ -140,6 +148,7 @@ class LocalTracker(Tracker):
         return result
 
 
+INDEX_PUT = torch.ops.aten.index_put.default
 WAITS = (
     torch.ops._c10d_functional._wrap_tensor_autograd.default,
     torch.ops._c10d_functional.wait_tensor.default,
@@ -355,6 +364,72 @@ def by_heads(mixed: Any, mesh: DeviceMesh, *qkv: Tensor | None) -> Tensor:
     return come.permute(1, 2, 0, 3, 4).reshape(b, t // n, n * h, d).transpose(1, 2)
 
 
+class GroupedExperts(models.ExpertLinear):
+    """All experts at once, each with as many rows, as a kernel has them that makes each gradient in one piece."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return GroupedProduct.apply(x, self.weight)
+
+
+class GroupedProduct(torch.autograd.Function):
+    """x Wᵀ of each expert's rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x.view(len(weight), -1, x.shape[-1]), weight.mT).view(len(x), -1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        rows = g.reshape(len(weight), -1, g.shape[-1])
+        return torch.bmm(rows, weight).view(x.shape), torch.bmm(rows.mT, x.view(len(weight), -1, x.shape[-1]))
+
+
+class SentExperts(nn.Module):
+    """Some of the experts: their tokens come from all ranks, evenly, are sorted by expert, and are sent back."""
+
+    def __init__(self, experts: models.Experts, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.mesh, self.spec, self.act, self.dropout = mesh, experts.spec, experts.act, experts.dropout
+        for name in ("gate", "up", "down"):
+            whole = getattr(experts, name)
+            setattr(self, name, None if whole is None else self._own(whole))
+            delattr(experts, name)
+
+    def _own(self, whole: models.ExpertLinear) -> GroupedExperts:
+        n, features, n_in = whole.weight.shape
+        return GroupedExperts(n // self.mesh.size(), n_in, features, bias=False)
+
+    @classmethod
+    def instead(cls, experts: models.Experts, mesh: DeviceMesh) -> SentExperts:
+        """Let a rank have some of these; the router stays whole."""
+        experts.sent_experts = cls(experts, mesh)
+        for name in ("gate", "up", "down"):  # under which names weights are known
+            object.__setattr__(experts, name, getattr(experts.sent_experts, name))
+        experts.applied = partial(cls.applied, experts)
+        return experts.sent_experts
+
+    def applied(self: Any, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Of all experts."""
+        b, t, d = x.shape
+        tokens, places = self.sent(chosen.flatten(), b * t)
+        counts = chosen.new_zeros(self.experts.count)
+        out = self.sent_experts(x.view(-1, d)[tokens], counts)[places]
+        k = self.experts.per_token
+        return (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(x.shape)
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        n = self.mesh.size()
+        with torch.no_grad():
+            all_to_all_single(counts, None, None, self.mesh)
+        share = [len(rows) // n] * n
+        come = all_to_all_single_autograd(rows, share, share, self.mesh)
+        order = torch.arange(len(rows)).view(n, len(self.up.weight), -1).transpose(0, 1).flatten()
+        out = self.down(self.dropout(models.hidden_of(self, come[order])))[order.argsort()]
+        return all_to_all_single_autograd(out, share, share, self.mesh)
+
+
 def cost(question: dict[str, Any]) -> RankCost:
     """Run one training step of one rank, after one that warms up PyTorch's caches of how operators are sharded."""
     spec: Any = cm.Transformer.of(question["model"])
@@ -434,8 +509,13 @@ POLICIES = {
 
 def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh) -> None:
     """Split weights over ranks, each block as a unit, and over copies of the model if there are several."""
-    shards = mesh["dp", "fsdp"] if mesh.shape[0] > 1 else mesh["fsdp"]
-    how: dict[str, Any] = {"mesh": shards if mesh.shape[2] == 1 else mesh["fsdp", "cp"]._flatten("shards")}
+    dp, fsdp, cp, tp = mesh.shape
+    shards, ep = fsdp * cp, question.get("ep", 1)
+    with unset_fake_temporarily():
+        split = init_device_mesh("cpu", (dp, shards // ep, ep, tp), mesh_dim_names=("dp", "share", "ep", "tp"))
+        over = init_device_mesh("cpu", (dp, shards, tp), mesh_dim_names=("dp", "shards", "tp"))
+        to, share = split["ep"], split["share"]
+    how: dict[str, Any] = {"mesh": over["dp", "shards"] if dp > 1 else over["shards"]}
     if (policy := POLICIES.get(question.get("precision", "fp32"))) is not None:
         how["mp_policy"] = policy
     if not question.get("reshard", True):
@@ -443,6 +523,8 @@ def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh
     for block in model.blocks:
         if question.get("checkpoint") == "block":
             block.forward = partial(checkpoint, block.forward, use_reentrant=True)
+        if ep > 1 and isinstance(block.mlp, models.Experts):
+            fully_shard(SentExperts.instead(block.mlp, to), **{**how, "mesh": share})
         fully_shard(block, **how)
     fully_shard(model, **how)
 

@@ -61,12 +61,22 @@ PLACEMENTS = st.sampled_from(
         {"parallel": True, "shared_norm": True},
     ]
 )
+EXPERTS = st.fixed_dictionaries(
+    {
+        "count": st.sampled_from([4, 8]),
+        "per_token": st.sampled_from([1, 2]),
+        "weights": st.sampled_from(["all", "chosen"]),
+        "shared_width": st.sampled_from([None, 16]),
+        "bias": st.just(False),
+    }
+)
 ALWAYS = {"context": 64, "heads": HEADS, "tied": False, "fused_qkv": False}
 LAYOUTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "tensor": st.fixed_dictionaries(
         {"tp": st.sampled_from([2, 4]), "sp": st.booleans(), "loss_parallel": st.booleans()}
     ),
     "sharded": st.fixed_dictionaries({"fsdp": st.sampled_from([2, 3, 4])}),
+    "experts": st.sampled_from([{"fsdp": 2, "ep": 2}, {"fsdp": 4, "ep": 2}, {"fsdp": 4, "ep": 4}]),
     "contexts": st.fixed_dictionaries(
         {
             "fsdp": st.just(2),
@@ -88,7 +98,9 @@ def test_a_rank_costs_what_it_does(
 ) -> None:
     chosen = data.draw(LAYOUTS[layout])
     model, cp = ALWAYS | shape, chosen.get("cp", 1)
-    if cp == 1:
+    if "ep" in chosen:
+        model |= {"experts": data.draw(EXPERTS), "mlp_bias": False}
+    elif cp == 1:
         model |= data.draw(MORE) | data.draw(PLACEMENTS)
     by_heads = chosen.get("cp_kind") == "ulysses"
     fused = model["positions"] == "rotary" and not (model.get("sinks") or model.get("score_cap"))
