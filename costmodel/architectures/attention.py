@@ -26,6 +26,7 @@ from costmodel.graph.tensor import Role, Shape, Tensor, strides_of
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
+from costmodel.layers.collective import GatherFromRanks
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.indexing import Computed
 from costmodel.layers.linear import ExpandValue, Matmul
@@ -50,12 +51,14 @@ class AttentionSetting(NamedTuple):
     """How attention is computed, and whether its FLOPs are those of the full square or of visible pairs only.
 
     absorbed: whether latent attention is over the latent itself. cache: what is kept of tokens; None: nothing is.
+    gathered_keys: see `Architecture.gathered_keys`.
     """
 
     kernel: AttentionName = "eager"
     pairs: Literal["full", "visible"] = "full"
     absorbed: bool = False
     cache: Cache | None = None
+    gathered_keys: int | None = None
 
 
 def composition() -> Any:
@@ -315,6 +318,8 @@ class Attention:
             gate = [self._gate(parts)] if model.attention_gate else []
             parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
             return [self._split(parts[name], name, n) for name, n in heads.items()] + gate
+        if (gathered := self.context.setting.gathered_keys) is not None:
+            return self._of_gathered(x, gathered)
         joint = columns(x, sum(n * size for n in heads.values()), "qkv", bias=model.qkv_bias)
         joint = clipped(joint, model.qkv_clip, "clip_qkv")
         split: list[Tensor] = []
@@ -323,6 +328,20 @@ class Attention:
             split.append(self._split(Slice(n * size, start)(joint, name=name), name, n))
             start = start + n * size
         return split
+
+    def _of_gathered(self, x: Tensor, key_heads: int) -> list[Tensor]:
+        """Query heads of this rank, and their one key head, out of all rows that ranks make evenly.
+
+        Source: ``SelfAttention.get_query_key_value_tensors`` of ``megatron/core/transformer/attention.py``.
+        """
+        model, degree = self.model, x.tape.layout.tp
+        size, every = model.head_features, model.heads * degree
+        own = columns(x, exact_div((every + 2 * key_heads) * size, degree), "qkv", bias=model.qkv_bias)
+        joint = GatherFromRanks("tp", degree, 2)(own, name="qkv.gather")
+        queries = exact_div(every, key_heads) * size
+        starts = {"query": 0, "key": queries, "value": queries + size}
+        heads = {"query": model.heads, "key": 1, "value": 1}
+        return [self._split(Slice(n * size, starts[name])(joint, name=name), name, n) for name, n in heads.items()]
 
     def _gate(self, parts: dict[str, Tensor]) -> Tensor:
         """(batch, T, heads·d_h), of the second half of what is made for each head beside the query, which is left."""

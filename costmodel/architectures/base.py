@@ -213,6 +213,10 @@ class Architecture(Description):
             )
         return self
 
+    def gathered_keys(self, layout: Layout) -> int | None:
+        """Key heads of all ranks where these are fewer than the ranks, which then gather what they make; else None."""
+        return None
+
     def stage_kind(self, layout: Layout) -> object:
         """What stages have in common that cost the same, but for the first and the last."""
         return layout.stage

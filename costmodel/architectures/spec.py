@@ -695,6 +695,11 @@ class TransformerSpec(ComposedModel):
         """Key and value heads, h_kv."""
         return self.heads if self.kv_heads is None else self.kv_heads
 
+    def gathered_keys(self, layout: Layout) -> int | None:
+        """See `Architecture.gathered_keys`."""
+        fewer = layout.megatron and self.latent is None and self.window is None and self.key_heads < layout.tp
+        return self.key_heads if fewer else None
+
     @property
     def rotated(self) -> int:
         """Features of a head that rotary positions turn."""
@@ -759,7 +764,23 @@ class TransformerSpec(ComposedModel):
                 f"tp={degree} is not worked out for query_key_norm {self.query_key_norm!r} of {self.title}, whose "
                 "weights differ by head: leave it out"
             )
+        if self.gathered_keys(layout) is not None:
+            return self._of_gathered_keys(degree)
         return self.with_values({**self._shares(degree), "head_size": self.head_features})
+
+    def _of_gathered_keys(self, degree: int) -> Self:
+        """With fewer key heads than ranks: rows of the joint projection are split evenly, and what they make gathered.
+
+        Of that a rank has its query heads and their one key head.
+        """
+        rows = (self.heads + 2 * self.key_heads) * self.head_features
+        if degree % self.key_heads or rows % degree:
+            raise SettingError(
+                f"tp={degree} is no multiple of kv_heads {self.key_heads} of {self.title}, or does not divide the "
+                f"{int(rows)} rows of query, key and value: use tp={int(self.key_heads)}"
+            )
+        spread = self.with_values({"kv_heads": degree, "head_size": self.head_features})
+        return spread.with_values(spread._shares(degree))
 
     def _shares(self, degree: int) -> dict[str, Any]:
         """The sizes that so many ranks split, as one of them has them. Raises SettingError where they do not divide."""

@@ -101,7 +101,8 @@ def trace(
         raise SettingError(f"sp=True splits seq={int(shape.seq * layout.cp)} over {unit} ranks: use seq={near}")
     cache = None if shape.past is None else Cache(shape.past, settings.cache, settings.page_size, settings.cache_dtype)
     absorbed = settings.latent_attention == "absorbed"
-    setting = AttentionSetting(settings.attention, settings.attention_pairs, absorbed, cache)
+    gathered = model.gathered_keys(tape.layout)
+    setting = AttentionSetting(settings.attention, settings.attention_pairs, absorbed, cache, gathered)
     output = model.local(tape.layout).forward(tape, shape, setting)
     tape.recomputation.check()
     if tape.adaptation is not None:

@@ -324,3 +324,21 @@ def test_megatron_has_decoders_and_encoders_alone(name: str) -> None:
         megatron(name, batch=1)
     p = deepspeed(name, batch=1, zero=2)
     assert p.memory.masters == 2 * p.memory.gradients == 4 * 2 * -(-p.params // 8)
+
+
+@pytest.mark.parametrize("sp", [False, True])
+@pytest.mark.parametrize(("key_heads", "tp"), [(2, 4), (1, 2), (2, 8), (1, 8)])
+def test_fewer_key_heads_than_ranks(key_heads: int, tp: int, sp: bool) -> None:
+    """Rows of the joint projection are split evenly, and what they make is gathered; nothing is computed twice."""
+    model = gpt(width=64, kv_heads=key_heads, positions="rotary", mlp="gated", vocab=1024, tied=False, layers=2)
+    whole, part = megatron(model, batch=1, seq=16).rank, megatron(model, batch=1, seq=16, tp=tp, sp=sp).rank
+    projections = [sum(s.elements * s.times for s in p.tape.weights if "qkv" in s.name) for p in (whole, part)]
+    assert projections[0] == tp * projections[1]
+    flops = [sum(row.forward_flops for row in p.layers if row.name.endswith("qkv")) for p in (whole, part)]
+    assert flops[0] == tp * flops[1]
+    assert whole.flops.forward == tp * part.flops.forward
+    gathers = [c for c in part.timeline.every_collective() if c.layer.endswith("qkv.gather")]
+    assert [(c.phase, c.operation) for c in gathers] == [("forward", "all_gather")] * 2 + [
+        ("backward", "reduce_scatter")
+    ] * 2
+    assert {c.elements for c in gathers} == {16 * (8 + 2 * key_heads) * 8}
