@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from costmodel.cost.forward import (
     CallRound,
@@ -37,10 +38,11 @@ class BackwardLiveness:
     """Retraces the visits of a forward walk; what is recomputed is walked forward again first.
 
     accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added in place.
-    gradients: those of weights, which stay. returned: those of what other stages made.
+    gradients: those of weights, which stay. returned: those of what other stages made. inputs_only: whether gradients
+    of weights are left for later, for which what calls kept stays, and in `captured` the gradient that came to each.
     """
 
-    def __init__(self, forward: ForwardLiveness, *, accumulates: bool) -> None:
+    def __init__(self, forward: ForwardLiveness, *, accumulates: bool, inputs_only: bool = False) -> None:
         self.forward = forward
         self.accumulates = accumulates and forward.sharding is None
         if forward.sharding is not None:
@@ -49,8 +51,11 @@ class BackwardLiveness:
         self.gradients: list[Allocation] = []
         self._uses: Counter[GradientSlot] = Counter()
         self._waiting: dict[GradientSlot, None] = {}
+        self.captured: list[tuple[CallRound, Allocation]] = []
+        self._whole: dict[int, CallRound] = {}
+        self._inputs_only = inputs_only
         self._starts = self._start(forward.order)
-        self._execute(forward.order)
+        self._execute([self._of_inputs(item) for item in forward.order] if inputs_only else forward.order)
         self.returned = [self._returned(slot) for slot in forward.slots_of_inputs()]
         for lasting in (*self._starts, *forward.held):
             lasting.died = len(self.lifetimes.moments) - 1
@@ -61,10 +66,20 @@ class BackwardLiveness:
         Source: ``AccumulateGrad``, of the leaf that a stage's input is.
         """
         now = len(self.lifetimes.moments) - 1
-        if slot.gradient is None or slot.gradient.handles > 1:
+        if slot.gradient is None or (slot.gradient.handles > 1 and not self._inputs_only):
             return self.lifetimes.take(slot.size, now)
         slot.gradient.died = now
         return slot.gradient
+
+    def _of_inputs(self, item: CallRound | LoopEdge | StretchRound | UnitEdge) -> Any:
+        """A call as it is where gradients of its weights are not asked for."""
+        if not isinstance(item, CallRound):
+            return item
+        others = [(slot, gradient) for slot, gradient in item.targets if not slot.of_weight]
+        call = item._replace(targets=others, saved=[])
+        if len(others) < len(item.targets):
+            self._whole[id(call)] = item
+        return call
 
     def _execute(self, order: Order) -> None:
         """Run backward once; a weight gets the sum of its gradients when the last of its uses in this pass is done.
@@ -204,6 +219,9 @@ class BackwardLiveness:
                 if target.of_weight:
                     self._settle(target, call)
             return
+        if (whole := self._whole.get(id(call))) is not None:
+            self.captured.append((whole, incoming))
+            incoming.handles += 1
         if memory.passes:
             self._pass(call, incoming)
             return

@@ -19,8 +19,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.architectures.trace import trace
 from costmodel.cost.backward import BackwardLiveness, update
-from costmodel.cost.forward import ForwardLiveness
-from costmodel.cost.liveness import ACTIVATIONS, LINES, TEMPORARIES, Allocation, Course, Lifetimes, Moment, MomentLoop
+from costmodel.cost.forward import CallRound, ForwardLiveness
+from costmodel.cost.liveness import (
+    ACTIVATIONS,
+    GRADIENTS,
+    LINES,
+    TEMPORARIES,
+    Allocation,
+    Course,
+    Lifetimes,
+    Moment,
+    MomentLoop,
+)
 from costmodel.cost.runtimes import rank_of
 from costmodel.graph.kernel import Message, Operation
 from costmodel.graph.tape import Tape
@@ -42,7 +52,7 @@ MOST_POSTED = 20_000
 """Of pipelines with more passes, messages are where what they carry is made and read, not where PyTorch posts them."""
 
 
-def posted_by(program: Sequence[Action]) -> Iterator[Posted]:
+def _posted(program: Sequence[Action]) -> Iterator[Posted]:
     """What is posted around each action that computes: what is received last before one is of that."""
     before: list[Action] = []
     between: list[Action] = []
@@ -70,6 +80,12 @@ class Passage(NamedTuple):
     loops: list[MomentLoop]
     messages: list[tuple[int, Message]]
 
+    def with_change(self, place: int, size: int) -> Passage:
+        """The same with more taken at one place of `changes`, among temporaries."""
+        changes = [list(line) for line in self.changes]
+        changes[TEMPORARIES][place] += size
+        return self._replace(changes=tuple(map(tuple, changes)))
+
     @classmethod
     def between(cls, lifetimes: Lifetimes, changes: Course, start: int, end: int) -> Passage:
         """The moments from `start` up to `end`, counted from there."""
@@ -86,18 +102,43 @@ class StagePasses:
     """The passes of one stage over one micro-batch: forward, and backward as the first to make gradients, or later.
 
     result: what it hands on [bytes]. loss: what is kept of that until all passes are done [bytes]. walk: the forward
-    one, which knows the weights in the order of their use.
+    one, which knows the weights in the order of their use. named: what was made of a micro-batch, if that has a name
+    until the next one's is there (``Schedule1F1B``: `output`) [bytes].
     """
 
-    def __init__(self, tape: Tape, settings: Settings, *, kept: bool, handed_over: bool) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        settings: Settings,
+        *,
+        kept: bool,
+        handed_over: bool,
+        handed_back: bool,
+        splits: bool,
+        named: bool,
+    ) -> None:
         self.tape = tape
         self.runtime = rank_of(tape, settings)
         self.result = sum(y.storage.bytes for y in tape.result)
         self.loss = 0
         self._kept = kept
         self._handed_over = handed_over
+        self._handed_back = handed_back
+        self._folds = not splits
         self.forward, self.first, self.walk = self._walked(accumulates=False)
         self.later = self._walked(accumulates=True)[1]
+        self.named = self.result if named and tape.layout.last and not kept else 0
+        self.later_forward = self.forward
+        if self.named:
+            start = next(n for n, (phase, _, _) in enumerate(self.forward.moments) if phase == "loss")
+            self.later_forward = self.forward.with_change(2 * start, -self.named)
+            self.first = self.first.with_change(-1, self.named)
+            self.later = self.later.with_change(-1, self.named)
+        self.inputs = Passage([], tuple(() for _ in LINES), [], [])
+        self.first_weights, self.later_weights = self.first, self.later
+        if splits and not tape.layout.first:  # which has no gradients of inputs: all is made with those of weights
+            self.inputs, self.first_weights = self._split(accumulates=False)
+            self.later_weights = self._split(accumulates=True)[1]
 
     def _walked(self, *, accumulates: bool) -> tuple[Passage, Passage, ForwardLiveness]:
         tape, lifetimes = self.tape, Lifetimes()
@@ -105,7 +146,7 @@ class StagePasses:
         if self.runtime is not None:  # what comes in has memory of its own when it comes
             now = lifetimes.moment("forward", "received", "")
             handed += [lifetimes.take(x.storage.bytes, now, ACTIVATIONS) for x in tape.inputs.values()]
-        forward = ForwardLiveness(tape, lifetimes, loops=True)
+        forward = ForwardLiveness(tape, lifetimes, loops=self._folds)
         cut = len(lifetimes.moments)
         if self.runtime is not None and not tape.layout.last:
             now = lifetimes.moment("backward", "received", "")
@@ -115,20 +156,64 @@ class StagePasses:
         end = lifetimes.moment("backward", "end", "")
         for allocation in handed:
             allocation.died = end - 1
-        lasting: list[Allocation] = [*backward.gradients]
         for gradient in backward.returned:
             gradient.died = end - 1
-        results = [place for y in tape.result if (place := forward.place_of(y)) is not None]
-        for result in results:
-            result.died = max(result.died, cut - 1 if self._handed_over else end - 1)
-        if tape.layout.last:
-            lasting += [forward.output, *(results if self._kept else ())]
-            self.loss = forward.output.size
-        for allocation in lasting:
-            allocation.died = end
+        self._end(forward, cut, end, backward.gradients, end)
         changes = lifetimes.changes()
         passes = Passage.between(lifetimes, changes, 0, cut), Passage.between(lifetimes, changes, cut, end)
         return *passes, forward
+
+    def _end(self, forward: ForwardLiveness, cut: int, end: int, gradients: list[Allocation], until: int) -> None:
+        """Let results stay until the stage is done with them, and what lasts past the micro-batch until its end."""
+        results = [place for y in self.tape.result if (place := forward.place_of(y)) is not None]
+        for result in results:
+            result.died = max(result.died, cut - 1 if self._handed_over else until - 1)
+        lasting = gradients
+        if self.tape.layout.last:
+            lasting = [*gradients, forward.output, *(results if self._kept else ())]
+            self.loss = forward.output.size
+        for allocation in lasting:
+            allocation.died = end
+
+    def _split(self, *, accumulates: bool) -> tuple[Passage, Passage]:
+        """Backward in two: for the input, and for weights.
+
+        The first keeps what the second reads: of each layer with weights what it kept and the gradient that came to it,
+        and, as its graph is held from there, what all before it kept. The second goes over these layers in the order of
+        the model. The input's gradient stays its tensor's until the next step.
+
+        Source: ``torch/distributed/pipelining/_backward.py``: ``stage_backward_input``, ``stage_backward_weight``.
+        """
+        lifetimes = Lifetimes()
+        forward = ForwardLiveness(self.tape, lifetimes, loops=False)
+        cut = len(lifetimes.moments)
+        backward = BackwardLiveness(forward, accumulates=accumulates, inputs_only=True)
+        middle = len(lifetimes.moments)
+        weighted = {id(call): now for now, (call, _) in enumerate(reversed(backward.captured), start=middle)}
+        end = middle + len(weighted)
+        last = max((n for n, item in enumerate(forward.order) if id(item) in weighted), default=-1)
+        for n, item in enumerate(forward.order):
+            for allocation in item.saved if isinstance(item, CallRound) else ():
+                until = weighted.get(id(item), end - 1 if n < last else middle - 1)
+                allocation.died = max(allocation.died, until)
+        gradients: list[Allocation] = []
+        for call, incoming in reversed(backward.captured):
+            now = lifetimes.moment("backward", call.name, call.rounds)
+            incoming.died = max(incoming.died, now)
+            for slot, _ in call.targets:
+                if slot.of_weight:
+                    own = lifetimes.take(slot.size, now)
+                    own.died = min(now + 1, end - 1)  # its name is free when the next layer has its own
+                    if not accumulates:
+                        own.line = GRADIENTS
+                        gradients.append(own)
+        lifetimes.moment("backward", "end", "")
+        for gradient in backward.returned:
+            gradient.died = max(gradient.died, middle - 1 if self._handed_back else end)
+        # What the last stage has made is let go of with the loss's gradient, what others have with those of weights.
+        self._end(forward, cut, end, gradients, middle if self.tape.layout.last else end)
+        changes = lifetimes.changes()
+        return Passage.between(lifetimes, changes, cut, middle), Passage.between(lifetimes, changes, middle, end)
 
 
 class PipelineRank:
@@ -143,7 +228,7 @@ class PipelineRank:
         self._changes: list[list[int]] = [[] for _ in LINES]
         self._begun: set[int] = set()
         self._carried = 0
-        posted = pipeline.posted[rank] if pipeline.posted else None
+        posted = iter(pipeline.posted[rank]) if pipeline.posted else None
         for run in self.schedule.runs(rank):
             self._add_run(run, posted)
         self._end()
@@ -199,10 +284,16 @@ class PipelineRank:
         stage = self.stages[action.stage]
         messages = [self._message(*each) for each in posted.before], [self._message(*each) for each in posted.after]
         if action.kind == "F":
-            self._add(stage.forward, messages)
+            self._add(stage.later_forward if action.stage in self._begun else stage.forward, messages)
+            return
+        if action.kind == "I":
+            self._add(stage.inputs, messages)
             return
         first = action.stage not in self._begun
         self._begun.add(action.stage)
+        if action.kind == "W":
+            self._add(stage.first_weights if first else stage.later_weights, messages)
+            return
         self._add(stage.first if first else stage.later, messages)
         if first and self.schedule.name == "1f1b" and action.stage and stage.runtime is None:
             self._carry(stage.tape.arrived.bytes)
@@ -259,7 +350,8 @@ class PipelineRank:
         start = 2 * len(self.lifetimes.moments)
         self._add(Passage.between(ending, ending.changes(), 0, len(ending.moments)))
         losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
-        self._changes[TEMPORARIES][start] -= self._carried + losses
+        named = self._carried + sum(stage.named for stage in self.stages.values())
+        self._changes[TEMPORARIES][start] -= named + losses
 
 
 class Pipeline:
@@ -270,7 +362,7 @@ class Pipeline:
         self.settings = settings
         self.schedule = settings.layout.pipeline(settings.micro_batches)
         self._traced: dict[tuple[object, ...], Tape] = {}
-        self._passes: dict[tuple[Tape, bool], StagePasses] = {}
+        self._passes: dict[tuple[Tape, bool, bool], StagePasses] = {}
 
     @cached_property
     def tapes(self) -> list[Tape]:
@@ -287,25 +379,30 @@ class Pipeline:
 
     def passes(self, stage: int) -> StagePasses:
         """Those of a stage."""
-        after = Action(stage, "F", 0)
-        own = self.schedule.rank_of(stage)
-        following = self.schedule.feeds(after)
-        handed_over = following is not None and self.schedule.rank_of(following.stage) == own
-        key = self.tapes[stage], handed_over
+        schedule, own = self.schedule, self.schedule.rank_of(stage)
+        handed_over = stage + 1 < schedule.stages and schedule.rank_of(stage + 1) == own
+        handed_back = stage > 0 and schedule.rank_of(stage - 1) == own
+        key = self.tapes[stage], handed_over, handed_back
         if key not in self._passes:
             runs_on = self.settings.layout.runtime != "torch"  # which drops what it has sent, and keeps no outputs
-            kept = self.settings.return_outputs and not runs_on
-            handed_over = handed_over or runs_on
-            self._passes[key] = StagePasses(self.tapes[stage], self.settings, kept=kept, handed_over=handed_over)
+            self._passes[key] = StagePasses(
+                self.tapes[stage],
+                self.settings,
+                kept=self.settings.return_outputs and not runs_on,
+                handed_over=handed_over or runs_on,
+                handed_back=handed_back,
+                splits=schedule.splits,
+                named=schedule.name == "1f1b" and not runs_on,
+            )
         return self._passes[key]
 
     @cached_property
-    def posted(self) -> list[Iterator[Posted]]:
+    def posted(self) -> list[list[Posted]]:
         """What each rank posts around what it computes; nothing of very many passes."""
         schedule = self.schedule
         if 2 * schedule.stages * schedule.microbatches > MOST_POSTED:
             return []
-        return [posted_by(program) for program in schedule.programs()]
+        return [[*_posted(program)] for program in schedule.programs()]
 
     @cached_property
     def ranks(self) -> list[PipelineRank]:

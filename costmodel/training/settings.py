@@ -584,16 +584,19 @@ class Settings(Frozen):
                 f"zero={layout.zero} of runtime='deepspeed' reduces gradients in every micro-batch, which pipelines do "
                 "not: use zero=1"
             )
-        if layout.pipeline(self.micro_batches).splits:
+        apart = layout.pipeline(self.micro_batches).splits
+        for name in ("checkpoint", "tp", "runtime") if apart else ():
+            if getattr(self, name) == SETTINGS[name].default:
+                continue
             whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
             raise SettingError(
-                f"schedule={self.schedule!r} is not worked out, as it makes gradients of weights apart: use "
-                f"{' or '.join(whole)}"
+                f"{name} is not worked out with schedule={self.schedule!r}, which makes gradients of weights "
+                f"apart: use {' or '.join(whole)}"
             )
         for name in ("freeze", "lora", "allocator", "loss_chunks"):
             if getattr(self, name) != SETTINGS[name].default:
                 raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
-        for name, degree in (("fsdp", layout.fsdp), ("dp", layout.dp)):
+        for name, degree in (("fsdp", layout.fsdp), ("dp", layout.dp), ("cp", layout.cp)):
             if degree > 1 and layout.runtime == "torch":
                 raise SettingError(f"{name}={degree} is not worked out with pp={layout.pp}: leave one of them out")
 

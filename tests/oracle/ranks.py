@@ -652,6 +652,7 @@ def run(question: dict[str, Any]) -> RankCost:
     """The cost of one rank, worked out in a process of its own."""
     answer = answer_to(question)
     answer["collectives"] = [tuple(each) for each in answer["collectives"]]
+    answer["stays"] = tuple(answer["stays"])
     return RankCost(**answer)
 
 
@@ -666,7 +667,6 @@ def answer_to(question: dict[str, Any]) -> dict[str, Any]:
     if isinstance(answer, str):
         raise RuntimeError(answer)
     answer["most"] = {phase: Most(*most) for phase, most in answer["most"].items()}
-    answer["stays"] = tuple(answer["stays"])
     return answer
 
 

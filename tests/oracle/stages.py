@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -32,11 +32,22 @@ class StageCost(NamedTuple):
     most: dict[str, Most]
 
 
+class NoModules:
+    """FLOPs are not told apart by module."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
 class StageModule(nn.Module):
     """Some blocks of a model, with its start or its end."""
 
     def __init__(self, model: models.Transformer, blocks: range, *, first: bool, last: bool) -> None:
         super().__init__()
+        self.by_use: list[nn.Parameter] = []
         self.start = nn.ModuleDict()
         if first:
             self.start["tokens"] = model.tokens
@@ -45,6 +56,10 @@ class StageModule(nn.Module):
             self.start["dropout"] = model.dropout
         self.blocks = nn.ModuleList([model.blocks[n] for n in blocks])
         self.end = nn.ModuleList([x for x in (model.final_norm, model.head) if x is not None]) if last else None
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """In the order of their use, if that is known: gradients of weights apart are made in this order."""
+        return iter(self.by_use) if recurse and self.by_use else super().parameters(recurse)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.start:
@@ -91,6 +106,7 @@ def cost(
     tokens = torch.zeros(microbatches * batch, seq, dtype=torch.int64)
     targets = torch.zeros(microbatches * batch, seq, dtype=torch.int64)
     built: list[PipelineStage] = []
+    modules: list[StageModule] = []
     for n in numbers:
         first, last = n == 0, n == stages - 1
         module = StageModule(model, blocks_of(n, stages, spec.layers), first=first, last=last)
@@ -103,6 +119,7 @@ def cost(
             output_args=(y if last else wide).clone().requires_grad_(),
             group=mesh.get_group("pp"),
         )
+        modules.append(module)
         stage._inference_mode = InferenceMode.STATIC
         built.append(stage)
     of_rank: Any = built[0] if name in SINGLE else built
@@ -118,11 +135,21 @@ def cost(
     inputs = (tokens,) if 0 in numbers else ()
     named = {"target": targets} if stages - 1 in numbers else {}
     named["return_outputs"] = question.get("return_outputs", True)
-    weights = [w for s in built for w in weights_by_use(s.submod, tokens[:batch] if s.is_first else wide)]
+    for module in modules:
+        module.by_use = weights_by_use(module, tokens[:batch] if module.start else wide)
+    weights = [weight for module in modules for weight in module.by_use]
     optimizer = optimizer_of(weights)
     schedule.step(*inputs, **named)
     optimizer.step()
     optimizer.zero_grad()
+    for stage in built:
+        stage.clear_runtime_states()
+    messages.clear()
+    counter.mod_tracker = NoModules()  # whose hooks autograd refuses where only inputs get gradients
+    with counter:
+        schedule.step(*inputs, **named)
+    optimizer.zero_grad()
+    flops = counter.get_total_flops()
     states = [x for of_weight in optimizer.state.values() for x in of_weight.values() if isinstance(x, Tensor)]
     buffers = [info.buffer for stage in built for infos in (stage.args_recv_info, stage.grad_recv_info)
                for each in infos.values() for info in each if info.buffer is not None]  # fmt: skip
@@ -131,14 +158,10 @@ def cost(
     for stage in built:
         stage.clear_runtime_states()
     messages.clear()
-    with counter:
-        schedule.step(*inputs, **named)
-    optimizer.zero_grad()
-    flops = counter.get_total_flops()
-    for stage in built:
-        stage.clear_runtime_states()
-    messages.clear()
-    with tracker_of(given) as tracker:
+    tracker = tracker_of(given)
+    given.clear()  # buffers are dropped for what comes from a stage on the same rank
+    buffers.clear()
+    with tracker:
         for stage in built:
             _in_phases(stage, tracker)
         schedule.step(*inputs, **named)

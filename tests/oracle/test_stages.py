@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.errors import SettingError
+from costmodel.training.schedules import SCHEDULES
 from tests.profiles import examples
 
 from .ranks import answer_to
@@ -22,7 +23,7 @@ from .test_timeline import stated
 SENT = {"isend": "send", "irecv": "receive"}
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved-1f1b", "looped-bfs"])
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 @settings(examples(min(6, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes a second
 @given(SHAPES, st.data())
 def test_a_rank_of_a_pipeline_costs_what_it_does(schedule: str, shape: dict[str, Any], data: st.DataObject) -> None:
@@ -31,7 +32,7 @@ def test_a_rank_of_a_pipeline_costs_what_it_does(schedule: str, shape: dict[str,
     model = {**ALWAYS, **shape, "layers": pp * vpp + data.draw(st.integers(0, 3))}
     model["positions"] = data.draw(st.sampled_from(["learned", "rotary", "none"]))
     kernel = data.draw(st.sampled_from(["eager", "flash"]))
-    tensor = data.draw(st.sampled_from([{}, {"tp": 2}, {"tp": 2, "sp": True}]))
+    tensor = {} if SCHEDULES[schedule].splits else data.draw(st.sampled_from([{}, {"tp": 2}, {"tp": 2, "sp": True}]))
     if tensor:
         model["norm"] = "layernorm"
         model["positions"] = "none" if tensor.get("sp") else model["positions"]

@@ -315,4 +315,5 @@ class PredictedAnswers(GridAnswers):
 def answers_of(forms: ClosedForms, grid: SizeGrid) -> GridAnswers:
     """The answers of a question's closed forms on a grid."""
     few = int(np.prod(grid.shape)) <= FEW
-    return PredictedAnswers(forms, grid) if few else FormulaAnswers(forms, grid)
+    staged = forms.settings.get("pp", 1) != 1  # which rank is the heaviest follows from no regime
+    return PredictedAnswers(forms, grid) if few or staged else FormulaAnswers(forms, grid)
