@@ -861,10 +861,10 @@ class TransformerSpec(ComposedModel):
             )
         for name, heads in (("heads", self.heads), ("kv_heads", self.key_heads)):
             if heads % layout.heads:
-                most = max(n for n in range(1, int(cp) + 1) if heads % (n * layout.tp) == 0)
+                near = math.gcd(int(heads) // int(layout.tp), int(cp)) if heads % layout.tp == 0 else 1
                 raise SettingError(
-                    f"cp={cp} on top of tp={layout.tp} does not divide {name} {heads} of {self.title}: use at most "
-                    f"cp={most}, or cp_kind='ring'"
+                    f"cp={cp} on top of tp={layout.tp} does not divide {name} {heads} of {self.title}: use "
+                    f"cp={near}, or cp_kind='ring'"
                 )
 
     @property

@@ -219,6 +219,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 2, "sp": True, "update": "fused"}, "use update='loop'"),
     ({"tp": 2, "loss_parallel": True, "label_smoothing": 0.1}, "label_smoothing is not of the loss"),
     ({"tp": 2, "loss_parallel": True, "loss": "mean_squared_error"}, "is of cross_entropy"),
+    ({"tp": 3, "cp": 4, "zero": 3, "cp_kind": "ulysses"}, "cp=4 on top of tp=3 does not divide"),
+    ({"cp": 2**40, "zero": 3, "cp_kind": "ulysses", "seq": 4096}, "is no multiple of"),
     ({"zero": 4}, "use 0, 1, 2 or 3"),
 ]
 
