@@ -521,8 +521,6 @@ def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh
     if not question.get("reshard", True):
         how["reshard_after_forward"] = False
     for block in model.blocks:
-        if question.get("checkpoint") == "block":
-            block.forward = partial(checkpoint, block.forward, use_reentrant=True)
         if ep > 1 and isinstance(block.mlp, models.Experts):
             fully_shard(SentExperts.instead(block.mlp, to), **{**how, "mesh": share})
         fully_shard(block, **how)
@@ -549,6 +547,8 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     names = {weight: name for name, weight in model.named_parameters()}
     by_use = [names[weight] for weight in weights_by_use(model, tokens, *others)]
     _, fsdp, _, tp = mesh.shape
+    for block in model.blocks if question.get("checkpoint") == "block" else ():
+        block.forward = partial(checkpoint, block.forward, use_reentrant=True)
     if tp > 1:
         split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=split_loss)
     if cp > 1:
@@ -570,10 +570,6 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     weights = list(model.parameters())
     states = [x for of_weight in optimizer.state.values() for x in of_weight.values() if isinstance(x, Tensor)]
     given = [tokens, *others, targets, *weights, *model.buffers(), *states]
-    earlier: list[Tensor] = []
-    if question.get("accumulate", 1) > 1:
-        F.cross_entropy(model(tokens, *others), targets).backward()
-        earlier = [weight.grad for weight in weights if weight.grad is not None]
     saved = None
     if fsdp == 1:
         with around(), LocalSaved([local(x) for x in given]) as saved:
@@ -583,9 +579,13 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
         loss = F.cross_entropy(model(tokens, *others), targets)
         forward = counter.get_total_flops()
         loss.backward()
-    if not earlier:
-        model.zero_grad()
+    model.zero_grad()
     del loss
+    earlier: list[Tensor] = []
+    if question.get("accumulate", 1) > 1:
+        with around():
+            F.cross_entropy(model(tokens, *others), targets).backward()
+        earlier = [weight.grad for weight in weights if weight.grad is not None]
     with around(), LocalTracker([*given, *earlier], device) as tracker, tracker.resizing():
         loss = F.cross_entropy(model(tokens, *others), targets)
         tracker.phase = "backward"

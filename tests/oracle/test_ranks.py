@@ -257,3 +257,27 @@ def test_a_rank_of_an_inference_costs_what_it_does(
     assert (p.rank.params, p.rank.flops.forward) == (seen.params, seen.forward_flops)
     # Python has names for more than what is used again, as on one device.
     assert stated(p.rank)["forward"].alive <= seen.most["forward"].alive - (seen.buffers - p.memory.buffers)
+
+
+WITH: list[dict[str, Any]] = [
+    {"checkpoint": "block", "loss_parallel": True},
+    {"checkpoint": "block", "sp": True},
+    {"accumulate": 2, "sp": True, "optimizer": "adamw"},
+    {"precision": "bf16", "optimizer": "adamw"},
+]
+
+
+@pytest.mark.parametrize("chosen", WITH, ids=lambda chosen: " ".join(f"{k}={v}" for k, v in chosen.items()))
+def test_a_tensor_rank_that_accumulates_or_recomputes_costs_what_it_does(chosen: dict[str, Any]) -> None:
+    sizes = {"vocab": 33, "layers": 2, "width": 24, "kv_heads": 4, "head_size": 4, "mlp_width": 16}
+    model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm", "query_key_norm": "head", "tied": True}
+    chosen = {"tp": 2, "batch": 2, "seq": 8, "optimizer": "sgd"} | chosen
+    found = run({"model": model, "kernel": "eager", **chosen})
+    rank = cm.predict(cm.Transformer.of(model), **chosen).rank
+    ours, extra = stated(rank), found.buffers - rank.memory.buffers
+    phases = {"loss": "forward", "recompute": "backward"}
+    sent = [(phases.get(x.phase, x.phase), x.operation, x.bytes, x.devices) for x in rank.timeline.every_collective()]
+    assert sent == [tuple(each) for each in found.collectives]
+    backward = max(ours["backward"].alive, ours.get("recompute", ours["backward"]).alive)
+    assert 0 <= backward - (found.most["backward"].alive - extra) <= 4
+    assert ours["optimizer"].alive == found.most["optimizer"].alive - extra
