@@ -79,8 +79,6 @@ def trace(
     Raises CostModelError.
     """
     layout = settings.layout if layout is None else layout
-    if layout.runtime == "torch" and layout.dp > 1 and layout.fsdp == 1:
-        raise SettingError(f"dp={layout.dp} is not worked out: use fsdp, or leave it out")
     tape = tape or Tape(
         training=settings.training,
         device=settings.device,

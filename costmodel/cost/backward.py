@@ -49,6 +49,7 @@ class BackwardLiveness:
             forward.sharding.accumulates = accumulates
         self.lifetimes = forward.lifetimes
         self.gradients: list[Allocation] = []
+        self.arrivals: list[tuple[int, Storage]] = []
         self._uses: Counter[GradientSlot] = Counter()
         self._waiting: dict[GradientSlot, None] = {}
         self.captured: list[tuple[CallRound, Allocation]] = []
@@ -308,6 +309,8 @@ class BackwardLiveness:
         if gradient is None:
             return
         target.gradient = None
+        if target.weight is not None and not target.settled:
+            self.arrivals.append((now, target.weight))
         if self.accumulates or target.settled:
             gradient.died = max(gradient.died, now)
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.cost.allocator import ALLOTTED, segment_bytes
 from costmodel.cost.backward import BackwardLiveness, update
+from costmodel.cost.data_parallel import bucket_bytes, copied, send_buffers, send_gradients
 from costmodel.cost.forward import ForwardLiveness
 from costmodel.cost.liveness import (
     ACTIVATIONS,
@@ -95,6 +96,8 @@ def _other_tensors(tape: Tape) -> Iterator[PersistentTensor]:
     """Of these those that are no weights, nor of any."""
     for s in tape.buffers:
         yield PersistentTensor("buffers", s.bytes, s.times)
+    if copied(tape) and not tape.layout.bucket_view:
+        yield PersistentTensor("buffers", bucket_bytes(tape), 1)
     for s in tape.inputs:
         yield PersistentTensor("inputs", s.bytes, s.times)
     for s in tape.caches:
@@ -120,7 +123,8 @@ def _earlier_gradients(tape: Tape, settings: Settings, allotted: Callable[[int],
     """Gradients that are there before the micro-batch [bytes]."""
     if (runtime := rank_of(tape, settings)) is not None:
         return allotted(runtime.lasting_bytes)
-    return gradient_bytes(tape, settings, allotted) if settings.micro_batches > 1 else 0
+    lasting = settings.micro_batches > 1 or tape.layout.bucket_view
+    return gradient_bytes(tape, settings, allotted) if lasting else 0
 
 
 MOST_UNFOLDED = 200_000
@@ -517,7 +521,7 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
     persistent = [(size, times) for line, size, times in persistent_tensors(tape, settings) if line not in elsewhere]
     if (runtime := rank_of(tape, settings)) is not None:
         persistent.append((runtime.lasting_bytes, 1))
-    elif settings.micro_batches > 1:
+    elif settings.micro_batches > 1 or tape.layout.bucket_view:
         persistent += [(share_of(tape, s).gradient_bytes, s.times) for s in tape.updated]
     return segment_bytes(persistent, lives)
 
@@ -531,14 +535,18 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
     runtime = rank_of(tape, settings)
     if runtime is not None:
         runtime.start_forward(lifetimes)
+    send_buffers(tape, lifetimes)
     forward = ForwardLiveness(tape, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
         lifetimes.moment("forward", "input", "")
     gradients: list[Allocation] = []
     if tape.training:
         gradients = [] if runtime is None else runtime.start_backward(lifetimes)
-        accumulates = settings.micro_batches > 1 or (runtime is not None and runtime.drops)
-        gradients += BackwardLiveness(forward, accumulates=accumulates).gradients
+        accumulates = settings.micro_batches > 1 or (runtime is not None and runtime.drops) or tape.layout.bucket_view
+        backward = BackwardLiveness(forward, accumulates=accumulates)
+        gradients += backward.gradients
+        if copied(tape):
+            send_gradients(tape, lifetimes, backward.arrivals)
         gradients += forward.sharding.gradients if forward.sharding else []
         if runtime is None:
             update(forward.weights, tape, settings, lifetimes)

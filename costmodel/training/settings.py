@@ -503,8 +503,27 @@ class Settings(Frozen):
         self._check_shares(layout)
         if layout.shards > 1:
             self._check_sharding(layout)
+        elif layout.dp > 1 and layout.runtime == "torch":
+            self._check_copies(layout)
         self._check_experts(layout)
         self._check_context()
+
+    def _check_copies(self, layout: Layout) -> None:
+        """Raise SettingError for what is not worked out of DistributedDataParallel."""
+        if layout.zero:
+            raise SettingError(
+                f"zero={layout.zero} of runtime 'torch' is not worked out: use zero=3, or fsdp={layout.dp}"
+            )
+        if not self.training:
+            raise SettingError(f"dp={layout.dp} is for training: in mode {self.mode!r} each copy runs by itself")
+        if layout.sp or layout.ep > 1:
+            axis = "sp" if layout.sp else "ep"
+            raise SettingError(f"dp={layout.dp} is not worked out with {axis}: use fsdp={layout.dp} in place of dp")
+        if self.policy.gradient not in (None, self.policy.weight):
+            raise SettingError(
+                f"DistributedDataParallel has gradients in the type of weights, not as precision {self.policy.name!r}: "
+                f"use fsdp={layout.dp}, or another precision"
+            )
 
     def _check_sharding(self, layout: Layout) -> None:
         """Raise SettingError for what is not worked out where weights are split by FSDP."""
@@ -514,6 +533,10 @@ class Settings(Frozen):
             value = (self.micro_batches > 1) if name == "accumulate" else layout.dp > 1 if name == "dp" else None
             if (getattr(self, name) != SETTINGS[name].default) if value is None else value:
                 raise SettingError(f"{name} is not worked out with fsdp and {axis}: leave one of them out")
+        if self.checkpoint == "sqrt" or (isinstance(self.checkpoint, int) and self.checkpoint > 1):
+            raise SettingError(
+                f"checkpoint={self.checkpoint!r} of several units of fsdp is not worked out: use 'block'"
+            )
         if self.policy.quantised or self.policy.scaled:
             raise SettingError(
                 f"precision {self.policy.name!r} is not worked out with fsdp={layout.fsdp}: leave one of them out"

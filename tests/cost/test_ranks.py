@@ -200,6 +200,20 @@ def test_verbs_take_layouts(verb: str, capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(here(capsys, *words, "--json").out)
 
 
+@examples(20)
+@given(SHAPES, RUNS, st.sampled_from([2, 8]))
+def test_copies_hold_their_gradients_twice_unless_they_are_views(
+    shape: dict[str, Any], runs: dict[str, Any], dp: int
+) -> None:
+    alone, copies = predict(model_of(shape), **runs), predict(model_of(shape), **runs, dp=dp)
+    assert copies.memory.peak == alone.memory.peak + alone.memory.gradients
+    viewed = predict(model_of(shape), **runs, dp=dp, bucket_view=True).memory
+    assert alone.memory.peak <= viewed.peak <= copies.memory.peak
+    assert viewed.gradients == alone.memory.gradients
+    sums = [x for x in copies.rank.timeline.collectives if x.operation == "all_reduce"]
+    assert sum(x.bytes for x in sums) == alone.memory.gradients
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 3}, "tp=3 does not divide"),
     ({"tp": 0}, "tp=0 is not between 1 and"),
@@ -222,6 +236,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 3, "cp": 4, "zero": 3, "cp_kind": "ulysses"}, "cp=4 on top of tp=3 does not divide"),
     ({"cp": 2**40, "zero": 3, "cp_kind": "ulysses", "seq": 4096}, "is no multiple of"),
     ({"zero": 4}, "use 0, 1, 2 or 3"),
+    ({"dp": 4, "zero": 1}, "use zero=3, or fsdp=4"),
+    ({"dp": 4, "tp": 2, "sp": True}, "use fsdp=4"),
+    ({"dp": 4, "mode": "inference"}, "each copy runs by itself"),
+    ({"dp": 2, "precision": "bf16-master-fp32-gradients"}, "use fsdp=2"),
+    ({"fsdp": 2, "checkpoint": 2}, "use 'block'"),
 ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from tests.profiles import examples
 
-from .ranks import run
+from .ranks import answer_to, run
 from .settings import DRAWN
 from .test_timeline import stated
 
@@ -211,6 +211,25 @@ def test_a_rank_of_a_family_costs_what_it_does(family: str) -> None:
     sizes = {"vocab": 33, "layers": 2, "width": 24, "kv_heads": 4, "head_size": 4, "norm": "layernorm"}
     model = ALWAYS | sizes | FAMILIES[family]
     assert_a_rank_agrees(model, "eager", {"optimizer": "adamw", "batch": 2, "seq": 8, "tp": 2})
+
+
+BUCKETED: list[dict[str, Any]] = [
+    {"layers": 2, "width": 128, "mlp": "gated", "mlp_width": 400, "norm": "rmsnorm"},
+    {"layers": 5, "width": 128, "mlp": "plain", "mlp_width": 512, "norm": "layernorm", "qkv_bias": True},
+    {"layers": 3, "width": 256, "mlp": "plain", "mlp_width": 1024, "vocab": 3000, "tied": True},
+    {"layers": 7, "width": 512, "mlp": "gated", "mlp_width": 1600, "vocab": 9000, "positions": "learned"},
+]
+
+
+@pytest.mark.parametrize("shape", BUCKETED, ids=lambda shape: f"{shape['layers']} blocks")
+def test_gradients_of_copies_are_summed_in_the_buckets_of_a_real_step(shape: dict[str, Any]) -> None:
+    model = ALWAYS | {"vocab": 512, "kv_heads": 4, "head_size": 16, "positions": "none"} | shape
+    found = answer_to({"buckets": True, "model": model, "batch": 1, "seq": 8})["buckets"]
+    p = cm.predict(cm.Transformer.of(model), batch=1, seq=8, dp=2)
+    sums = [x.elements for x in p.rank.timeline.every_collective() if x.operation == "all_reduce"]
+    assert sums == found
+    assert len(sums) > 1
+    assert sum(x.bytes for x in p.rank.timeline.collectives if x.operation == "all_reduce") == p.memory.gradients
 
 
 REAL: list[dict[str, Any]] = [

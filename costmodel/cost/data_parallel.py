@@ -1,0 +1,82 @@
+"""Copies of a model on several ranks, as DistributedDataParallel has them: gradients are summed in buckets.
+
+Buckets are memory of their own throughout, one more copy of all gradients, unless gradients are views of them. They are
+filled in the order in which gradients came in the first step, the first up to 1 MiB and all others up to 25 MiB: the
+gradient that takes it there closes each. That a bucket is sent while backward goes on is not told: they are listed in
+the order in which they fill, at its end. Buffers are those of the first rank, which sends them before each forward.
+
+Source: ``torch/csrc/distributed/c10d/reducer.cpp``: ``rebuild_buckets``, ``compute_bucket_assignment_by_size``;
+``torch/nn/parallel/distributed.py``: ``_sync_buffers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from costmodel.cost.liveness import Lifetimes, unrolled
+from costmodel.errors import SettingError
+from costmodel.graph.kernel import Message
+from costmodel.graph.tape import Tape
+from costmodel.graph.tensor import Storage
+from costmodel.symbolic.sizes import branch_value
+from costmodel.training.dtypes import Dtype, size_bytes
+
+FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
+"""Bytes that close a bucket: the first, and all others (``dist._DEFAULT_FIRST_BUCKET_BYTES``, ``bucket_cap_mb``)."""
+
+
+def copied(tape: Tape) -> bool:
+    """Whether other ranks have copies of all of a rank's weights, which DistributedDataParallel keeps alike."""
+    return tape.layout.runtime == "torch" and tape.layout.dp > 1 and tape.layout.shards == 1 and tape.training
+
+
+def bucket_bytes(tape: Tape) -> int:
+    """All buckets together [bytes]."""
+    return sum(size_bytes(weight.graded, tape.precision.gradient_dtype) * weight.times for weight in tape.updated)
+
+
+def send_buffers(tape: Tape, lifetimes: Lifetimes) -> None:
+    """Before forward: all buffers of one type in a row."""
+    totals: dict[Dtype, int] = {}
+    for storage in tape.buffers if copied(tape) else ():
+        totals[storage.dtype] = totals.get(storage.dtype, 0) + storage.elements * storage.times
+    if totals:
+        now = lifetimes.moment("forward", "buffers", "")
+        for dtype, elements in totals.items():
+            lifetimes.take(size_bytes(elements, dtype), now)
+        lifetimes.send([Message("broadcast", "dp", tape.layout.dp, n, dtype) for dtype, n in totals.items()], now)
+
+
+def send_gradients(tape: Tape, lifetimes: Lifetimes, arrivals: Iterable[tuple[int, Storage]]) -> None:
+    """After backward: bucket by bucket. arrivals: weights that have their gradient after a moment, in order.
+
+    Raises SettingError if a weight has none, for which other ranks would wait.
+    """
+    if len(tape.updated) < len(tape.trained):
+        raise SettingError(
+            f"dp={tape.layout.dp} waits for gradients of all weights, and some have none: freeze these, or use fsdp"
+        )
+    dtype, layout = tape.precision.gradient_dtype, tape.layout
+    now = lifetimes.moment("backward", "gradients", "")
+    sizes = _buckets(_in_order(lifetimes, arrivals), dtype)
+    lifetimes.send([Message("all_reduce", "dp", layout.dp, size, dtype) for size in sizes], now)
+
+
+def _in_order(lifetimes: Lifetimes, arrivals: Iterable[tuple[int, Storage]]) -> Iterator[int]:
+    """Elements of each gradient, every round by itself."""
+    settled: dict[int, list[int]] = {}
+    for now, weight in arrivals:
+        settled.setdefault(now, []).append(weight.graded)
+    for now in unrolled(len(lifetimes.moments), lifetimes.loops):
+        yield from settled.get(now, ())
+
+
+def _buckets(gradients: Iterable[int], dtype: Dtype) -> list[int]:
+    """Elements of each bucket."""
+    sizes, size, most = list[int](), 0, FIRST_BUCKET
+    for elements in gradients:
+        size = size + elements
+        if branch_value(size_bytes(size, dtype)) >= most:
+            sizes.append(size)
+            size, most = 0, BUCKET
+    return [*sizes, size] if branch_value(size) else sizes
