@@ -318,7 +318,7 @@ class Settings(Frozen):
         int,
         Setting(
             "What dp splits: nothing (0), states (1), gradients too (2), weights too (3).",
-            1,
+            3,
             read=_zero,
             needs="training",
             executed="default",

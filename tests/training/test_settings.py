@@ -162,7 +162,6 @@ def test_a_model_without_attention_has_nothing_selective_to_recompute() -> None:
         ({"devices": 8, "dp": 4, "tp": 2}, 4, 1, 1),
         ({"dp": 4, "zero": 3}, 1, 4, 1),
         ({"devices": 4, "zero": 2}, 1, 4, 1),
-        ({"dp": 4, "zero": 1}, 4, 1, 1),
         ({"global_batch": 64, "batch": 2, "dp": 4, "tp": 2}, 4, 1, 8),
         ({"global_batch": 64, "batch": 2, "dp": 8, "accumulate": 4}, 8, 1, 4),
     ],
