@@ -68,7 +68,7 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         with x.tape.unit() if ranks > 1 else nullcontext():
             picked = arrived(picked, experts.count)
             if x.tape.layout.megatron and model.mlp == "gated":
-                joint = ExpertLinear(experts.count, k, 2 * hidden, bias, busy(experts))
+                joint = ExpertLinear(own, met, 2 * hidden, bias, busy(experts))
                 made = of_joint(model, joint(picked, name="gate_up"))
             else:
                 made = activated(model, picked, inner)

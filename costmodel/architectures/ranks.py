@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.collective import (
@@ -26,7 +25,7 @@ from costmodel.layers.embedding import Embedding, SplitEmbedding, VocabParallelE
 from costmodel.layers.experts import Pick
 from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import ceil_div, exact_div
-from costmodel.training.layout import Layout, multiples_near
+from costmodel.training.layout import Layout
 
 
 def all_tokens(x: Tensor) -> int:
@@ -43,17 +42,12 @@ def share_of_tokens(layout: Layout, tokens: int) -> int:
 def own_blocks(layout: Layout, layers: int) -> range:
     """The blocks of a stage: equal parts of all, of which the first have those that are left over.
 
-    Megatron's are equal, or the first and the last stage have one less, embedding and loss counting as a block each
-    (``--account-for-embedding-in-pipeline-split``, ``--account-for-loss-in-pipeline-split``).
+    Megatron's first and last stage have one less where that makes parts equal, embedding and loss counting as a block
+    each (``--account-for-embedding-in-pipeline-split``, ``--account-for-loss-in-pipeline-split``).
     """
     if layout.stage is None:
         return range(layers)
-    if layout.runtime != "torch" and layers % layout.stages:
-        if (layers + 2) % layout.stages:
-            raise SettingError(
-                f"{layout.stages} stages of runtime={layout.runtime!r} are not equal parts of {layers} blocks, nor of "
-                f"{layers + 2} with embedding and loss: use {multiples_near(layers, layout.stages)} blocks"
-            )
+    if layout.runtime != "torch" and layers % layout.stages and not (layers + 2) % layout.stages:
         each = (layers + 2) // layout.stages
         start = layout.stage * each - (not layout.first)
         return range(start, start + each - layout.first - layout.last)

@@ -107,9 +107,10 @@ class RankRuntime(ABC):
         """Elements of all weights that are trained."""
         return sum([weight.elements * weight.times for weight in self.tape.updated])
 
-    def unrolled(self) -> Iterator[int]:
-        """Elements of every weight, from the last one back to the first, every round of a block by itself."""
-        runs = [(block, list(weights)) for block, weights in groupby(self.tape.updated, key=lambda s: s.block)]
+    def unrolled(self, weights: Iterable[Storage] | None = None) -> Iterator[int]:
+        """Elements of every weight, or of some, from the last back to the first, every round of a block by itself."""
+        updated = self.tape.updated if weights is None else weights
+        runs = [(block, list(weights)) for block, weights in groupby(updated, key=lambda s: s.block)]
         for block, weights in reversed(runs):
             for _ in range(branch_value(block.times)):
                 yield from (weight.elements for weight in reversed(weights))
@@ -136,6 +137,13 @@ BUCKET_MULTIPLE, START_MULTIPLE = 128, 64
 [elements]."""
 
 
+class WeightBuffer(NamedTuple):
+    """Weights whose gradients so many ranks sum: elements of each bucket, in the order in which backward fills them."""
+
+    ranks: int
+    buckets: list[int]
+
+
 class MegatronRank(RankRuntime):
     """Gradients are added up in one buffer of all, the main gradients, which is there throughout.
 
@@ -147,33 +155,56 @@ class MegatronRank(RankRuntime):
     """
 
     @cached_property
-    def buckets(self) -> list[int]:
-        """Elements of each bucket of weights and of gradients, in the order in which backward fills them."""
-        dp = branch_value(self.layout.dp)
-        distributed, most = self.layout.zero > 0, max(LEAST_BUCKET, BUCKET_A_RANK * dp)
-        multiple = math.lcm(dp, BUCKET_MULTIPLE)
+    def sums(self) -> list[WeightBuffer]:
+        """The buffer of all weights, or of experts another: their gradients are summed over fewer ranks."""
+        dp, ep = branch_value(self.layout.dp), branch_value(self.layout.ep)
+        experts = [s for s in self.tape.updated if ep > 1 and ".experts." in s.name]
+        others = [s for s in self.tape.updated if s not in set(experts)]
+        buffers = [self._buffer(others, dp)]
+        return [*buffers, self._buffer(experts, dp // ep)] if experts else buffers
+
+    def _buffer(self, weights: list[Storage], ranks: int) -> WeightBuffer:
+        distributed, most = self.layout.zero > 0, max(LEAST_BUCKET, BUCKET_A_RANK * ranks)
+        multiple = math.lcm(ranks, BUCKET_MULTIPLE)
         sizes: list[int] = []
         size = 0
-        for elements in self.unrolled():
+        for elements in self.unrolled(weights):
             start = ceil_div(size, START_MULTIPLE) * START_MULTIPLE if distributed else size
             size = start + elements
             if branch_value(size) >= most:
                 sizes.append(size)
                 size = 0
         sizes += [size] if branch_value(size) else []
-        return [ceil_div(size, multiple) * multiple for size in sizes] if distributed else sizes
+        filled = [ceil_div(size, multiple) * multiple for size in sizes] if distributed else sizes
+        return WeightBuffer(ranks, filled)
+
+    @property
+    def elements(self) -> int:
+        """Of weights, with what fills their buffers up."""
+        return sum(sum(buffer.buckets) for buffer in self.sums)
 
     @property
     def share(self) -> int:
         """Elements of which a rank has masters and states."""
-        return ceil_div(sum(self.buckets), self.layout.dp if self.layout.zero else 1)
+        if not self.layout.zero:
+            return self.elements
+        return sum(ceil_div(sum(buffer.buckets), buffer.ranks) for buffer in self.sums)
+
+    def _sent(self, operation: Operation, dtype: Dtype) -> list[Message]:
+        """One for each bucket that is of several ranks."""
+        return [
+            Message(operation, "dp", buffer.ranks, size, dtype)
+            for buffer in self.sums
+            if buffer.ranks > 1
+            for size in buffer.buckets
+        ]
 
     def tensors(self) -> Iterable[RankTensor] | None:
         """See `RankRuntime`: of the distributed optimizer alone."""
         policy = self.settings.policy
         if not self.layout.zero:
             return None
-        weights = RankTensor("weights", size_bytes(sum(self.buckets), policy.weight))
+        weights = RankTensor("weights", size_bytes(self.elements, policy.weight))
         return [weights, *self.states(self.share, policy.master)]
 
     def buffers(self) -> Iterable[RankTensor]:
@@ -184,7 +215,7 @@ class MegatronRank(RankRuntime):
     @property
     def gradient_bytes(self) -> int:
         """See `RankRuntime`."""
-        return size_bytes(sum(self.buckets), self.gradient)
+        return size_bytes(self.elements, self.gradient)
 
     @property
     def lasting_bytes(self) -> int:
@@ -204,7 +235,7 @@ class MegatronRank(RankRuntime):
         if layout.dp > 1:
             now = lifetimes.moment("backward", GRADIENTS_SUM, "")
             operation = "reduce_scatter" if layout.zero else "all_reduce"
-            lifetimes.send(self.messages(operation, self.buckets, self.gradient), now)
+            lifetimes.send(self._sent(operation, self.gradient), now)
         self._sum_tied(lifetimes)
         partial = sum([weight.elements * weight.times for weight in self.tape.updated if weight.partial])
         if branch_value(partial):
@@ -229,7 +260,7 @@ class MegatronRank(RankRuntime):
             lifetimes.take(size_bytes(self.share, policy.master), now)
         if self.layout.zero:
             now = lifetimes.moment("optimizer", "weights", "")
-            lifetimes.send(self.messages("all_gather", self.buckets, policy.weight), now)
+            lifetimes.send(self._sent("all_gather", policy.weight), now)
 
 
 REDUCE_BUCKET, PREFETCH_BUCKET = 500_000_000, 50_000_000

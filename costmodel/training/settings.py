@@ -548,10 +548,14 @@ class Settings(Frozen):
             return
         if not self.training:
             raise SettingError(f"ep={layout.ep} is for training: leave it out of mode {self.mode!r}")
-        for name in ("tp", "pp", "runtime"):
+        megatron = layout.runtime == "megatron"
+        for name in ("tp", "sp") if megatron else ("tp", "pp", "runtime"):
             if (value := getattr(self, name)) != SETTINGS[name].default:
                 raise SettingError(f"{name}={value!r} is not worked out with ep={layout.ep}: leave one of them out")
-        if layout.shards % layout.ep:
+        if megatron and layout.dp % layout.ep:
+            near = multiples_near(layout.dp, layout.ep)
+            raise SettingError(f"ep={layout.ep} does not divide the {layout.dp} ranks of dp: use dp={near}")
+        if not megatron and layout.shards % layout.ep:
             raise SettingError(
                 f"ep={layout.ep} does not divide the {layout.shards} ranks that weights are split over (fsdp·cp): use "
                 f"fsdp={multiples_near(self.fsdp, layout.ep)}"
