@@ -529,6 +529,9 @@ class Settings(Frozen):
         """Raise SettingError for what is not worked out where weights are split by FSDP."""
         axis = "cp" if layout.cp > 1 else "ep" if layout.ep > 1 else "tp"
         single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
+        if layout.tp * layout.ep == 1:
+            blocks = ("checkpoint",) if self.checkpoint == "block" else ()
+            single = tuple(name for name in single if name not in ("accumulate", "dp", *blocks))
         for name in single if layout.tp * layout.cp * layout.ep > 1 else ():
             value = (self.micro_batches > 1) if name == "accumulate" else layout.dp > 1 if name == "dp" else None
             if (getattr(self, name) != SETTINGS[name].default) if value is None else value:

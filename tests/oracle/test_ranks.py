@@ -80,6 +80,7 @@ LAYOUTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "contexts": st.fixed_dictionaries(
         {
             "fsdp": st.just(2),
+            "dp": st.sampled_from([1, 2]),
             "cp": st.sampled_from([2, 4]),
             "cp_kind": st.sampled_from(["all-gather", "ring", "ulysses"]),
             "cp_balanced": st.booleans(),
