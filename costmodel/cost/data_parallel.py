@@ -47,19 +47,27 @@ def send_buffers(tape: Tape, lifetimes: Lifetimes) -> None:
         lifetimes.send([Message("broadcast", "dp", tape.layout.dp, n, dtype) for dtype, n in totals.items()], now)
 
 
-def send_gradients(tape: Tape, lifetimes: Lifetimes, arrivals: Iterable[tuple[int, Storage]]) -> None:
-    """After backward: bucket by bucket. arrivals: weights that have their gradient after a moment, in order.
+def gradient_sums(tape: Tape, lifetimes: Lifetimes, arrivals: Iterable[tuple[int, Storage]]) -> list[Message]:
+    """What sums gradients over copies, bucket by bucket; nothing where there are none.
 
-    Raises SettingError if a weight has none, for which other ranks would wait.
+    arrivals: weights that have their gradient after a moment, in order. Raises SettingError if a weight has none, for
+    which other ranks would wait.
     """
+    if not copied(tape):
+        return []
     if len(tape.updated) < len(tape.trained):
         raise SettingError(
             f"dp={tape.layout.dp} waits for gradients of all weights, and some have none: freeze these, or use fsdp"
         )
-    dtype, layout = tape.precision.gradient_dtype, tape.layout
-    now = lifetimes.moment("backward", "gradients", "")
+    dtype = tape.precision.gradient_dtype
     sizes = _buckets(_in_order(lifetimes, arrivals), dtype)
-    lifetimes.send([Message("all_reduce", "dp", layout.dp, size, dtype) for size in sizes], now)
+    return [Message("all_reduce", "dp", tape.layout.dp, size, dtype) for size in sizes]
+
+
+def send_gradients(lifetimes: Lifetimes, sums: list[Message]) -> None:
+    """After backward."""
+    if sums:
+        lifetimes.send(sums, lifetimes.moment("backward", "gradients", ""))
 
 
 def _in_order(lifetimes: Lifetimes, arrivals: Iterable[tuple[int, Storage]]) -> Iterator[int]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.architectures.trace import trace
 from costmodel.cost.backward import BackwardLiveness, update
+from costmodel.cost.data_parallel import gradient_sums, send_gradients
 from costmodel.cost.forward import CallRound, ForwardLiveness
 from costmodel.cost.liveness import (
     ACTIVATIONS,
@@ -153,6 +154,7 @@ class StagePasses:
             handed.append(lifetimes.take(self.result, now))
         accumulates = accumulates or (self.runtime is not None and self.runtime.drops)
         backward = BackwardLiveness(forward, accumulates=accumulates)
+        self.sums = gradient_sums(tape, lifetimes, backward.arrivals)
         end = lifetimes.moment("backward", "end", "")
         for allocation in handed:
             allocation.died = end - 1
@@ -341,6 +343,7 @@ class PipelineRank:
                 ending.take(stage.result * self.schedule.microbatches, now)
         for stage in self.stages.values():
             if stage.runtime is None:
+                send_gradients(ending, stage.sums)
                 update(stage.walk.weights, stage.tape, self.settings, ending)
             else:
                 stage.runtime.end_backward(ending)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.cost.allocator import ALLOTTED, segment_bytes
 from costmodel.cost.backward import BackwardLiveness, update
-from costmodel.cost.data_parallel import bucket_bytes, copied, send_buffers, send_gradients
+from costmodel.cost.data_parallel import bucket_bytes, copied, gradient_sums, send_buffers, send_gradients
 from costmodel.cost.forward import ForwardLiveness
 from costmodel.cost.liveness import (
     ACTIVATIONS,
@@ -545,8 +545,7 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
         accumulates = settings.micro_batches > 1 or (runtime is not None and runtime.drops) or tape.layout.bucket_view
         backward = BackwardLiveness(forward, accumulates=accumulates)
         gradients += backward.gradients
-        if copied(tape):
-            send_gradients(tape, lifetimes, backward.arrivals)
+        send_gradients(lifetimes, gradient_sums(tape, lifetimes, backward.arrivals))
         gradients += forward.sharding.gradients if forward.sharding else []
         if runtime is None:
             update(forward.weights, tape, settings, lifetimes)

@@ -626,9 +626,15 @@ class Settings(Frozen):
         for name in ("freeze", "lora", "allocator", "loss_chunks"):
             if getattr(self, name) != SETTINGS[name].default:
                 raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
-        for name, degree in (("fsdp", layout.fsdp), ("dp", layout.dp), ("cp", layout.cp)):
+        for name, degree in (("fsdp", layout.fsdp), ("cp", layout.cp)):
             if degree > 1 and layout.runtime == "torch":
-                raise SettingError(f"{name}={degree} is not worked out with pp={layout.pp}: leave one of them out")
+                raise SettingError(
+                    f"{name}={degree} is not worked out with pp={layout.pp}: use dp={degree} in its place"
+                )
+        if layout.bucket_view:
+            raise SettingError(f"bucket_view is not worked out with pp={layout.pp}: leave one of them out")
+        if layout.dp > 1 and layout.runtime == "torch" and layout.pipeline(self.micro_batches).splits:
+            raise SettingError(f"dp={layout.dp} is not worked out with schedule={self.schedule!r}: use '1f1b'")
 
     def _check_runtime(self) -> None:
         """Raise SettingError if another runtime than PyTorch's own cannot train so."""

@@ -214,6 +214,15 @@ def test_copies_hold_their_gradients_twice_unless_they_are_views(
     assert sum(x.bytes for x in sums) == alone.memory.gradients
 
 
+def test_stages_of_copies_hold_their_gradients_twice_and_sum_them_once() -> None:
+    run: dict[str, Any] = {**LONG, "batch": 1, "tp": 8, "pp": 4, "accumulate": 8}
+    alone, copies = predict(LLAMA, **run), predict(LLAMA, **run, devices=256)
+    assert copies.settings.layout.dp == 8
+    assert copies.memory.peak == alone.memory.peak + alone.memory.gradients
+    sums = [x for x in copies.rank.timeline.every_collective() if x.axis == "dp"]
+    assert sum(x.bytes for x in sums) == alone.memory.gradients
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 3}, "tp=3 does not divide"),
     ({"tp": 0}, "tp=0 is not between 1 and"),
