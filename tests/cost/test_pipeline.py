@@ -109,7 +109,7 @@ def test_a_step_of_very_many_micro_batches_is_told_in_a_few_moments() -> None:
         ({"pp": 0}, "pp=0"),
         ({"pp": 2, "accumulate": 4, "schedule": "dualpipev", "checkpoint": "block"}, "checkpoint is not"),
         ({"pp": 2, "accumulate": 2, "mode": "inference"}, "accumulate=2 is for training"),
-        ({"pp": 2, "accumulate": 2, "fsdp": 2}, "fsdp=2 is not worked out with pp=2: leave one of them out"),
+        ({"pp": 2, "accumulate": 2, "fsdp": 2}, "fsdp=2 is not worked out with pp=2: use dp=2 in its place"),
     ],
 )  # fmt: skip
 def test_what_no_pipeline_is_worked_out_for_is_refused_in_one_line(asked: dict[str, Any], error: str) -> None:
