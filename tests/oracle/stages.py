@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._utils import InferenceMode, generate_rank_to_stage_mapping
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from . import models
 from .test_schedules import CLASSES, SINGLE
@@ -48,6 +50,7 @@ class StageModule(nn.Module):
     def __init__(self, model: models.Transformer, blocks: range, *, first: bool, last: bool) -> None:
         super().__init__()
         self.by_use: list[nn.Parameter] = []
+        self.again = False
         self.start = nn.ModuleDict()
         if first:
             self.start["tokens"] = model.tokens
@@ -68,7 +71,8 @@ class StageModule(nn.Module):
                 x = x + self.start["positions"](torch.arange(tokens.shape[1], device=tokens.device))
             x = self.start["dropout"](x)
         for block in self.blocks:
-            x = block(x, None, None, None)
+            run = partial(checkpoint, block, use_reentrant=True) if self.again else block
+            x = run(x, None, None, None)
         for module in self.end or ():
             x = module(x)
         return x
@@ -119,6 +123,7 @@ def cost(
             output_args=(y if last else wide).clone().requires_grad_(),
             group=mesh.get_group("pp"),
         )
+        module.again = question.get("checkpoint") == "block"
         modules.append(module)
         stage._inference_mode = InferenceMode.STATIC
         built.append(stage)

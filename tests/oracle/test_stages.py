@@ -44,6 +44,7 @@ def test_a_rank_of_a_pipeline_costs_what_it_does(schedule: str, shape: dict[str,
         "batch": data.draw(st.integers(1, 3)),
         "seq": 8,
         "return_outputs": data.draw(st.booleans()),
+        "checkpoint": "none" if tensor or SCHEDULES[schedule].splits else data.draw(st.sampled_from(["none", "block"])),
         **tensor,
     }
     optimizer = data.draw(st.sampled_from(["sgd", "adamw"])) if "sp" not in tensor else "sgd"
@@ -56,7 +57,7 @@ def test_a_rank_of_a_pipeline_costs_what_it_does(schedule: str, shape: dict[str,
     place = data.draw(st.integers(0, pp - 1))
     theirs = answer_to({"model": model, "kernel": kernel, "optimizer": optimizer, "rank": place, **asked})
     rank = next(rank for rank in p.ranks if rank.place is not None and rank.place.rank == place)
-    assert (rank.params, rank.flops.total) == (theirs["params"], theirs["total_flops"])
+    assert (rank.params, rank.flops.hardware) == (theirs["params"], theirs["total_flops"])
     sent = [(x.operation, x.bytes) for x in rank.timeline.every_collective() if x.axis == "pp"]
     assert sent == [(SENT[op], size) for op, size in theirs["messages"]]
     ours = stated(rank)
