@@ -514,8 +514,6 @@ class Settings(Frozen):
             raise SettingError(
                 f"zero={layout.zero} of runtime 'torch' is not worked out: use zero=3, or fsdp={layout.dp}"
             )
-        if not self.training:
-            raise SettingError(f"dp={layout.dp} is for training: in mode {self.mode!r} each copy runs by itself")
         if layout.sp or layout.ep > 1:
             axis = "sp" if layout.sp else "ep"
             raise SettingError(f"dp={layout.dp} is not worked out with {axis}: use fsdp={layout.dp} in place of dp")
@@ -539,6 +537,13 @@ class Settings(Frozen):
         if self.checkpoint == "sqrt" or (isinstance(self.checkpoint, int) and self.checkpoint > 1):
             raise SettingError(
                 f"checkpoint={self.checkpoint!r} of several units of fsdp is not worked out: use 'block'"
+            )
+        if self.lora is not None:
+            raise SettingError(f"lora is not worked out with fsdp={layout.fsdp}: use dp={layout.fsdp} in its place")
+        if self.policy.autocast is not None:
+            raise SettingError(
+                f"precision {self.policy.name!r} is not worked out with fsdp={layout.fsdp}: use one whose gathered "
+                "weights are of 16 bits, 'bf16-master-fp32-gradients'"
             )
         if self.policy.quantised or self.policy.scaled:
             raise SettingError(
