@@ -497,8 +497,7 @@ class Settings(Frozen):
         for name in ("sp", "loss_parallel"):
             if getattr(self, name) and layout.tp == 1:
                 raise SettingError(f"{name}=True splits over the ranks of tp: give tp, such as tp=2, or leave it out")
-        mixed = self.keeps or max(layout.tp, layout.cp, layout.pp) > 1
-        if not self.training and mixed and layout != Layout(tp=layout.tp):
+        if not self.training and layout != Layout(tp=layout.tp):
             raise SettingError(f"of a layout only tp by itself is worked out in mode {self.mode!r}: leave the rest out")
         self._check_shares(layout)
         if layout.shards > 1:
