@@ -61,7 +61,7 @@ PLACEMENTS = st.sampled_from(
         {"parallel": True, "shared_norm": True},
     ]
 )
-EXPERTS = st.fixed_dictionaries(
+SENT_EXPERTS = st.fixed_dictionaries(
     {
         "count": st.sampled_from([4, 8]),
         "per_token": st.sampled_from([1, 2]),
@@ -100,7 +100,7 @@ def test_a_rank_costs_what_it_does(
     chosen = data.draw(LAYOUTS[layout])
     model, cp = ALWAYS | shape, chosen.get("cp", 1)
     if "ep" in chosen:
-        model |= {"experts": data.draw(EXPERTS), "mlp_bias": False}
+        model |= {"experts": data.draw(SENT_EXPERTS), "mlp_bias": False}
     elif cp == 1:
         model |= data.draw(MORE) | data.draw(PLACEMENTS)
     by_heads = chosen.get("cp_kind") == "ulysses"
