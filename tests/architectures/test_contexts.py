@@ -131,7 +131,7 @@ def test_ranks_have_all_experts_among_them(fsdp: int, ep: int) -> None:
         ({}, {"ep": 4}, "use fsdp=4"),
         ({}, {"ep": 2, "fsdp": 16}, "more than the 8 experts"),
         ({}, {"ep": 2, "tp": 2}, "leave one of them out"),
-        ({}, {"ep": 2, "mode": "inference"}, "for training"),
+        ({}, {"ep": 2, "mode": "inference"}, "inference"),
     ],
 )
 def test_experts_that_cannot_be_split_so_are_refused(
