@@ -23,6 +23,7 @@ from costmodel.architectures.base import (
     fitting_divisors,
     nearest_divisor,
 )
+from costmodel.architectures.local import local
 from costmodel.architectures.mixers import GatedDelta, ShortConvolution, StateSpace
 from costmodel.architectures.parts import (
     PLAIN,
@@ -43,43 +44,7 @@ from costmodel.architectures.variants import Variant, check_varied, lending, var
 from costmodel.documents.description import ABSENT, ALL, Listed, PartOf, part_of
 from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, peek
-from costmodel.training.layout import VOCAB_MULTIPLE, Layout
-
-SPLIT = {
-    *("name", "notes", "composition", "vocab", "context", "layers", "width", "heads", "kv_heads", "head_size"),
-    *("causal", "positions", "rotary", "fused_qkv", "qkv_bias", "attention_bias", "mlp", "mlp_width", "mlp_bias"),
-    *("mlp_dropout", "activation", "norm", "norm_bias", "embedding_dropout", "attention_dropout", "residual_dropout"),
-}
-"""Fields of a model that may be at any value where its layers are split over ranks."""
-
-PLANNED = {
-    *("tied", "window", "relative_buckets", "relative_shared", "position_rows", "position_table", "key_bias"),
-    *("qkv_clip", "query_key_norm", "value_norm", "score_scale", "score_cap", "sinks", "attention_gate"),
-    *("mlp_widths", "mlp_output_bias", "block_scale", "norm_affine", "norm_placement", "parallel", "shared_norm"),
-    *("first_norm", "embedding_norm", "final_norm", "token_dropout", "embedding_scale", "residual_scale"),
-    *("layer_scale", "mixed_dropout", "final_dropout", "head", "spare_weights"),
-}
-"""Those that may be so where they are split by a plan of DTensor's."""
-WITHOUT_SP = ("segments", "boxes", "embedding_width", "embedding_factored", "pooler", "classes", "experts", "latent")
-"""Of those what every rank has whole, and all tokens of."""
-
-MEGATRON = {
-    *(*SPLIT, "tied", "window", "position_rows", "position_table", "query_key_norm", "score_scale", "score_cap"),
-    *("mlp_output_bias", "norm_affine", "norm_placement", "first_norm", "embedding_norm", "final_norm"),
-    *("embedding_scale", "residual_scale", "final_dropout", "head"),
-}
-"""Those that may be so where layers are Megatron's."""
-
-WHOLE = ("altup", "layer_inputs", "shared_blocks", "shared_kv_layers", "disentangled", "indexer", "pooler", "classes")
-"""Fields of a model whose blocks cannot be cut into stages: a stage would read more than what the one before made."""
-BY_TOKEN = {
-    *(*SPLIT, "window", "position_rows", "position_table", "latent", "key_bias", "qkv_clip", "query_key_norm"),
-    *("value_norm", "score_scale", "score_cap", "inner_norm", "attention_gate", "mlp_widths", "mlp_output_bias"),
-    *("experts", "norm_affine", "norm_placement", "parallel", "shared_norm", "embedding_norm", "final_norm"),
-    *("embedding_width", "embedding_factored", "embedding_scale", "residual_scale", "layer_scale", "mixed_dropout"),
-    *("final_dropout", "head", "tied", "segments"),
-}
-"""Fields of a model that may be at any value where its sequences are split over ranks: of each token by itself."""
+from costmodel.training.layout import Layout
 
 HEAD = {
     "head_bias": "head.bias",
@@ -721,151 +686,7 @@ class TransformerSpec(ComposedModel):
 
     def local(self, layout: Layout) -> Self:
         """The heads and hidden features that one rank of `layout.tp` has; of the vocabulary `ranks.of_rows` says."""
-        self._check_stages(layout)
-        self._check_context(layout)
-        self._check_experts(layout)
-        degree = layout.tp
-        if layout.megatron:
-            return self._fused(degree)._split(degree, layout)
-        return self._split(degree, layout)
-
-    def _fused(self, degree: int) -> Self:
-        """As Megatron-Core has it: query, key and value made at once, the vocabulary filled up."""
-        for name in type(self).model_fields:
-            if name not in MEGATRON and getattr(self, name) != type(self).model_fields[name].get_default():
-                if degree == 1 and name in ("latent", "experts"):
-                    continue
-                split = f"tp={degree} of " if name in ("latent", "experts") else ""
-                raise SettingError(
-                    f"{split}runtime='megatron' is not worked out for {name} of {self.title}: leave it out"
-                )
-        if self.positions == "relative":
-            raise SettingError(f"runtime='megatron' is not worked out for positions 'relative' of {self.title}")
-        rows = VOCAB_MULTIPLE * degree
-        joint = {} if self.latent is not None else {"fused_qkv": True}
-        return self.with_values({**joint, "vocab": ceil_div(self.vocab, rows) * rows})
-
-    def _split(self, degree: int, layout: Layout) -> Self:
-        if degree == 1:
-            return self
-        for name in type(self).model_fields:
-            plain = type(self).model_fields[name].get_default()
-            if name not in (*SPLIT, *PLANNED, *WITHOUT_SP) and getattr(self, name) != plain and not layout.megatron:
-                raise SettingError(f"tp={degree} is not worked out for {name} of {self.title}: leave it out")
-        for name in WITHOUT_SP if layout.sp and not layout.megatron else ():
-            if getattr(self, name) != type(self).model_fields[name].get_default():
-                raise SettingError(f"sp=True is not worked out for {name} of {self.title}: leave it out")
-        if layout.sp and self.head is not None and self.head.transform is not None:
-            raise SettingError(f"sp=True is not worked out for head.transform of {self.title}: leave it out")
-        if self.experts is not None and (self.mlp_bias if self.experts.bias is None else self.experts.bias):
-            raise SettingError(f"tp={degree} is not worked out for biases of experts, of {self.title}: leave it out")
-        if self.query_key_norm in ("width", "heads"):
-            raise SettingError(
-                f"tp={degree} is not worked out for query_key_norm {self.query_key_norm!r} of {self.title}, whose "
-                "weights differ by head: leave it out"
-            )
-        if self.gathered_keys(layout) is not None:
-            return self._of_gathered_keys(degree)
-        return self.with_values({**self._shares(degree), "head_size": self.head_features})
-
-    def _of_gathered_keys(self, degree: int) -> Self:
-        """With fewer key heads than ranks: rows of the joint projection are split evenly, and what they make gathered.
-
-        Of that a rank has its query heads and their one key head.
-        """
-        rows = (self.heads + 2 * self.key_heads) * self.head_features
-        if degree % self.key_heads or rows % degree:
-            raise SettingError(
-                f"tp={degree} is no multiple of kv_heads {self.key_heads} of {self.title}, or does not divide the "
-                f"{int(rows)} rows of query, key and value: use tp={int(self.key_heads)}"
-            )
-        spread = self.with_values({"kv_heads": degree, "head_size": self.head_features})
-        return spread.with_values(spread._shares(degree))
-
-    def _shares(self, degree: int) -> dict[str, Any]:
-        """The sizes that so many ranks split, as one of them has them. Raises SettingError where they do not divide."""
-        hidden = {"mlp_widths": self.mlp_widths} if self.mlp_widths else {"mlp_width": self.hidden}
-        grouped = {"kv_heads": self.key_heads} if self.latent is None else {}
-        sizes: dict[str, Any] = {"heads": self.heads, **grouped, **hidden}
-        for name in ("experts.width", "experts.shared_width"):
-            if self.value(name) is not None:
-                sizes[name] = self.value(name)
-        if self.window is not None and self.window.global_kv_heads is not None:
-            sizes["window.global_kv_heads"] = self.window.global_kv_heads
-        listed = {name: size if isinstance(size, tuple) else (size,) for name, size in sizes.items()}
-        for name, values in listed.items():
-            if value := next((value for value in values if value % degree), None):
-                common = math.gcd(*(int(value) for values in listed.values() for value in values))
-                legal = nearest_divisor(common, int(degree))
-                raise SettingError(f"tp={degree} does not divide {name} {value} of {self.title}: use tp={legal}")
-        return {
-            name: tuple(exact_div(value, degree) for value in size)
-            if isinstance(size, tuple)
-            else exact_div(size, degree)
-            for name, size in sizes.items()
-        }
-
-    def _check_stages(self, layout: Layout) -> None:
-        """Raise SettingError if blocks cannot be cut into stages."""
-        if layout.stages == 1:
-            return
-        if layout.stages > peek(self.layers):
-            raise SettingError(
-                f"pp={layout.pp} and vpp={layout.vpp} are {layout.stages} stages, more than the {int(self.layers)} "
-                f"layers of {self.title}: use at most {int(self.layers)} stages"
-            )
-        for name in WHOLE:
-            if getattr(self, name) != type(self).model_fields[name].get_default():
-                raise SettingError(f"pp={layout.pp} is not worked out for {name} of {self.title}: leave it out")
-        if self.by_distance:
-            raise SettingError(
-                f"pp={layout.pp} is not worked out for biases by distance, of {self.title}: leave it out"
-            )
-
-    def _check_experts(self, layout: Layout) -> None:
-        """Raise SettingError if experts cannot be split over ranks so."""
-        if layout.ep == 1:
-            return
-        if self.experts is None:
-            raise SettingError(f"ep={layout.ep} splits experts, of which {self.title} has none: leave it out")
-        if self.experts.count % layout.ep:
-            raise SettingError(
-                f"ep={layout.ep} does not divide the {self.experts.count} experts of {self.title}: use ep="
-                f"{max(n for n in range(1, int(layout.ep)) if self.experts.count % n == 0)}"
-            )
-        if self.experts.imbalance != 1:
-            raise SettingError(
-                f"ep={layout.ep} is not worked out for uneven experts (imbalance): leave one of them out"
-            )
-        if layout.shards > self.experts.count:
-            raise SettingError(
-                f"{layout.shards} ranks (fsdp·cp) are more than the {self.experts.count} experts of {self.title} that "
-                "they split: use fewer, or leave ep out"
-            )
-
-    def _check_context(self, layout: Layout) -> None:
-        """Raise SettingError if no rank of a sequence is worked out for this model."""
-        cp, ring = layout.cp, layout.cp_kind != "ulysses"
-        if cp == 1:
-            return
-        for name in type(self).model_fields:
-            if name not in BY_TOKEN and getattr(self, name) != type(self).model_fields[name].get_default():
-                raise SettingError(f"cp={cp} is not worked out for {name} of {self.title}: leave it out")
-        if self.positions not in ("rotary", "learned", "none"):
-            raise SettingError(f"cp={cp} is not worked out for positions {self.positions!r}: leave it out")
-        if ring and self.window is not None:
-            raise SettingError(f"cp_kind={layout.cp_kind!r} has no window, as {self.title} has: use cp_kind='ulysses'")
-        if ring and layout.cp_balanced and not self.causal:
-            raise SettingError(
-                f"cp_balanced=True is for masks of a decoder, not for {self.title}: use cp_balanced=False"
-            )
-        for name, heads in (("heads", self.heads), ("kv_heads", self.key_heads)):
-            if heads % layout.heads:
-                near = math.gcd(int(heads) // int(layout.tp), int(cp)) if heads % layout.tp == 0 else 1
-                raise SettingError(
-                    f"cp={cp} on top of tp={layout.tp} does not divide {name} {heads} of {self.title}: use "
-                    f"cp={near}, or cp_kind='ring'"
-                )
+        return local(self, layout)
 
     @property
     def score_factor(self) -> float:

@@ -120,7 +120,7 @@ def questions() -> dict[str, Question]:
 INNER = {
     # What models and answers ask of themselves, with letters for numbers and objects of their own.
     "allowed", "assumptions", "forward", "implemented", "unchecked", "has_word", "size", "tables", "vary", "with_past", "with_sizes",
-    "with_target", "with_values", "local", "stage_kind", "check_agreement", "seconds", "of", "to_zarr", "from_file", "to_dataframe",
+    "with_target", "with_values", "local", "stage_kind", "gathered_keys", "check_agreement", "seconds", "of", "to_zarr", "from_file", "to_dataframe",
 }  # fmt: skip
 
 

@@ -1,0 +1,212 @@
+"""What one rank of a layout has of a transformer, at local sizes, and which models no layout is worked out for."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from costmodel.architectures.base import nearest_divisor
+from costmodel.errors import SettingError
+from costmodel.symbolic.sizes import ceil_div, exact_div, peek
+from costmodel.training.layout import VOCAB_MULTIPLE, Layout
+
+if TYPE_CHECKING:
+    from costmodel.architectures.spec import TransformerSpec
+
+Model = TypeVar("Model", bound="TransformerSpec")
+
+SPLIT = {
+    *("name", "notes", "composition", "vocab", "context", "layers", "width", "heads", "kv_heads", "head_size"),
+    *("causal", "positions", "rotary", "fused_qkv", "qkv_bias", "attention_bias", "mlp", "mlp_width", "mlp_bias"),
+    *("mlp_dropout", "activation", "norm", "norm_bias", "embedding_dropout", "attention_dropout", "residual_dropout"),
+}
+"""Fields of a model that may be at any value where its layers are split over ranks."""
+
+PLANNED = {
+    *("tied", "window", "relative_buckets", "relative_shared", "position_rows", "position_table", "key_bias"),
+    *("qkv_clip", "query_key_norm", "value_norm", "score_scale", "score_cap", "sinks", "attention_gate"),
+    *("mlp_widths", "mlp_output_bias", "block_scale", "norm_affine", "norm_placement", "parallel", "shared_norm"),
+    *("first_norm", "embedding_norm", "final_norm", "token_dropout", "embedding_scale", "residual_scale"),
+    *("layer_scale", "mixed_dropout", "final_dropout", "head", "spare_weights"),
+}
+"""Those that may be so where they are split by a plan of DTensor's."""
+WITHOUT_SP = ("segments", "boxes", "embedding_width", "embedding_factored", "pooler", "classes", "experts", "latent")
+"""Of those what every rank has whole, and all tokens of."""
+
+MEGATRON = {
+    *(*SPLIT, "tied", "window", "position_rows", "position_table", "query_key_norm", "score_scale", "score_cap"),
+    *("mlp_output_bias", "norm_affine", "norm_placement", "first_norm", "embedding_norm", "final_norm"),
+    *("embedding_scale", "residual_scale", "final_dropout", "head"),
+}
+"""Those that may be so where layers are Megatron's."""
+
+WHOLE = ("altup", "layer_inputs", "shared_blocks", "shared_kv_layers", "disentangled", "indexer", "pooler", "classes")
+"""Fields of a model whose blocks cannot be cut into stages: a stage would read more than what the one before made."""
+BY_TOKEN = {
+    *(*SPLIT, "window", "position_rows", "position_table", "latent", "key_bias", "qkv_clip", "query_key_norm"),
+    *("value_norm", "score_scale", "score_cap", "inner_norm", "attention_gate", "mlp_widths", "mlp_output_bias"),
+    *("experts", "norm_affine", "norm_placement", "parallel", "shared_norm", "embedding_norm", "final_norm"),
+    *("embedding_width", "embedding_factored", "embedding_scale", "residual_scale", "layer_scale", "mixed_dropout"),
+    *("final_dropout", "head", "tied", "segments"),
+}
+"""Fields of a model that may be at any value where its sequences are split over ranks: of each token by itself."""
+
+
+def local(model: Model, layout: Layout) -> Model:
+    """The heads and hidden features that one rank of `layout.tp` has; of the vocabulary `ranks.of_rows` says."""
+    _check_stages(model, layout)
+    _check_context(model, layout)
+    _check_experts(model, layout)
+    degree = layout.tp
+    if layout.megatron:
+        return _split(_fused(model, degree), degree, layout)
+    return _split(model, degree, layout)
+
+
+def _fused(model: Model, degree: int) -> Model:
+    """As Megatron-Core has it: query, key and value made at once, the vocabulary filled up."""
+    for name in type(model).model_fields:
+        if name not in MEGATRON and getattr(model, name) != type(model).model_fields[name].get_default():
+            if degree == 1 and name in ("latent", "experts"):
+                continue
+            split = f"tp={degree} of " if name in ("latent", "experts") else ""
+            raise SettingError(f"{split}runtime='megatron' is not worked out for {name} of {model.title}: leave it out")
+    if model.positions == "relative":
+        raise SettingError(f"runtime='megatron' is not worked out for positions 'relative' of {model.title}")
+    rows = VOCAB_MULTIPLE * degree
+    joint = {} if model.latent is not None else {"fused_qkv": True}
+    return model.with_values({**joint, "vocab": ceil_div(model.vocab, rows) * rows})
+
+
+def _split(model: Model, degree: int, layout: Layout) -> Model:
+    if degree == 1:
+        return model
+    for name in type(model).model_fields:
+        plain = type(model).model_fields[name].get_default()
+        if name not in (*SPLIT, *PLANNED, *WITHOUT_SP) and getattr(model, name) != plain and not layout.megatron:
+            raise SettingError(f"tp={degree} is not worked out for {name} of {model.title}: leave it out")
+    for name in WITHOUT_SP if layout.sp and not layout.megatron else ():
+        if getattr(model, name) != type(model).model_fields[name].get_default():
+            raise SettingError(f"sp=True is not worked out for {name} of {model.title}: leave it out")
+    if layout.sp and model.head is not None and model.head.transform is not None:
+        raise SettingError(f"sp=True is not worked out for head.transform of {model.title}: leave it out")
+    if model.experts is not None and (model.mlp_bias if model.experts.bias is None else model.experts.bias):
+        raise SettingError(f"tp={degree} is not worked out for biases of experts, of {model.title}: leave it out")
+    if model.experts is not None and model.experts.capacity_factor is not None:
+        raise SettingError(f"tp={degree} is not worked out for experts.capacity_factor of {model.title}: leave it out")
+    if model.query_key_norm in ("width", "heads"):
+        raise SettingError(
+            f"tp={degree} is not worked out for query_key_norm {model.query_key_norm!r} of {model.title}, whose "
+            "weights differ by head: leave it out"
+        )
+    if model.gathered_keys(layout) is not None:
+        return _of_gathered_keys(model, degree)
+    return model.with_values({**_shares(model, degree), "head_size": model.head_features})
+
+
+def _of_gathered_keys(model: Model, degree: int) -> Model:
+    """With fewer key heads than ranks: rows of the joint projection are split evenly, and what they make gathered.
+
+    Of that a rank has its query heads and their one key head.
+    """
+    rows = (model.heads + 2 * model.key_heads) * model.head_features
+    if degree % model.key_heads or rows % degree:
+        raise SettingError(
+            f"tp={degree} is no multiple of kv_heads {model.key_heads} of {model.title}, or does not divide the "
+            f"{int(rows)} rows of query, key and value: use tp={int(model.key_heads)}"
+        )
+    spread = model.with_values({"kv_heads": degree, "head_size": model.head_features})
+    return spread.with_values(_shares(spread, degree))
+
+
+def _shares(model: TransformerSpec, degree: int) -> dict[str, Any]:
+    """The sizes that so many ranks split, as one of them has them. Raises SettingError where they do not divide."""
+    hidden = {"mlp_widths": model.mlp_widths} if model.mlp_widths else {"mlp_width": model.hidden}
+    grouped = {"kv_heads": model.key_heads} if model.latent is None else {}
+    sizes: dict[str, Any] = {"heads": model.heads, **grouped, **hidden}
+    for name in ("experts.width", "experts.shared_width"):
+        if model.value(name) is not None:
+            sizes[name] = model.value(name)
+    if model.window is not None and model.window.global_kv_heads is not None:
+        sizes["window.global_kv_heads"] = model.window.global_kv_heads
+    listed = {name: size if isinstance(size, tuple) else (size,) for name, size in sizes.items()}
+    for name, values in listed.items():
+        if value := next((value for value in values if value % degree), None):
+            common = math.gcd(*(int(value) for values in listed.values() for value in values))
+            legal = nearest_divisor(common, int(degree))
+            raise SettingError(f"tp={degree} does not divide {name} {value} of {model.title}: use tp={legal}")
+    return {
+        name: tuple(exact_div(value, degree) for value in size) if isinstance(size, tuple) else exact_div(size, degree)
+        for name, size in sizes.items()
+    }
+
+
+def _check_stages(model: TransformerSpec, layout: Layout) -> None:
+    """Raise SettingError if blocks cannot be cut into stages."""
+    if layout.stages == 1:
+        return
+    if layout.stages > peek(model.layers):
+        raise SettingError(
+            f"pp={layout.pp} and vpp={layout.vpp} are {layout.stages} stages, more than the {int(model.layers)} "
+            f"layers of {model.title}: use at most {int(model.layers)} stages"
+        )
+    for name in WHOLE:
+        if getattr(model, name) != type(model).model_fields[name].get_default():
+            raise SettingError(f"pp={layout.pp} is not worked out for {name} of {model.title}: leave it out")
+    if model.by_distance:
+        raise SettingError(f"pp={layout.pp} is not worked out for biases by distance, of {model.title}: leave it out")
+
+
+def _check_experts(model: TransformerSpec, layout: Layout) -> None:
+    """Raise SettingError if experts cannot be split over ranks so."""
+    if layout.ep == 1:
+        return
+    if model.experts is None:
+        raise SettingError(f"ep={layout.ep} splits experts, of which {model.title} has none: leave it out")
+    if model.experts.count % layout.ep:
+        raise SettingError(
+            f"ep={layout.ep} does not divide the {model.experts.count} experts of {model.title}: use ep="
+            f"{max(n for n in range(1, int(layout.ep)) if model.experts.count % n == 0)}"
+        )
+    if model.experts.imbalance != 1:
+        raise SettingError(f"ep={layout.ep} is not worked out for uneven experts (imbalance): leave one of them out")
+    experts = model.experts
+    unlike = {
+        "biases of experts": model.mlp_bias if experts.bias is None else experts.bias,
+        "experts.capacity_factor": experts.capacity_factor is not None,
+        "experts.dense_layers": experts.dense_layers is not None,
+    }
+    for name in [name for name, has in unlike.items() if has and not layout.megatron]:
+        raise SettingError(f"ep={layout.ep} is not worked out for {name}, of {model.title}: leave it out")
+    if layout.shards > model.experts.count:
+        raise SettingError(
+            f"{layout.shards} ranks (fsdp·cp) are more than the {model.experts.count} experts of {model.title} that "
+            "they split: use fewer, or leave ep out"
+        )
+
+
+def _check_context(model: TransformerSpec, layout: Layout) -> None:
+    """Raise SettingError if no rank of a sequence is worked out for this model."""
+    cp, ring = layout.cp, layout.cp_kind != "ulysses"
+    if cp == 1:
+        return
+    for name in type(model).model_fields:
+        if name not in BY_TOKEN and getattr(model, name) != type(model).model_fields[name].get_default():
+            raise SettingError(f"cp={cp} is not worked out for {name} of {model.title}: leave it out")
+    if model.positions not in ("rotary", "learned", "none"):
+        raise SettingError(f"cp={cp} is not worked out for positions {model.positions!r}: leave it out")
+    if model.latent is not None:
+        raise SettingError(f"cp={cp} is not worked out for latent attention, of {model.title}: leave it out")
+    if layout.ep > 1:
+        raise SettingError(f"cp={cp} is not worked out with ep={layout.ep}: leave one of them out")
+    if ring and model.window is not None:
+        raise SettingError(f"cp_kind={layout.cp_kind!r} has no window, as {model.title} has: use cp_kind='ulysses'")
+    if ring and layout.cp_balanced and not model.causal:
+        raise SettingError(f"cp_balanced=True is for masks of a decoder, not for {model.title}: use cp_balanced=False")
+    for name, heads in (("heads", model.heads), ("kv_heads", model.key_heads)):
+        if heads % layout.heads:
+            near = math.gcd(int(heads) // int(layout.tp), int(cp)) if heads % layout.tp == 0 else 1
+            raise SettingError(
+                f"cp={cp} on top of tp={layout.tp} does not divide {name} {heads} of {model.title}: use "
+                f"cp={near}, or cp_kind='ring'"
+            )
