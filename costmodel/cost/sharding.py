@@ -68,8 +68,10 @@ def flat_length(tape: Tape) -> int:
 
 
 def partial_sum(tape: Tape, weight: Storage) -> Message:
-    """What makes a gradient of a rank's own tokens that of all."""
-    return Message("all_reduce", "tp", tape.layout.tp, weight.elements, tape.precision.gradient_dtype)
+    """What makes a gradient of a rank's own tokens that of all: in FSDP2 as it is made, of gathered weights' type."""
+    precision = tape.precision
+    dtype = precision.gradient_dtype if tape.layout.shards == 1 else precision.weight
+    return Message("all_reduce", "tp", tape.layout.tp, weight.elements, dtype)
 
 
 class WeightUnit(NamedTuple):

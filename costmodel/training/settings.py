@@ -526,9 +526,14 @@ class Settings(Frozen):
         """Raise SettingError for what is not worked out where weights are split by FSDP."""
         axis = "cp" if layout.cp > 1 else "ep" if layout.ep > 1 else "tp"
         single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
-        if layout.tp * layout.ep == 1:
-            blocks = ("checkpoint",) if self.checkpoint == "block" else ()
-            single = tuple(name for name in single if name not in ("accumulate", "dp", *blocks))
+        lifted: set[str] = set()
+        if layout.tp * layout.ep == 1 and self.checkpoint == "block":
+            lifted.add("checkpoint")
+        if layout.ep == 1 and 1 in (layout.tp, layout.cp):
+            lifted |= {"accumulate", "dp"}
+        if layout.ep * layout.cp == 1 and not layout.split_loss:  # which reduces some of its sums in fp32
+            lifted.add("precision")
+        single = tuple(name for name in single if name not in lifted)
         for name in single if layout.tp * layout.cp * layout.ep > 1 else ():
             value = (self.micro_batches > 1) if name == "accumulate" else layout.dp > 1 if name == "dp" else None
             if (getattr(self, name) != SETTINGS[name].default) if value is None else value:

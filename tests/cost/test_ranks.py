@@ -248,6 +248,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dp": 4, "zero": 1}, "use zero=3, or fsdp=4"),
     ({"dp": 4, "tp": 2, "sp": True}, "use fsdp=4"),
     ({"fsdp": 4, "mode": "inference"}, "only tp by itself"),
+    ({"fsdp": 4, "tp": 2, "checkpoint": "block"}, "checkpoint is not worked out with fsdp and tp"),
+    ({"fsdp": 4, "tp": 2, "loss_parallel": True, "precision": "bf16"}, "precision is not worked out with fsdp and tp"),
     ({"fsdp": 4, "precision": "bf16-autocast"}, "'bf16-master-fp32-gradients'"),
     ({"fsdp": 4, "lora": {"rank": 4, "targets": ["query"]}}, "use dp=4"),
     ({"dp": 2, "precision": "bf16-master-fp32-gradients"}, "use fsdp=2"),

@@ -284,6 +284,9 @@ WITH: list[dict[str, Any]] = [
     {"checkpoint": "block", "sp": True},
     {"accumulate": 2, "sp": True, "optimizer": "adamw"},
     {"precision": "bf16", "optimizer": "adamw"},
+    {"fsdp": 2, "precision": "bf16", "optimizer": "adamw", "accumulate": 2},
+    {"fsdp": 3, "precision": "bf16-master", "dp": 2, "optimizer": "adamw"},
+    {"fsdp": 2, "precision": "bf16-master-fp32-gradients", "sp": True, "accumulate": 2},
 ]
 
 
@@ -295,6 +298,10 @@ def test_a_tensor_rank_that_accumulates_or_recomputes_costs_what_it_does(chosen:
     found = run({"model": model, "kernel": "eager", **chosen})
     rank = cm.predict(cm.Transformer.of(model), **chosen).rank
     ours, extra = stated(rank), found.buffers - rank.memory.buffers
+    if "fsdp" in chosen:
+        extra += found.counters
+        earlier = rank.memory.gradients if "accumulate" in chosen else 0
+        assert (rank.memory.weights, earlier, rank.memory.optimizer) == found.stays
     phases = {"loss": "forward", "recompute": "backward"}
     sent = [(phases.get(x.phase, x.phase), x.operation, x.bytes, x.devices) for x in rank.timeline.every_collective()]
     assert sent == [tuple(each) for each in found.collectives]
