@@ -19,7 +19,7 @@ from costmodel.errors import SpecError, shown
 from costmodel.graph.kernel import Message
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Gradient, Origin, Shape, Storage, Tensor, dense_strides
+from costmodel.graph.tensor import Block, Call, Gradient, Origin, Shape, Storage, Tensor, dense_strides, is_contiguous
 from costmodel.symbolic.sizes import branch_value, peek
 from costmodel.training.dtypes import Dtype, size_bytes
 
@@ -565,8 +565,13 @@ def _gradient_order(call: Call, gradient: Gradient) -> tuple[bool, bool]:
 
 
 def _axes_in_memory(x: Tensor) -> Shape | None:
-    """The order of a tensor's axes in memory, by the strides that it would have without gaps; None: row by row."""
-    return None if x.strides is None else dense_strides(x.shape, x.strides)
+    """The order of a tensor's axes in memory, by the strides that it would have without gaps; None: row by row.
+
+    The stride of an axis of size 1 does not matter (``obeys_layout_contract``).
+    """
+    if is_contiguous(x.shape, x.strides) or (strides := dense_strides(x.shape, x.strides)) is None:
+        return None
+    return tuple(0 if size == 1 else stride for size, stride in zip(x.shape, strides, strict=True))
 
 
 def _kept_order(x: Tensor) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.training.schedules import SCHEDULES
+from tests.profiles import examples
 
 
 def model(layers: int, **fields: Any) -> cm.Transformer:
@@ -30,7 +31,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
     return {"schedule": schedule, "pp": pp, "vpp": vpp, "accumulate": pp * rounds}
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(pipelines(), st.integers(0, 3), st.sampled_from(["rotary", "learned"]))
 def test_stages_add_up_to_the_model(pipeline: dict[str, Any], over: int, positions: Any) -> None:
     whole = model(pipeline["pp"] * pipeline["vpp"] + over, positions=positions)
@@ -44,7 +45,7 @@ def test_stages_add_up_to_the_model(pipeline: dict[str, Any], over: int, positio
         assert sum(getattr(rank.memory, name) for rank in p.ranks) == getattr(alone.memory, name)
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(pipelines())
 def test_rounds_that_are_alike_are_one(pipeline: dict[str, Any]) -> None:
     """What stands for many micro-batches is as high as the highest of them; messages are those of all."""
@@ -55,7 +56,7 @@ def test_rounds_that_are_alike_are_one(pipeline: dict[str, Any]) -> None:
         assert sum(calls.times for calls in timeline.collectives) == len([*timeline.every_collective()])
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(pipelines())
 def test_neighbours_send_what_the_other_receives(pipeline: dict[str, Any]) -> None:
     p = cm.predict(model(pipeline["pp"] * pipeline["vpp"]), batch=2, **pipeline)
@@ -67,7 +68,7 @@ def test_neighbours_send_what_the_other_receives(pipeline: dict[str, Any]) -> No
     assert sent == received == hops * 2 * 16 * 16 * 4
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(st.integers(2, 5), st.integers(5, 12))
 def test_earlier_ranks_hold_as_many_more_micro_batches_as_are_ahead(pp: int, microbatches: int) -> None:
     ranks = cm.predict(model(2 * pp), batch=2, pp=pp, accumulate=microbatches).ranks
