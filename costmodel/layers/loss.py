@@ -20,7 +20,7 @@ from costmodel.graph.tensor import (
 from costmodel.layers.base import KeepsInputs, Layer, OneKernel, Shaped, Unbuffered, Weightless, layer
 from costmodel.layers.kernels import backward_pass, distinct_bytes, is_matrix, stream
 from costmodel.symbolic.sizes import ceil_div
-from costmodel.training.dtypes import size_bytes
+from costmodel.training.dtypes import Dtype, size_bytes
 from costmodel.training.fields import Probability
 
 
@@ -125,7 +125,9 @@ class SplitCrossEntropy(Loss, OneKernel, Weightless):
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
     def sent(self, call: Call) -> tuple[Message, ...]:
-        return (Message("all_reduce", self.axis, self.devices, call.inputs[1].size, call.x.dtype),) * 3
+        """Softmax is computed in fp32, of which what is picked is 16-bit again (``elementwise_dtypes``)."""
+        dtypes: tuple[Dtype, ...] = ("fp32", "fp32", call.x.dtype)
+        return tuple(Message("all_reduce", self.axis, self.devices, call.inputs[1].size, each) for each in dtypes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The log-softmax, the targets and the total weight."""
@@ -134,12 +136,16 @@ class SplitCrossEntropy(Loss, OneKernel, Weightless):
         yield call.fresh("logits", 1)
 
     def workspace(self, call: Call) -> Workspace:
-        """Forward has shifted logits, and the largest of each row; backward the −1 at targets and the sum with exp.
+        """Forward has shifted logits, and three numbers of each row; backward the −1 at targets and the sum with exp.
+
+        Of 16-bit logits forward has them in fp32, shifted, and the result before it is 16-bit again.
 
         For each row backward also has two indices, their order, a mask and two numbers.
         """
         rows = call.inputs[1].size
-        return Workspace(call.x.size + rows - 2, 2 * call.x.size + 2 * rows, 25 * rows)
+        times = size_bytes(1, "fp32") // size_bytes(1, call.x.dtype)
+        forward = times * ((1 if times == 1 else 3) * call.x.size + 3 * rows) - 2
+        return Workspace(forward, 2 * call.x.size + 2 * rows, 25 * rows)
 
 
 @layer

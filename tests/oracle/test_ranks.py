@@ -284,6 +284,7 @@ WITH: list[dict[str, Any]] = [
     {"checkpoint": "block", "sp": True},
     {"accumulate": 2, "sp": True, "optimizer": "adamw"},
     {"precision": "bf16", "optimizer": "adamw"},
+    {"precision": "bf16", "loss_parallel": True},
     {"fsdp": 2, "precision": "bf16", "optimizer": "adamw", "accumulate": 2},
     {"fsdp": 3, "precision": "bf16-master", "dp": 2, "optimizer": "adamw"},
     {"fsdp": 2, "precision": "bf16-master-fp32-gradients", "sp": True, "accumulate": 2},
