@@ -17,6 +17,7 @@ from costmodel.training.dtypes import RealType
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.layout import ContextKind, Layout, Runtime, multiples_near
+from costmodel.training.legality import check_layout
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
 from costmodel.training.schedules import SCHEDULES, ScheduleName
@@ -77,9 +78,6 @@ class Lora(Frozen):
         if not 0 <= self.dropout < 1:
             raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
-
-OF_RUNTIMES = ("adam", "adamw", "sgd", "momentum")
-"""Optimizers that Megatron-Core and DeepSpeed have a kernel for that updates all weights in place."""
 
 OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
 OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
@@ -410,7 +408,7 @@ class Settings(Frozen):
         if self.freeze and self.lora:
             raise SettingError("lora freezes all but its adapters: leave out freeze")
         self._check_update()
-        self._check_layout()
+        check_layout(self)
         if self.training and self.policy.quantised and self.lora is None:
             raise SettingError(
                 f"precision {self.policy.name!r} is for inference, or for training adapters on frozen weights: use "
@@ -481,202 +479,9 @@ class Settings(Frozen):
                 f"global_batch={self.global_batch}: leave one of them out"
             )
 
-    def _check_layout(self) -> None:
-        """Raise SettingError if ranks cannot be laid out so."""
-        layout = self.layout
-        self._check_pipeline(layout)
-        if self.offload and layout.runtime != "deepspeed":
-            raise SettingError(f"offload={shown(self.offload)} is of runtime='deepspeed', not {layout.runtime!r}")
-        if layout.runtime != "torch":
-            self._check_runtime()
-        for name in ("cp_kind", "cp_balanced"):
-            if layout.cp == 1 and getattr(self, name) != SETTINGS[name].default:
-                raise SettingError(f"{name}={getattr(self, name)!r} is of ranks of a sequence: give cp, such as cp=4")
-        if layout.devices == 1 and not (layout.sp or layout.split_loss or layout.ep > 1):
-            return
-        for name in ("sp", "loss_parallel"):
-            if getattr(self, name) and layout.tp == 1:
-                raise SettingError(f"{name}=True splits over the ranks of tp: give tp, such as tp=2, or leave it out")
-        if not self.training and layout != Layout(tp=layout.tp):
-            raise SettingError(f"of a layout only tp by itself is worked out in mode {self.mode!r}: leave the rest out")
-        self._check_shares(layout)
-        if layout.shards > 1:
-            self._check_sharding(layout)
-        elif layout.dp > 1 and layout.runtime == "torch":
-            self._check_copies(layout)
-        self._check_experts(layout)
-        self._check_context()
-
-    def _check_copies(self, layout: Layout) -> None:
-        """Raise SettingError for what is not worked out of DistributedDataParallel."""
-        if layout.zero:
-            raise SettingError(
-                f"zero={layout.zero} of runtime 'torch' is not worked out: use zero=3, or fsdp={layout.dp}"
-            )
-        if layout.sp or layout.ep > 1:
-            axis = "sp" if layout.sp else "ep"
-            raise SettingError(f"dp={layout.dp} is not worked out with {axis}: use fsdp={layout.dp} in place of dp")
-        if self.policy.gradient not in (None, self.policy.weight):
-            raise SettingError(
-                f"DistributedDataParallel has gradients in the type of weights, not as precision {self.policy.name!r}: "
-                f"use fsdp={layout.dp}, or another precision"
-            )
-
-    def _check_sharding(self, layout: Layout) -> None:
-        """Raise SettingError for what is not worked out where weights are split by FSDP."""
-        axis = "cp" if layout.cp > 1 else "ep" if layout.ep > 1 else "tp"
-        single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
-        lifted: set[str] = set()
-        if layout.tp * layout.ep == 1 and self.checkpoint == "block":
-            lifted.add("checkpoint")
-        if layout.ep == 1 and 1 in (layout.tp, layout.cp):
-            lifted |= {"accumulate", "dp"}
-        if layout.ep * layout.cp == 1 and not layout.split_loss:  # which reduces some of its sums in fp32
-            lifted.add("precision")
-        single = tuple(name for name in single if name not in lifted)
-        for name in single if layout.tp * layout.cp * layout.ep > 1 else ():
-            value = (self.micro_batches > 1) if name == "accumulate" else layout.dp > 1 if name == "dp" else None
-            if (getattr(self, name) != SETTINGS[name].default) if value is None else value:
-                raise SettingError(f"{name} is not worked out with fsdp and {axis}: leave one of them out")
-        if self.checkpoint == "sqrt" or (isinstance(self.checkpoint, int) and self.checkpoint > 1):
-            raise SettingError(
-                f"checkpoint={self.checkpoint!r} of several units of fsdp is not worked out: use 'block'"
-            )
-        if self.lora is not None:
-            raise SettingError(f"lora is not worked out with fsdp={layout.fsdp}: use dp={layout.fsdp} in its place")
-        if self.policy.autocast is not None:
-            raise SettingError(
-                f"precision {self.policy.name!r} is not worked out with fsdp={layout.fsdp}: use one whose gathered "
-                "weights are of 16 bits, 'bf16-master-fp32-gradients'"
-            )
-        if self.policy.quantised or self.policy.scaled:
-            raise SettingError(
-                f"precision {self.policy.name!r} is not worked out with fsdp={layout.fsdp}: leave one of them out"
-            )
-
-    def _check_experts(self, layout: Layout) -> None:
-        """Raise SettingError if experts cannot be split over ranks so."""
-        if layout.ep == 1:
-            return
-        if not self.training:
-            raise SettingError(f"ep={layout.ep} is for training: leave it out of mode {self.mode!r}")
-        megatron = layout.runtime == "megatron"
-        for name in ("tp", "sp") if megatron else ("tp", "pp", "runtime"):
-            if (value := getattr(self, name)) != SETTINGS[name].default:
-                raise SettingError(f"{name}={value!r} is not worked out with ep={layout.ep}: leave one of them out")
-        if megatron and layout.dp % layout.ep:
-            near = multiples_near(layout.dp, layout.ep)
-            raise SettingError(f"ep={layout.ep} does not divide the {layout.dp} ranks of dp: use dp={near}")
-        if not megatron and layout.shards % layout.ep:
-            raise SettingError(
-                f"ep={layout.ep} does not divide the {layout.shards} ranks that weights are split over (fsdp·cp): use "
-                f"fsdp={multiples_near(self.fsdp, layout.ep)}"
-            )
-
-    def _check_shares(self, layout: Layout) -> None:
-        """Raise SettingError for what takes more of a weight or of logits than a rank has of them."""
-        if (layout.tp > 1 or layout.shards > 1) and not self.states.by_element:
-            raise SettingError(
-                f"optimizer {self.states.name!r} reads whole weights, of which tp and fsdp leave a rank a share: use "
-                "one that goes by element, such as 'adamw'"
-            )
-        if layout.tp > 1 and self.lora is not None:
-            raise SettingError(f"lora is not worked out with tp={layout.tp}: leave one of them out")
-        if layout.sp and layout.shards == 1 and layout.runtime == "torch" and self.update != "loop":
-            raise SettingError(f"update={self.update!r} is not worked out with sp=True: use update='loop', or fsdp")
-        for name in ("loss_chunks", "label_smoothing") if layout.split_loss else ():
-            if getattr(self, name) != SETTINGS[name].default:
-                raise SettingError(f"{name} is not of the loss that loss_parallel takes: leave one of them out")
-        if layout.split_loss and self.loss not in ("default", "cross_entropy"):
-            raise SettingError(f"loss_parallel=True is of cross_entropy, not of loss {self.loss!r}: leave it out")
-
-    def _check_context(self) -> None:
-        """Raise SettingError if sequences cannot be split over ranks so."""
-        cp, ring = self.cp, self.cp_kind != "ulysses"
-        if cp == 1:
-            return
-        for name in ("pp", "runtime"):
-            if (value := getattr(self, name)) != SETTINGS[name].default:
-                raise SettingError(f"{name}={value!r} is not worked out with cp={cp}: leave one of them out")
-        if self.layout.shards == 1:
-            raise SettingError(
-                f"cp={cp} splits weights over its ranks too, as PyTorch's trainers do: give fsdp, or zero=3 with dp=1"
-            )
-        if not ring and not self.cp_balanced:
-            raise SettingError("cp_balanced=False is for cp_kind 'ring' or 'all-gather': leave it out")
-        if ring and self.attention != "flash":
-            raise SettingError(
-                f"attention={self.attention!r} sees no keys of other ranks: use 'flash', or cp_kind='ulysses'"
-            )
-        if ring and self.device == "cpu":
-            raise SettingError(f"cp_kind={self.cp_kind!r} has no kernel on device 'cpu': use cp_kind='ulysses'")
-
-    def _check_pipeline(self, layout: Layout) -> None:
-        """Raise SettingError if micro-batches cannot pass through stages so."""
-        if layout.pp == 1:
-            for name in ("vpp", "schedule", "return_outputs"):
-                if (value := getattr(self, name)) != SETTINGS[name].default:
-                    raise SettingError(f"{name}={value!r} is of a pipeline: give pp, such as pp=2, or leave it out")
-            return
-        if layout.runtime == "deepspeed" and layout.zero > 1:
-            raise SettingError(
-                f"zero={layout.zero} of runtime='deepspeed' reduces gradients in every micro-batch, which pipelines do "
-                "not: use zero=1"
-            )
-        apart = layout.pipeline(self.micro_batches).splits
-        for name in ("checkpoint", "tp", "runtime") if apart else ():
-            if getattr(self, name) == SETTINGS[name].default:
-                continue
-            whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
-            raise SettingError(
-                f"{name} is not worked out with schedule={self.schedule!r}, which makes gradients of weights "
-                f"apart: use {' or '.join(whole)}"
-            )
-        for name in ("freeze", "lora", "allocator", "loss_chunks"):
-            if getattr(self, name) != SETTINGS[name].default:
-                raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
-        for name, degree in (("fsdp", layout.fsdp), ("cp", layout.cp)):
-            if degree > 1 and layout.runtime == "torch":
-                raise SettingError(
-                    f"{name}={degree} is not worked out with pp={layout.pp}: use dp={degree} in its place"
-                )
-        if layout.bucket_view:
-            raise SettingError(f"bucket_view is not worked out with pp={layout.pp}: leave one of them out")
-        if layout.dp > 1 and layout.runtime == "torch" and layout.pipeline(self.micro_batches).splits:
-            raise SettingError(f"dp={layout.dp} is not worked out with schedule={self.schedule!r}: use '1f1b'")
-
-    def _check_runtime(self) -> None:
-        """Raise SettingError if another runtime than PyTorch's own cannot train so."""
-        runtime, policy, layout = f"runtime={self.runtime!r}", self.policy, self.layout
-        if not self.training:
-            raise SettingError(f"{runtime} is for training: leave it out of mode {self.mode!r}")
-        if policy.autocast or policy.quantised or (policy.weight != "fp32") != (policy.master is not None):
-            raise SettingError(
-                f"{runtime} trains 16-bit weights with fp32 masters, not precision {policy.name!r}: use "
-                "'bf16-master-fp32-gradients', 'bf16-master', 'fp16-master' or 'fp32'"
-            )
-        if self.states.name not in OF_RUNTIMES:
-            raise SettingError(f"{runtime} has no optimizer {self.states.name!r}: use {listed(OF_RUNTIMES)}")
-        names = ["fsdp", "device", "bucket_view", "reshard", "update"]
-        if layout.megatron:
-            names += ["implementation", "lora", "freeze", "loss_chunks", "label_smoothing"]
-        for name in names:
-            if getattr(self, name) != SETTINGS[name].default:
-                raise SettingError(f"{name} is not worked out with {runtime}: leave one of them out")
-        if self.runtime == "megatron" and self.zero > 1:
-            raise SettingError(f"zero={self.zero} is not in {runtime}: use 1, its distributed optimizer")
-        if self.runtime == "deepspeed":
-            self._check_deepspeed()
-
-    def _check_deepspeed(self) -> None:
-        layout = self.layout
-        if not self.zero or layout.dp == 1:
-            raise SettingError("runtime='deepspeed' is ZeRO: give zero=1, 2 or 3 and dp, or leave the runtime out")
-        if layout.tp > 1 and (self.zero == 3 or self.sp):
-            what = "sp=True" if self.sp else "zero=3"
-            raise SettingError(f"{what} is not worked out with tp={layout.tp} of runtime='deepspeed': leave one out")
-        if "parameters" in self.offload and self.zero < 3:
-            raise SettingError(f"offload='parameters' is of stage 3, not zero={self.zero}: use zero=3")
+    def chosen(self, name: str) -> bool:
+        """Whether a setting is not at its default."""
+        return getattr(self, name) != SETTINGS[name].default
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting as plain data, which `from_dict` reads: declarations and machines as their fields."""

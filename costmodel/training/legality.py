@@ -1,0 +1,226 @@
+"""Which layouts over devices, with which other settings, are worked out: all others are refused in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from costmodel.errors import SettingError, listed, shown
+from costmodel.training.layout import Layout, multiples_near
+from costmodel.training.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from costmodel.training.settings import Settings
+
+OF_RUNTIMES = ("adam", "adamw", "sgd", "momentum")
+"""Optimizers that Megatron-Core and DeepSpeed have a kernel for that updates all weights in place."""
+
+
+def check_layout(settings: Settings) -> None:
+    """Raise SettingError if ranks cannot be laid out so."""
+    layout = settings.layout
+    _check_pipeline(settings, layout)
+    if settings.offload and layout.runtime != "deepspeed":
+        raise SettingError(f"offload={shown(settings.offload)} is of runtime='deepspeed', not {layout.runtime!r}")
+    if layout.runtime != "torch":
+        _check_runtime(settings)
+    for name in ("cp_kind", "cp_balanced"):
+        if layout.cp == 1 and settings.chosen(name):
+            raise SettingError(f"{_written(settings, name)} is of ranks of a sequence: give cp, such as cp=4")
+    if layout.devices == 1 and not (layout.sp or layout.split_loss or layout.ep > 1):
+        return
+    for name in ("sp", "loss_parallel"):
+        if getattr(settings, name) and layout.tp == 1:
+            raise SettingError(f"{name}=True splits over the ranks of tp: give tp, such as tp=2, or leave it out")
+    if not settings.training and layout != Layout(tp=layout.tp):
+        raise SettingError(f"of a layout only tp by itself is worked out in mode {settings.mode!r}: leave the rest out")
+    _check_shares(settings, layout)
+    if layout.shards > 1:
+        _check_sharding(settings, layout)
+    elif layout.dp > 1 and layout.runtime == "torch":
+        _check_copies(settings, layout)
+    _check_experts(settings, layout)
+    _check_context(settings)
+
+
+def _check_copies(settings: Settings, layout: Layout) -> None:
+    """Raise SettingError for what is not worked out of DistributedDataParallel."""
+    if layout.zero:
+        raise SettingError(f"zero={layout.zero} of runtime 'torch' is not worked out: use zero=3, or fsdp={layout.dp}")
+    if layout.sp or layout.ep > 1:
+        axis = "sp" if layout.sp else "ep"
+        raise SettingError(f"dp={layout.dp} is not worked out with {axis}: use fsdp={layout.dp} in place of dp")
+    if settings.policy.gradient not in (None, settings.policy.weight):
+        raise SettingError(
+            f"DistributedDataParallel has gradients in the type of weights, not as precision {settings.policy.name!r}: "
+            f"use fsdp={layout.dp}, or another precision"
+        )
+
+
+def _check_sharding(settings: Settings, layout: Layout) -> None:
+    """Raise SettingError for what is not worked out where weights are split by FSDP."""
+    axis = "cp" if layout.cp > 1 else "ep" if layout.ep > 1 else "tp"
+    single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
+    lifted: set[str] = set()
+    if layout.tp * layout.ep == 1 and settings.checkpoint == "block":
+        lifted.add("checkpoint")
+    if layout.ep == 1 and 1 in (layout.tp, layout.cp):
+        lifted |= {"accumulate", "dp"}
+    if layout.ep * layout.cp == 1 and not layout.split_loss:  # which reduces some of its sums in fp32
+        lifted.add("precision")
+    single = tuple(name for name in single if name not in lifted)
+    for name in single if layout.tp * layout.cp * layout.ep > 1 else ():
+        value = (settings.micro_batches > 1) if name == "accumulate" else layout.dp > 1 if name == "dp" else None
+        if settings.chosen(name) if value is None else value:
+            raise SettingError(f"{name} is not worked out with fsdp and {axis}: leave one of them out")
+    if settings.checkpoint == "sqrt" or (isinstance(settings.checkpoint, int) and settings.checkpoint > 1):
+        raise SettingError(
+            f"checkpoint={settings.checkpoint!r} of several units of fsdp is not worked out: use 'block'"
+        )
+    if settings.lora is not None:
+        raise SettingError(f"lora is not worked out with fsdp={layout.fsdp}: use dp={layout.fsdp} in its place")
+    if settings.policy.autocast is not None:
+        raise SettingError(
+            f"precision {settings.policy.name!r} is not worked out with fsdp={layout.fsdp}: use one whose gathered "
+            "weights are of 16 bits, 'bf16-master-fp32-gradients'"
+        )
+    if settings.policy.quantised or settings.policy.scaled:
+        raise SettingError(
+            f"precision {settings.policy.name!r} is not worked out with fsdp={layout.fsdp}: leave one of them out"
+        )
+
+
+def _check_experts(settings: Settings, layout: Layout) -> None:
+    """Raise SettingError if experts cannot be split over ranks so."""
+    if layout.ep == 1:
+        return
+    if not settings.training:
+        raise SettingError(f"ep={layout.ep} is for training: leave it out of mode {settings.mode!r}")
+    megatron = layout.runtime == "megatron"
+    for name in ("tp", "sp") if megatron else ("tp", "pp", "runtime"):
+        if settings.chosen(name):
+            raise SettingError(
+                f"{_written(settings, name)} is not worked out with ep={layout.ep}: leave one of them out"
+            )
+    if megatron and layout.dp % layout.ep:
+        near = multiples_near(layout.dp, layout.ep)
+        raise SettingError(f"ep={layout.ep} does not divide the {layout.dp} ranks of dp: use dp={near}")
+    if not megatron and layout.shards % layout.ep:
+        raise SettingError(
+            f"ep={layout.ep} does not divide the {layout.shards} ranks that weights are split over (fsdp·cp): use "
+            f"fsdp={multiples_near(settings.fsdp, layout.ep)}"
+        )
+
+
+def _check_shares(settings: Settings, layout: Layout) -> None:
+    """Raise SettingError for what takes more of a weight or of logits than a rank has of them."""
+    if (layout.tp > 1 or layout.shards > 1) and not settings.states.by_element:
+        raise SettingError(
+            f"optimizer {settings.states.name!r} reads whole weights, of which tp and fsdp leave a rank a share: use "
+            "one that goes by element, such as 'adamw'"
+        )
+    if layout.tp > 1 and settings.lora is not None:
+        raise SettingError(f"lora is not worked out with tp={layout.tp}: leave one of them out")
+    if layout.sp and layout.shards == 1 and layout.runtime == "torch" and settings.update != "loop":
+        raise SettingError(f"update={settings.update!r} is not worked out with sp=True: use update='loop', or fsdp")
+    for name in ("loss_chunks", "label_smoothing") if layout.split_loss else ():
+        if settings.chosen(name):
+            raise SettingError(f"{name} is not of the loss that loss_parallel takes: leave one of them out")
+    if layout.split_loss and settings.loss not in ("default", "cross_entropy"):
+        raise SettingError(f"loss_parallel=True is of cross_entropy, not of loss {settings.loss!r}: leave it out")
+
+
+def _check_context(settings: Settings) -> None:
+    """Raise SettingError if sequences cannot be split over ranks so."""
+    cp, ring = settings.cp, settings.cp_kind != "ulysses"
+    if cp == 1:
+        return
+    for name in ("pp", "runtime"):
+        if settings.chosen(name):
+            raise SettingError(f"{_written(settings, name)} is not worked out with cp={cp}: leave one of them out")
+    if settings.layout.shards == 1:
+        raise SettingError(
+            f"cp={cp} splits weights over its ranks too, as PyTorch's trainers do: give fsdp, or zero=3 with dp=1"
+        )
+    if not ring and not settings.cp_balanced:
+        raise SettingError("cp_balanced=False is for cp_kind 'ring' or 'all-gather': leave it out")
+    if ring and settings.attention != "flash":
+        raise SettingError(
+            f"attention={settings.attention!r} sees no keys of other ranks: use 'flash', or cp_kind='ulysses'"
+        )
+    if ring and settings.device == "cpu":
+        raise SettingError(f"cp_kind={settings.cp_kind!r} has no kernel on device 'cpu': use cp_kind='ulysses'")
+
+
+def _check_pipeline(settings: Settings, layout: Layout) -> None:
+    """Raise SettingError if micro-batches cannot pass through stages so."""
+    if layout.pp == 1:
+        for name in ("vpp", "schedule", "return_outputs"):
+            if settings.chosen(name):
+                raise SettingError(
+                    f"{_written(settings, name)} is of a pipeline: give pp, such as pp=2, or leave it out"
+                )
+        return
+    if layout.runtime == "deepspeed" and layout.zero > 1:
+        raise SettingError(
+            f"zero={layout.zero} of runtime='deepspeed' reduces gradients in every micro-batch, which pipelines do "
+            "not: use zero=1"
+        )
+    apart = layout.pipeline(settings.micro_batches).splits
+    for name in ("checkpoint", "tp", "runtime") if apart else ():
+        if not settings.chosen(name):
+            continue
+        whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
+        raise SettingError(
+            f"{name} is not worked out with schedule={settings.schedule!r}, which makes gradients of weights "
+            f"apart: use {' or '.join(whole)}"
+        )
+    for name in ("freeze", "lora", "allocator", "loss_chunks"):
+        if settings.chosen(name):
+            raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
+    for name, degree in (("fsdp", layout.fsdp), ("cp", layout.cp)):
+        if degree > 1 and layout.runtime == "torch":
+            raise SettingError(f"{name}={degree} is not worked out with pp={layout.pp}: use dp={degree} in its place")
+    if layout.bucket_view:
+        raise SettingError(f"bucket_view is not worked out with pp={layout.pp}: leave one of them out")
+    if layout.dp > 1 and layout.runtime == "torch" and layout.pipeline(settings.micro_batches).splits:
+        raise SettingError(f"dp={layout.dp} is not worked out with schedule={settings.schedule!r}: use '1f1b'")
+
+
+def _check_runtime(settings: Settings) -> None:
+    """Raise SettingError if another runtime than PyTorch's own cannot train so."""
+    runtime, policy, layout = f"runtime={settings.runtime!r}", settings.policy, settings.layout
+    if not settings.training:
+        raise SettingError(f"{runtime} is for training: leave it out of mode {settings.mode!r}")
+    if policy.autocast or policy.quantised or (policy.weight != "fp32") != (policy.master is not None):
+        raise SettingError(
+            f"{runtime} trains 16-bit weights with fp32 masters, not precision {policy.name!r}: use "
+            "'bf16-master-fp32-gradients', 'bf16-master', 'fp16-master' or 'fp32'"
+        )
+    if settings.states.name not in OF_RUNTIMES:
+        raise SettingError(f"{runtime} has no optimizer {settings.states.name!r}: use {listed(OF_RUNTIMES)}")
+    names = ["fsdp", "device", "bucket_view", "reshard", "update"]
+    if layout.megatron:
+        names += ["implementation", "lora", "freeze", "loss_chunks", "label_smoothing"]
+    for name in names:
+        if settings.chosen(name):
+            raise SettingError(f"{name} is not worked out with {runtime}: leave one of them out")
+    if settings.runtime == "megatron" and settings.zero > 1:
+        raise SettingError(f"zero={settings.zero} is not in {runtime}: use 1, its distributed optimizer")
+    if settings.runtime == "deepspeed":
+        _check_deepspeed(settings)
+
+
+def _check_deepspeed(settings: Settings) -> None:
+    layout = settings.layout
+    if not settings.zero or layout.dp == 1:
+        raise SettingError("runtime='deepspeed' is ZeRO: give zero=1, 2 or 3 and dp, or leave the runtime out")
+    if layout.tp > 1 and (settings.zero == 3 or settings.sp):
+        what = "sp=True" if settings.sp else "zero=3"
+        raise SettingError(f"{what} is not worked out with tp={layout.tp} of runtime='deepspeed': leave one out")
+    if "parameters" in settings.offload and settings.zero < 3:
+        raise SettingError(f"offload='parameters' is of stage 3, not zero={settings.zero}: use zero=3")
+
+
+def _written(settings: Settings, name: str) -> str:
+    """A setting as it is given."""
+    return f"{name}={getattr(settings, name)!r}"
