@@ -137,7 +137,7 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
         begins = () if first is None else (typed(first, values.dtype, "first_state"),)
         y = DeltaScan(keeps=True)(values, faded, query, scores, key, passed, *begins)
         states.keep(Slice(k, c * n, axis=2)(y, name="last_state"), first, "state", STATE)
-    y = Slice(t, axis=2)(y, name="crop").permute((0, 2, 1, 3))
+    y = Slice(t, axis=2, alone=True)(y, name="crop").permute((0, 2, 1, 3))
     # Of one chunk columns still come first, which ``Tensor.to`` takes for channels last, and copies.
     if c == 1 and h > 1 and not is_contiguous(y.shape, y.strides):
         return Copy(y.shape)(y, name="in_order")

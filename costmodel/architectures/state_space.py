@@ -58,7 +58,7 @@ def causal(x: Tensor, size: int, states: States, *, bias: bool) -> Tensor:
     if states.cache is None:
         states.note(x.tape, kept, "convolution_state", x.dtype)
         wide = Convolve((b, channels, t + size - 1), weight, bias, channels)(x, name="convolution")
-        return Slice(t)(wide, name="causal")
+        return Slice(t, alone=True)(wide, name="causal")
     earlier = states.earlier(x.tape, kept, "convolution_state", x.dtype)
     if earlier is not None:
         x = Join()(earlier, x, name="join_tokens")
@@ -68,7 +68,7 @@ def causal(x: Tensor, size: int, states: States, *, bias: bool) -> Tensor:
     states.keep(Slice(size, seen - size)(x, name="last_tokens"), earlier, "convolution_state", x.dtype)
     places, end = (seen - size + 1, 2) if states.steps(t) else (seen + size - 1, seen)
     wide = Convolve((b, channels, places), weight, bias, channels)(x, name="convolution")
-    return Slice(t, end - t)(wide, name="causal")
+    return Slice(t, end - t, alone=True)(wide, name="causal")
 
 
 def _mamba2(spec: StateSpace, states: States, x: Tensor) -> Tensor:
@@ -275,7 +275,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     far = Multiply()(far, reached.permute((0, 2, 3, 1)).unsqueeze(-1), name="decayed_far")
     y = Copy((b, c, q, h, p))(Add()(near, far, name="add_far"), name="in_order")
     y = Add()(reshape(y, (b, c * q, h, p)), skipped, name="add_skipped")
-    return Slice(t, axis=1)(y, name="crop")
+    return Slice(t, axis=1, alone=True)(y, name="crop")
 
 
 def _sums(x: Tensor, name: str) -> Tensor:

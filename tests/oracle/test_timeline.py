@@ -262,6 +262,18 @@ def test_mixers(spec: Transformer, batch: int, seq: int) -> None:
     assert_phases_agree(found, unseen=unseen)
 
 
+@pytest.mark.parametrize("seq", [1, 2, 7])
+def test_what_is_cut_off_a_convolution_gets_a_gradient_among_zeros(seq: int) -> None:
+    """Where an MLP or a head with larger gradients does not hide it."""
+    short = {"short_convolution.size": 4, "short_convolution.pattern": (), "mlp_pattern": (False,), "head": None}
+    spec = Transformer.of({"vocab": 1, "context": 9, "layers": 1, "width": 6, "heads": 1, **short})
+    with torch.device("meta"):
+        module = models.Transformer(spec, seq, "eager", "gpu")
+    tokens, target = meta(2, seq, dtype=torch.int64), meta(2 * seq, dtype=torch.int64)
+    p = cm.predict(spec, batch=2, seq=seq, loss="cross_entropy")
+    assert_phases_agree(differences(p, module, tokens, target))
+
+
 @differential
 @given(disentangled(), st.integers(1, 3), st.integers(1, 5))
 def test_disentangled_attention(spec: Transformer, batch: int, seq: int) -> None:
