@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from costmodel.errors import CostModelError
     from costmodel.explorer.page import explore
     from costmodel.hardware.catalogue import load_machine, machines
+    from costmodel.hardware.cluster import Cluster, clusters, load_cluster
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
@@ -59,6 +60,7 @@ _HOMES = {
     "predict": "costmodel.analysis.predict",
     "recommend": "costmodel.analysis.recommend",
     "match": "costmodel.analysis.match",
+    **dict.fromkeys(("Cluster", "clusters", "load_cluster"), "costmodel.hardware.cluster"),
     "Machine": "costmodel.hardware.machine",
     "load_machine": "costmodel.hardware.catalogue",
     "machines": "costmodel.hardware.catalogue",
@@ -82,6 +84,7 @@ __all__ = [
     "GPT",
     "GPT2XL",
     "MLP",
+    "Cluster",
     "CostModelError",
     "Drafts",
     "EncoderDecoder",
@@ -99,11 +102,13 @@ __all__ = [
     "break_even",
     "calibrate_machine",
     "cheapest_checkpoint",
+    "clusters",
     "compare",
     "explore",
     "fit_machine",
     "from_torch",
     "load",
+    "load_cluster",
     "load_machine",
     "machines",
     "match",

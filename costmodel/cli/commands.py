@@ -273,7 +273,7 @@ costmodel = Verbs(
     {
         "One question": ("prediction", ("predict", "explain", "fits", "timeline", "ranks", "collectives")),
         "Models": ("models", ("models", "show", "list")),
-        "Machines": ("machines", ("machines",)),
+        "Machines": ("machines", ("machines", "clusters")),
         "Serving": ("serving", ("serve",)),
         "Which size or setting": ("analysis", ("solve", "break-even", "sensitivity", "recommend", "compare")),
         "Many questions": ("sweep", ("sweep", "pareto")),

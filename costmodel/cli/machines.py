@@ -90,6 +90,21 @@ def calibrate(machine: str | None, out: str | None) -> Any:
     return measurement
 
 
+@verb(
+    click.Argument(["name"], required=False),
+    examples=("clusters", "clusters dgx-h100", "clusters h100-sxm --json"),
+)
+def clusters(name: str | None) -> Any:
+    """The ready clusters; with NAME all that is known of one, each figure with its source.
+
+    NAME is a ready cluster or machine, or the path of a YAML or JSON file of one.
+    """
+    from costmodel.hardware.cluster import clusters as ready
+    from costmodel.hardware.cluster import load_cluster
+
+    return ready() if name is None else load_cluster(name)
+
+
 machines = Searching(
     "machines",
     {"Commands": ("machines", ("search", "show", "fit", "calibrate"))},

@@ -94,6 +94,15 @@ def _reads_bytes(unit: str) -> BeforeValidator:
 
 Magnitude = float | int | str
 """A plain number of the SI unit, or text with a unit."""
+
+
+def read_link_speed(value: Any, what: str) -> float:
+    """Bandwidth of a link [B/s]; "400 Gb/s" and "400 Gbps" are bits, as networks are sold by. Raises SettingError."""
+    if isinstance(value, str) and value.rstrip().endswith(("Gb/s", "Mb/s", "Tb/s")):
+        value = f"{value.rstrip()[:-3]}bit/s"
+    return _amount(value, what, "B/s")
+
+
 Bandwidth = Annotated[Reads[float, Magnitude], _reads("B/s", none=False)]
 Bytes = Annotated[Reads[int, int | str], _reads_bytes("bytes")]
 CacheBytes = Annotated[Reads[int, int | str], _reads_bytes("bytes of a cache")]

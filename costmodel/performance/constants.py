@@ -51,6 +51,8 @@ CONV = Reference("NVIDIA, Convolutional Layers User's Guide")
 GRAPHS = Reference("Gray 2019, Getting Started with CUDA Graphs")
 VOLTA = Reference("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking")
 POWER = Reference("power of CMOS: f·V², between linear and cubic in f")
+NCCL = Reference("NCCL 2.19 to 2.27: tuning model and search (src/graph), nccl-tests as published", confirmed=True)
+RCCL = Reference("RCCL: tuning model (src/graph/tuning.cc)", confirmed=True)
 KNOWN = Reference("general knowledge")
 HERE = Reference("the machine itself", confirmed=True)
 
@@ -345,6 +347,61 @@ class Constants:
         "time of the host for one kernel replayed from a recorded graph [s]",
         ("", 1e-07, 4e-07, 1e-06, GRAPHS, "3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"),
         ("cpu", 0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
+    )
+    link_share: float = _by_family(
+        "share of a link's bandwidth that a ring of large messages reaches",
+        ("", 0.65, 0.8, 0.9, NCCL, "between the families below"),
+        ("volta", 0.8, 0.87, 0.9, NCCL, "V100 130-133 of 150 GB/s"),
+        ("ampere", 0.72, 0.78, 0.82, NCCL, "A100 226-240 of 300 GB/s"),
+        ("hopper", 0.72, 0.8, 0.83, NCCL, "H100 330-370 of 450 GB/s"),
+        ("blackwell", 0.7, 0.77, 0.82, NCCL, "B200 660-720 of 900 GB/s"),
+        ("cdna3", 0.62, 0.72, 0.78, KNOWN, "MI300X 310-340 of 448 GB/s"),
+        ("cdna2", 0.5, 0.65, 0.8, KNOWN, "as cdna3"),
+        ("tpu", 0.8, 0.9, 0.97, KNOWN, "JAX scaling book: collectives at 0.9 of the ICI bandwidth and more"),
+    )
+    host_share: float = _by_family(
+        "share of the bandwidth of PCIe that a ring of large messages reaches",
+        ("", 0.4, 0.65, 0.8, KNOWN, "from board to board 20-25 of 31.5 GB/s, through the host 9-14"),
+        ("ampere-graphics", 0.3, 0.45, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
+        ("ada", 0.28, 0.4, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
+        ("blackwell-graphics", 0.28, 0.4, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
+    )
+    network_share: float = _by_family(
+        "share of the bandwidth of network adapters that large messages reach",
+        ("", 0.7, 0.9, 0.97, NCCL, "InfiniBand 46-48 of 50 GB/s an adapter; EFA 0.75-0.9"),
+    )
+    switch_share: float = _by_family(
+        "share of a link's bandwidth that large sums in its switches reach",
+        ("", 0.55, 0.69, 0.76, NCCL, "8 x H100 275 GB/s of 450 by 9/8 bytes each way"),
+    )
+    collective_seconds: float = _by_family(
+        "start of a collective of the protocol of least latency [s]",
+        ("", 5e-06, 6.6e-06, 1.6e-05, NCCL, "baseLat of ring, LL"),
+        ("cdna1", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
+        ("cdna2", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
+        ("cdna3", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
+        ("cdna4", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
+        ("tpu", 5e-07, 1e-06, 4e-06, KNOWN, "one program, no launch a collective"),
+    )
+    hop_seconds: float = _by_family(
+        "from device to device of a node, of that protocol [s]",
+        ("", 4e-07, 6e-07, 1.2e-06, NCCL, "hwLat of NVLink, ring, LL"),
+        ("tpu", 1e-07, 1.8e-07, 4e-07, KNOWN, "JAX scaling book: about 1 us a hop of ICI"),
+    )
+    host_hop_seconds: float = _by_family(
+        "from device to device of a node through the host, of that protocol [s]",
+        ("", 8e-07, 1e-06, 2.5e-06, NCCL, "hwLat of PCI, ring, LL"),
+    )
+    network_hop_seconds: float = _by_family(
+        "from node to node, of that protocol [s]",
+        ("", 2e-06, 2.7e-06, 7e-06, NCCL, "hwLat of the network, ring, LL; 5 of trees"),
+    )
+    collective_processors: float = _by_family(
+        "processors that a collective of large messages takes",
+        ("", 8.0, 16.0, 32.0, KNOWN, "a channel each; NCCL takes at most 32"),
+        ("ampere", 16.0, 24.0, 32.0, NCCL, "24 channels on 8 x A100"),
+        ("hopper", 16.0, 24.0, 32.0, NCCL, "16 to 32 channels on 8 x H100; 16 of sums in switches"),
+        ("tpu", 0.01, 0.02, 0.05, KNOWN, "transfers are of units of their own"),
     )
     conditions: float = _by_family(
         "time over that of a cool, idle machine with the libraries of the other constants",

@@ -1,0 +1,291 @@
+"""Seconds of collectives on a cluster: by algorithm and protocol, of which the library takes the fastest.
+
+A collective takes its start, so many hops one after the other, and its bytes over the bandwidth that is reached. In
+the three protocols that NCCL has, messages come with flags in every 8 bytes (LL), in every 128 bytes (LL128), or in
+large pieces that are waited for (Simple): latency is paid for with bandwidth.
+
+Source: NCCL, src/graph/tuning.cc (ncclTopoTuneModel, ncclTopoGetAlgoTime), src/enqueue.cc; NCCL tests,
+doc/PERFORMANCE.md; Thakur et al. 2005, Optimization of collective communication operations in MPICH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from math import ceil, inf, log2
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from costmodel.graph.kernel import Operation
+from costmodel.hardware.cluster import Cluster, DeviceGroup
+from costmodel.performance.constants import Constants
+from costmodel.performance.laws import Numbers, Tier
+
+
+class Latencies(NamedTuple):
+    """Of an algorithm with a protocol: its start, and one hop over a link, through the host or over the network [s]."""
+
+    start: float
+    link: float
+    host: float
+    network: float
+
+
+LATENCIES: dict[tuple[str, str], Latencies] = {
+    ("ring", "LL"): Latencies(6.6e-6, 0.6e-6, 1.0e-6, 2.7e-6),
+    ("ring", "LL128"): Latencies(14e-6, 1.9e-6, 2.5e-6, 4.0e-6),
+    ("ring", "Simple"): Latencies(8.4e-6, 3.4e-6, 5.7e-6, 14e-6),
+    ("tree", "LL"): Latencies(6.8e-6, 0.6e-6, 1.0e-6, 5.0e-6),
+    ("tree", "LL128"): Latencies(14e-6, 1.25e-6, 1.9e-6, 8.5e-6),
+    ("tree", "Simple"): Latencies(8.4e-6, 4.0e-6, 4.0e-6, 14e-6),
+    ("in-switch", "Simple"): Latencies(0.0, 25e-6, inf, 18e-6),
+    ("in-switch tree", "Simple"): Latencies(0.0, 25e-6, inf, 14e-6),
+}
+"""What NCCL's tuning has (``baseLat``, ``hwLat``); constants say how much longer than its ring with LL it really is."""
+_LEAST = LATENCIES["ring", "LL"]
+
+PROTOCOL_SHARES: dict[tuple[str, str], float] = {
+    ("ring", "LL"): 0.37,
+    ("ring", "LL128"): 0.92,
+    ("ring", "Simple"): 1.0,
+    ("tree", "LL"): 0.92 / 3.8,
+    ("tree", "LL128"): 0.92 * 7 / 9,
+    ("tree", "Simple"): 0.92,
+}
+"""Bandwidth over that of a ring with Simple (there ``llMaxBws`` over the bandwidth of 8 A100 and H100, 0.92, 7/9)."""
+
+PLATEAU = 1.5
+"""Times the latency of rings with Simple between nodes is longer where messages are large (``ncclTopoGetAlgoTime``)."""
+PIECE = 2**15
+"""Bytes for each processor at least: 64 bytes for each of 512 threads (``threadThresholds``)."""
+
+_TURNS: dict[Operation, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+"""How often the whole but a rank's own share passes a device of a ring."""
+
+
+class SizedCollective(Protocol):
+    """A collective as `Message` and `CollectiveCalls` are: what it is, and bytes of the whole tensor."""
+
+    @property
+    def operation(self) -> Operation:
+        """As ``torch.distributed`` names it."""
+        ...
+
+    @property
+    def bytes(self) -> Any:
+        """Of the whole tensor, once."""
+        ...
+
+
+class CollectiveTime(NamedTuple):
+    """One collective. seconds: of it; algorithm, protocol: the fastest ones; link: the slowest that it goes over.
+
+    processors: of each device that it takes as long as it runs. Of arrays of bytes or constants seconds and processors
+    are arrays, and algorithm and protocol are those of the first.
+    """
+
+    seconds: Numbers
+    algorithm: str
+    protocol: str
+    link: str
+    processors: Numbers
+
+
+class _Way(NamedTuple):
+    seconds: Numbers
+    algorithm: str
+    protocol: str
+
+
+NONE = CollectiveTime(0.0, "none", "", "", 0.0)
+"""Of a group of one device."""
+
+
+class CollectiveModel:
+    """How long collectives take on a cluster.
+
+    cluster: on what. constants: shares of bandwidth and latencies, which may be arrays. tier: with "ceiling" nothing
+    but bytes over the datasheet's bandwidth counts. factors: how much longer collectives were measured to take, by
+    link and group size, see `factor_name`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        constants: Constants,
+        tier: Tier = "typical",
+        factors: Mapping[str, float] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.constants = c = constants
+        self.ideal = tier == "ceiling"
+        self.factors = dict(factors or {})
+        hosted = cluster.joined == "pcie"
+        self._link_share = 1.0 if self.ideal else c.host_share if hosted else c.link_share
+        self._network_share = 1.0 if self.ideal else c.network_share
+        self._switch_share = 1.0 if self.ideal else c.switch_share
+        self._start = 0.0 if self.ideal else c.collective_seconds / _LEAST.start
+        self._hop = 0.0 if self.ideal else (c.host_hop_seconds / _LEAST.host if hosted else c.hop_seconds / _LEAST.link)
+        self._network_hop = 0.0 if self.ideal else c.network_hop_seconds / _LEAST.network
+        self._hosted = hosted
+
+    def seconds(self, call: SizedCollective, group: DeviceGroup) -> CollectiveTime:
+        """Of one collective of a group, and how it is done. Raises SettingError if the cluster lacks the link."""
+        return self.time(call.operation, call.bytes, group)
+
+    def time(self, operation: Operation, size: Numbers, group: DeviceGroup) -> CollectiveTime:
+        """The same from the bytes of the whole tensor, or an array of them."""
+        if group.devices == 1:
+            return NONE
+        ways = list(self._ways(operation, size, group))
+        seconds, algorithm, protocol = _fastest(ways)
+        factor = 1.0 if self.ideal else self.factor(group)
+        return CollectiveTime(factor * seconds, algorithm, protocol, self.link(group), self._processors(size))
+
+    def link(self, group: DeviceGroup) -> str:
+        """The name of the slowest link that a group's messages go over."""
+        network = self.cluster.network
+        return network.name if group.nodes > 1 and network is not None else self.cluster.inside.name
+
+    def factor(self, group: DeviceGroup) -> float:
+        """How much longer than typical: as measured with that link and group size, else with the nearest size."""
+        link = self.link(group)
+        sizes = {int(size): value for name, value in self.factors.items() for size in _size_of(name, link)}
+        if not sizes:
+            return 1.0
+        return sizes[min(sizes, key=lambda size: (abs(log2(size / group.devices)), size))]
+
+    def _ways(self, operation: Operation, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
+        """Seconds by each algorithm and protocol that there is for an operation."""
+        if operation == "all_to_all":
+            yield self._pairwise(size, group)
+        elif operation in ("send", "receive"):
+            yield from self._point_to_point(size, group)
+        elif operation == "broadcast":
+            yield from self._ring(size, group, 1.0, group.devices - 1, 0)
+        else:
+            turns, n = _TURNS[operation], group.devices
+            yield from self._ring(size, group, turns * (n - 1) / n, turns * (n - 1), turns * (group.nodes - 1))
+            if operation == "all_reduce":
+                yield from self._tree(size, group)
+                yield from self._in_switch(size, group)
+            elif group.inside == 1:
+                yield self._doubling(size, group)
+
+    def _inside(self, group: DeviceGroup) -> Numbers:
+        """Bandwidth inside a node that a device of the group reaches [B/s]."""
+        return self.cluster.link_bandwidth(group.inside) * self._link_share
+
+    def _across(self, group: DeviceGroup) -> Numbers:
+        """Bandwidth between nodes that a device of the group reaches, when all devices of a node use it [B/s]."""
+        return self.cluster.network_bandwidth * self._network_share
+
+    def _bus(self, group: DeviceGroup) -> Numbers:
+        """Of a ring over all devices: of a node's part the slower of its links and its adapters together [B/s]."""
+        if group.nodes == 1:
+            return self._inside(group)
+        across = self._across(group) * group.inside
+        return across if group.inside == 1 else _least(self._inside(group), across)
+
+    def _hops(self, way: tuple[str, str], inside: float, across: float) -> Numbers:
+        """Start and hops, one after the other [s]."""
+        of = LATENCIES[way]
+        hop = of.host if self._hosted else of.link
+        network = self.cluster.network
+        wire = network.latency if across and network is not None and network.latency else 0.0
+        seconds = self._start * of.start + inside * self._hop * hop
+        return seconds + across * (self._network_hop * of.network + (0.0 if self.ideal else wire))
+
+    def _ring(self, size: Numbers, group: DeviceGroup, turns: float, hops: int, across: int) -> Iterator[_Way]:
+        bus = self._bus(group)
+        for protocol in ("LL", "LL128", "Simple"):
+            way = ("ring", protocol)
+            slow = PLATEAU if protocol == "Simple" and group.nodes > 1 else 1.0
+            share = 1.0 if self.ideal else PROTOCOL_SHARES[way]
+            yield _Way(slow * self._hops(way, hops - across, across) + turns * size / (bus * share), *way)
+
+    def _tree(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
+        """Two binary trees over nodes, and a chain inside each, up and down (Sanders et al. 2009)."""
+        bus, depth = self._bus(group), ceil(log2(group.nodes))
+        for protocol in ("LL", "LL128", "Simple"):
+            way = ("tree", protocol)
+            latency = self._hops(way, 2 * (group.inside - 1), 2 * depth)
+            share = 1.0 if self.ideal else PROTOCOL_SHARES[way]
+            yield _Way(latency + 2 * size / (bus * share), *way)
+
+    def _in_switch(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
+        """Switches add up what each device sends, once, and hand each its share, and the sum of all shares to all.
+
+        So a device sends and receives 1 + 1/n of the tensor. Between nodes each device sums its share with those of its
+        kind in other nodes: in the network's switches if they can, else by trees.
+        """
+        cluster, g = self.cluster, group.inside
+        if not cluster.in_switch_reduction or g == 1:
+            return
+        inside = (1 + 1 / g) * size / (cluster.link_bandwidth(g) * self._switch_share)
+        if group.nodes == 1:
+            yield _Way(self._hops(("in-switch", "Simple"), 1, 0) + inside, "in-switch", "Simple")
+            return
+        way = ("in-switch" if cluster.network_reduction else "in-switch tree", "Simple")
+        steps = 1 if cluster.network_reduction else 2 * ceil(log2(group.nodes))
+        passes = 1 if cluster.network_reduction else 2
+        across = passes * size / g / self._across(group)
+        yield _Way(self._hops(way, 1, steps) + _most(inside, across), *way)
+
+    def _doubling(self, size: Numbers, group: DeviceGroup) -> _Way:
+        """Parallel trees of one device a node: of logarithmic depth, at 3/4 of the bandwidth (NCCL's PAT)."""
+        n = group.devices
+        latency = self._hops(("ring", "Simple"), 0, ceil(log2(n)) / 3.5)
+        return _Way(latency + (n - 1) / n * size / (self._bus(group) * (1.0 if self.ideal else 0.75)), "tree", "Simple")
+
+    def _pairwise(self, size: Numbers, group: DeviceGroup) -> _Way:
+        """Each device sends each other its part; to other nodes over the device's own adapter, at the same time."""
+        n, g = group.devices, group.inside
+        inside = 0.0 if g == 1 else (g - 1) / n * size / self._inside(group)
+        across = 0.0 if group.nodes == 1 else (n - g) / n * size / self._across(group)
+        latency = self._hops(("ring", "Simple"), 1 if g > 1 else 0, 1 if group.nodes > 1 else 0)
+        return _Way(latency + _most(inside, across), "pairwise", "Simple")
+
+    def _point_to_point(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
+        """From a device to the next of its group, over the network if that is in another node."""
+        between = group.nodes > 1
+        bandwidth = self._across(group) if between else self._inside(group)
+        for protocol in ("LL", "Simple"):
+            way = ("ring", protocol)
+            share = 1.0 if self.ideal else PROTOCOL_SHARES[way]
+            latency = self._hops(way, 0 if between else 1, 1 if between else 0)
+            yield _Way(latency + size / (bandwidth * share), "point-to-point", protocol)
+
+    def _processors(self, size: Numbers) -> Numbers:
+        """Of each device that are busy with it: one for each piece, until all that communication takes are."""
+        return _least(self.constants.collective_processors, _most(1.0, size / PIECE))
+
+
+def factor_name(link: str, devices: int) -> str:
+    """What a measured factor is called, such as "NVLink 4 on 8"."""
+    return f"{link} on {devices}"
+
+
+@cache
+def _size_of(name: str, link: str) -> tuple[int, ...]:
+    """The group size of a measured factor of a link; none for another link's."""
+    start, size = name[: len(link) + 4], name[len(link) + 4 :]
+    return (int(size),) if start == f"{link} on " and size.isdecimal() else ()
+
+
+def _least(a: Numbers, b: Numbers) -> Numbers:
+    return min(a, b) if isinstance(a, float) and isinstance(b, float) else np.minimum(a, b)
+
+
+def _most(a: Numbers, b: Numbers) -> Numbers:
+    return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
+
+
+def _fastest(ways: list[_Way]) -> _Way:
+    """The one that takes the least time; of arrays the least of each, by the name of the first."""
+    if all(isinstance(way.seconds, float) for way in ways):
+        return min(ways, key=lambda way: way.seconds)
+    seconds = np.broadcast_arrays(*(way.seconds for way in ways))
+    first = min(range(len(ways)), key=lambda number: float(seconds[number].flat[0]))
+    return ways[first]._replace(seconds=np.minimum.reduce(seconds))

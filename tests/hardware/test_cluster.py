@@ -1,0 +1,128 @@
+"""A cluster is nodes of devices: its figures however they are written, and where the axes of a layout come to lie."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from costmodel.hardware.cluster import Cluster, DeviceGroup, clusters, load_cluster
+from costmodel.training.layout import Layout
+from tests.command import error_of
+
+
+def lab(**fields: Any) -> Cluster:
+    return cm.Cluster(**{"name": "lab", "machine": "h100-sxm"} | fields)
+
+
+@pytest.mark.parametrize("cluster", clusters(), ids=lambda cluster: cluster.name)
+def test_every_ready_cluster_is_found_shown_and_made_again(cluster: Cluster) -> None:
+    for name in (cluster.name, *cluster.aliases):
+        assert load_cluster(name) == cluster
+    assert max(map(len, str(cluster).splitlines())) <= 80 + 40 * bool(cluster.notes)
+    fields = json.loads(json.dumps(cluster.to_dict()))
+    again = Cluster(**fields)
+    assert again.to_dict() == cluster.to_dict()
+    assert cluster.sources, "a figure without a source"
+
+
+def test_a_machine_alone_is_the_ready_cluster_built_of_it_or_one_of_its_own_figures() -> None:
+    assert load_cluster("h100-sxm").name == "dgx-h100"
+    assert load_cluster(cm.load_machine("a100-sxm-80gb")).name == "dgx-a100"
+    own = load_cluster("gaudi-3")
+    assert (own.name, own.size, own.network) == ("gaudi-3", 8, None)
+    assert load_cluster("l40s").size == 8, "boards of a server, which PCIe joins"
+    assert load_cluster("m2").size == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["400 Gb/s", "400 Gbit/s", "400Gbps", "50 GB/s", 5e10, {"name": "x", "bandwidth": "400 Gb/s"}]
+)
+def test_a_network_is_the_same_however_it_is_written(text: Any) -> None:
+    assert lab(network=text).network_bandwidth == 5e10
+    assert load_cluster("dgx-a100", network=text).network_bandwidth == 5e10
+
+
+def test_adapters_and_oversubscription_share_the_network_out() -> None:
+    assert lab(network="100 Gb/s", nics=32).network_bandwidth == 5e10
+    assert lab(network="100 Gb/s", nics=4).network_bandwidth == 6.25e9
+    assert lab(network="400 Gb/s", oversubscription=4).network_bandwidth == 1.25e10
+
+
+def test_part_of_a_mesh_uses_part_of_its_links_and_a_switch_all() -> None:
+    mesh, switch = load_cluster("mi300x"), load_cluster("h100-sxm")
+    assert [mesh.link_bandwidth(n) for n in (2, 4, 8)] == [64e9, 192e9, 448e9]
+    assert {switch.link_bandwidth(n) for n in (2, 4, 8)} == {450e9}
+    torus = load_cluster("tpu-v5p")
+    assert [torus.link_bandwidth(n) for n in (8, 256, 8960)] == [200e9, 400e9, 600e9]
+
+
+def members(layout: Layout, axis: str) -> list[list[int]]:
+    """Ranks of each group of an axis, numbered with tp innermost, then cp, fsdp, dp and pp."""
+    order = ("tp", "cp", "fsdp", "dp", "pp")
+    degrees = [getattr(layout, name) for name in order]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for at in product(*map(range, reversed(degrees))):
+        at = at[::-1]
+        rank, stride = 0, 1
+        for place, degree in zip(at, degrees, strict=True):
+            rank, stride = rank + place * stride, stride * degree
+        split = ("cp", "fsdp") if axis == "fsdp" else (axis,)
+        groups.setdefault(tuple(p for p, name in zip(at, order, strict=True) if name not in split), []).append(rank)
+    return list(groups.values())
+
+
+@pytest.mark.parametrize(
+    ("tp", "cp", "fsdp", "dp", "pp"), list(product((1, 2, 3, 8, 16), (1, 2), (1, 4, 6), (1, 5), (1, 3)))
+)
+def test_nodes_that_a_group_spans_are_those_of_its_ranks(tp: int, cp: int, fsdp: int, dp: int, pp: int) -> None:
+    layout = Layout(tp=tp, cp=cp, fsdp=fsdp, dp=dp, pp=pp)
+    for axis, group in lab(network="400 Gb/s").place(layout).items():
+        spans = [len({rank // 8 for rank in ranks}) for ranks in members(layout, axis)]
+        assert all(len(ranks) == group.devices for ranks in members(layout, axis))
+        assert max(spans) <= group.nodes
+        if all(8 % size == 0 or size % 8 == 0 for size in (group.stride, group.stride * group.devices)):
+            assert max(spans) == group.nodes, axis
+
+
+def test_axes_lie_innermost_first() -> None:
+    placed = lab(network="400 Gb/s").place(Layout(tp=8, fsdp=4, dp=2, pp=2))
+    assert placed == {
+        "tp": DeviceGroup("tp", 8, 8, 1, 1),
+        "fsdp": DeviceGroup("fsdp", 4, 1, 4, 8),
+        "dp": DeviceGroup("dp", 2, 1, 2, 32),
+        "pp": DeviceGroup("pp", 2, 1, 2, 64),
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"machine": "h1000"}, ["unknown machine 'h1000'"]),
+        ({"network": "400"}, ["no unit"]),
+        ({"network": "400 GiB"}, ["network"]),
+        ({"network": -1}, ["network=-1"]),
+        ({"nics": -1}, ["nics"]),
+        ({"topology": "star"}, ["topology"]),
+        ({"oversubscription": 0.5}, ["oversubscription"]),
+        ({"rails": 8}, ["rails"]),
+        ({"node_size": 2.5}, ["node_size"]),
+    ],
+)
+def test_what_is_no_cluster_is_refused_in_one_line(fields: dict[str, Any], words: list[str]) -> None:
+    message = error_of(lambda: lab(**fields))
+    for word in words:
+        assert word in message
+
+
+def test_nodes_without_a_network_are_refused() -> None:
+    assert "give one such as network='400 Gb/s'" in error_of(lambda: lab().place(Layout(tp=16)))
+    assert "did you mean 'dgx-h100'" in error_of(lambda: load_cluster("dgx-h10O"))
+    assert "no link" in error_of(
+        lambda: (
+            load_cluster(cm.Machine(name="x", peak={"fp32": "1 TFLOP/s"}, bandwidth="9 GB/s", memory="1 GiB")).inside
+        )
+    )

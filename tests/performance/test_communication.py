@@ -1,0 +1,100 @@
+"""Seconds of collectives: laws that hold on any cluster, and tables that were published."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from costmodel.graph.kernel import Operation, wire_bytes
+from costmodel.hardware.cluster import Cluster, load_cluster
+from costmodel.performance.communication import CollectiveModel, factor_name
+from costmodel.performance.constants import constant, typical
+
+CLUSTERS = ("dgx-a100", "dgx-h100", "gb200-nvl72", "mi300x-8", "tpu-v5p-pod", "p4d")
+SIZES = [2**k for k in range(8, 36, 3)]
+
+
+def model(name: str, **how: Any) -> CollectiveModel:
+    cluster = load_cluster(name)
+    return CollectiveModel(cluster, typical(cluster.machine), **how)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("operation", get_args(Operation))
+@pytest.mark.parametrize("devices", [2, 8, 64])
+def test_more_bytes_take_longer_and_never_less_than_the_sheet_allows(
+    name: str, operation: Operation, devices: int
+) -> None:
+    typically, ideally = model(name), model(name, tier="ceiling")
+    group = typically.cluster.group("dp", devices)
+    seconds = [typically.time(operation, size, group).seconds for size in SIZES]
+    assert seconds == sorted(seconds)
+    assert all(ideally.time(operation, size, group).seconds < time for size, time in zip(SIZES, seconds, strict=True))
+
+
+@pytest.mark.parametrize("operation", get_args(Operation))
+def test_arrays_are_each_of_their_numbers(operation: Operation) -> None:
+    typically = model("dgx-h100")
+    for devices in (4, 32):
+        group = typically.cluster.group("dp", devices)
+        together = typically.time(operation, np.array(SIZES, dtype=float), group).seconds
+        assert together == pytest.approx([typically.time(operation, size, group).seconds for size in SIZES], rel=1e-12)
+
+
+def test_constants_may_be_arrays() -> None:
+    cluster = load_cluster("dgx-h100")
+    ends = typical(cluster.machine).with_ends({"link_share": constant("link_share", cluster.machine)})
+    low, high, middle = CollectiveModel(cluster, ends).time("all_gather", 2**30, cluster.group("dp", 8)).seconds
+    assert high < middle < low
+
+
+def test_without_latency_a_ring_is_its_bytes_over_the_link() -> None:
+    ideally = model("dgx-a100", tier="ceiling")
+    for operation in ("all_gather", "reduce_scatter"):
+        time = ideally.time(operation, 2**30, ideally.cluster.group("tp", 8))
+        assert time.seconds == pytest.approx(wire_bytes(operation, 8, 2**30) / 300e9)
+
+
+def test_a_group_of_one_says_nothing_to_anyone() -> None:
+    only = model("dgx-a100")
+    assert only.time("all_reduce", 2**30, only.cluster.group("tp", 1)).seconds == 0.0
+
+
+def test_switches_that_add_up_are_used_for_large_sums_alone() -> None:
+    hopper, group = model("dgx-h100"), load_cluster("dgx-h100").group("tp", 8)
+    assert hopper.time("all_reduce", 2**12, group)[1:3] == ("ring", "LL")
+    assert hopper.time("all_reduce", 2**28, group).algorithm == "in-switch"
+    assert hopper.time("all_gather", 2**28, group).algorithm == "ring"
+
+
+def test_nodes_are_crossed_at_the_network_s_pace() -> None:
+    """NCCL tests on DGX H100 (NVIDIA/nccl-tests issues 212 and 290): 46-48 GB/s an adapter, eight of them a node."""
+    hopper, size = model("dgx-h100"), 2**33
+    group = hopper.cluster.group("dp", 16)
+    time = hopper.time("all_gather", size, group)
+    assert time.link == "InfiniBand NDR"
+    assert 15 / 16 * size / time.seconds == pytest.approx(8 * 47e9, rel=0.1)
+
+
+def test_a_measured_factor_is_of_its_link_and_the_nearest_group_size() -> None:
+    cluster = load_cluster("dgx-a100")
+    measured = {factor_name("NVLink 3", 2): 1.5, factor_name("NVLink 3", 8): 2.0, factor_name("other", 4): 9.0}
+    plain, scaled = model("dgx-a100"), CollectiveModel(cluster, typical(cluster.machine), factors=measured)
+    for devices, factor in ((2, 1.5), (3, 1.5), (6, 2.0), (8, 2.0)):
+        group = cluster.group("tp", devices)
+        ratio = scaled.time("all_reduce", 2**26, group).seconds / plain.time("all_reduce", 2**26, group).seconds
+        assert math.isclose(ratio, factor)
+
+
+def test_processors_follow_the_pieces_of_a_message() -> None:
+    ampere, group = model("dgx-a100"), load_cluster("dgx-a100").group("tp", 8)
+    assert [ampere.time("all_reduce", size, group).processors for size in (2**10, 2**18, 2**30)] == [1.0, 8.0, 24.0]
+
+
+def test_boards_that_pcie_joins_are_slower_than_those_of_a_switch() -> None:
+    pcie, switch = model("rtx-4090-pair"), Cluster(name="s", machine="rtx-4090", topology="switch", node_size=2)
+    joined = CollectiveModel(switch, typical(switch.machine)).time("all_reduce", 2**28, switch.group("tp", 2))
+    assert pcie.time("all_reduce", 2**28, pcie.cluster.group("tp", 2)).seconds > 1.5 * joined.seconds
