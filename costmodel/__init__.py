@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
+    from costmodel.performance.communication import collective_seconds
     from costmodel.performance.fitting import fit_machine
     from costmodel.performance.probing import calibrate_machine
     from costmodel.performance.serving import Drafts, Serving, serve
@@ -68,6 +69,7 @@ _HOMES = {
     **dict.fromkeys(("Drafts", "Serving", "serve"), "costmodel.performance.serving"),
     "fit_machine": "costmodel.performance.fitting",
     "calibrate_machine": "costmodel.performance.probing",
+    "collective_seconds": "costmodel.performance.communication",
     "Stack": "costmodel.training.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
@@ -103,6 +105,7 @@ __all__ = [
     "calibrate_machine",
     "cheapest_checkpoint",
     "clusters",
+    "collective_seconds",
     "compare",
     "explore",
     "fit_machine",

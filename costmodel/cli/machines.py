@@ -53,7 +53,8 @@ def show(machine: str) -> Any:
         multiple=True,
         required=True,
         metavar="ROW",
-        help="A measured step: 'gpt2-small batch=32 seq=512: 0.213 s', or its '1210 samples/s'. May be given again.",
+        help="A measured step: 'gpt2-small batch=32 seq=512: 0.213 s', or its '1210 samples/s'; or a collective: "
+        "'all-reduce 64 MiB on 8: 0.42 ms'. May be given again.",
     ),
     option("--software", default="", metavar="TEXT", help="What ran, such as 'PyTorch 2.13, CUDA 13.0'."),
     option("--out", metavar="FILE", callback=writable, help="Write the calibration to FILE.yaml, which --on takes."),
@@ -63,7 +64,10 @@ def show(machine: str) -> Any:
     ),
 )
 def fit(machine: str, rows: Sequence[str], software: str, out: str | None) -> Any:
-    """Constants of a machine from measured steps: one number from one step, several from three or more."""
+    """Constants of a machine from measured steps: one number from one step, several from three or more.
+
+    From collectives a factor for each link and number of devices.
+    """
     from costmodel.performance.fitting import fit_machine
 
     fitted = fit_machine(machine, rows, software=software)

@@ -19,7 +19,7 @@ from costmodel.documents.arguments import typed
 from costmodel.documents.description import ABSENT, ALL, Description, Reads
 from costmodel.documents.files import SPECS, is_path, read_fields
 from costmodel.errors import SettingError, SpecError, UnknownNameError, shown
-from costmodel.hardware.catalogue import MachineLike, load_machine
+from costmodel.hardware.catalogue import MachineLike, load_machine, machine_name
 from costmodel.hardware.machine import Items, Link, Machine, Magnitude, Source, Text, read_link_speed
 from costmodel.training.layout import Layout
 
@@ -133,8 +133,10 @@ class Cluster(Answer, Description):
         if self.topology is not None:
             return self.topology
         name = self.inside.name.lower()
-        named = [topology for word, topology in _BY_LINK.items() if word in name]
-        return named[0] if named else "switch"
+        for word, topology in _BY_LINK.items():
+            if word in name:
+                return topology
+        return "switch"
 
     @property
     def network_bandwidth(self) -> float:
@@ -357,6 +359,24 @@ def load_cluster(cluster: ClusterLike, network: LinkLike = None) -> Cluster:
     return Cluster(
         **{name: getattr(loaded, name) for name in loaded.model_fields_set} | {"network": network, "nics": 0}
     )
+
+
+def cluster_name(cluster: ClusterLike) -> str:
+    """What `load_cluster` knows a cluster by: the path of its file, or the name of a ready one or of a ready machine.
+
+    Raises SettingError for one of one's own that is in no file.
+    """
+    if isinstance(cluster, os.PathLike) or (isinstance(cluster, str) and is_path(cluster)):
+        return os.fspath(cluster)
+    ready = load_cluster(cluster)
+    if not isinstance(cluster, Cluster | Machine | Mapping):
+        try:
+            return machine_name(cluster)
+        except UnknownNameError:
+            return ready.name
+    if _all().get(ready.name) != ready:
+        return machine_name(ready.machine if isinstance(cluster, Cluster) else cluster)
+    return ready.name
 
 
 def _loaded(cluster: ClusterLike) -> Cluster:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.cost.costs import Costs
 from costmodel.display.units import read_amount, read_text
 from costmodel.documents.arguments import Positive, fits, typed
 from costmodel.documents.description import ALL, Description, Listed
-from costmodel.documents.files import read_fields, write
+from costmodel.documents.document import parse
+from costmodel.documents.files import is_path, read_fields, shown_path, text_of, write
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
@@ -22,7 +24,7 @@ from costmodel.training.stacks import Stack
 
 def _constants(value: Any) -> dict[str, float]:
     """Positive numbers by the names of constants; here, where errors can say which."""
-    if not isinstance(value, Mapping) or not value:
+    if not isinstance(value, Mapping):
         raise SettingError(f"constants: {shown(value)} is not a mapping: give one such as {{'product_share': 0.84}}")
     for name, number in value.items():
         if name not in TABLE:
@@ -32,14 +34,39 @@ def _constants(value: Any) -> dict[str, float]:
     return {name: float(number) for name, number in value.items()}
 
 
+def _collectives(value: Any) -> dict[str, float]:
+    """Positive numbers by link and group size, such as "NVLink 4 on 8"."""
+    if not isinstance(value, Mapping):
+        raise SettingError(f"collectives: {shown(value)} is not a mapping: give one such as {{'NVLink 4 on 8': 1.1}}")
+    for name, number in value.items():
+        if not isinstance(name, str) or not GROUP.fullmatch(name):
+            raise SettingError(f"collectives: {shown(name)} is no link and group size: use one such as 'NVLink 4 on 8'")
+        if not fits(number, Positive):
+            raise SettingError(f"collectives.{name}: {shown(number)} is no positive number")
+    return {name: float(number) for name, number in value.items()}
+
+
+GROUP = re.compile(r".{1,1000} on [1-9][0-9]{0,8}")
+"""A link and how many devices take part in a collective over it."""
+
+
 class Calibration(Description):
-    """Constants of one machine, in place of those of its family."""
+    """Constants of one machine, in place of those of its family, and how much longer collectives take there."""
 
     machine: str = Field(min_length=1, description="the machine that was measured")
     constants: Annotated[dict[str, float], BeforeValidator(_constants)] = Field(description="measured, by name")
+    collectives: Annotated[dict[str, float], BeforeValidator(_collectives)] = Field(
+        default_factory=dict, description="time of collectives over what is typical, by link and group size"
+    )
     date: str = Field(default="", description="when, such as 2026-11-22")
     software: str = Field(default="", description="what ran, such as PyTorch 2.13, CUDA 13.0, driver 580")
     measured: Listed[str] = Field(default=ALL, strict=False, description="what was measured, a line for each")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.constants and not self.collectives:
+            raise ValueError("it names no constant: give one such as {'product_share': 0.84}")
+        return self
 
     def on(self, machine: Machine) -> Constants:
         """A value for each constant: measured, or typical of the machine's family."""
@@ -59,6 +86,17 @@ class Calibration(Description):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write that text to a file, whole or not at all. Raises CostModelError."""
         write(self.dump(), path)
+
+
+def calibration_of(machine: Any) -> Calibration | None:
+    """The calibration that is given in the place of a machine, as it is or as the path of its file; None: none is."""
+    if isinstance(machine, Calibration):
+        return machine
+    if not (isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine))):
+        return None
+    where = shown_path(machine)
+    data = parse(text_of(machine, where, "machine"), where, "a machine, starting with its name").data
+    return Calibration.load(machine) if isinstance(data, dict) and "constants" in data else None
 
 
 class MeasuredStep(NamedTuple):

@@ -10,16 +10,24 @@ doc/PERFORMANCE.md; Thakur et al. 2005, Optimization of collective communication
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
-from math import ceil, inf, log2
-from typing import Any, NamedTuple, Protocol
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import ceil, exp, inf, log, log2
+from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from costmodel.graph.kernel import Operation
-from costmodel.hardware.cluster import Cluster, DeviceGroup
-from costmodel.performance.constants import Constants
+from costmodel.display.answer import Answer, Sheet
+from costmodel.display.table import Table
+from costmodel.display.units import read_amount, read_budget, show_amount, show_bytes, show_seconds
+from costmodel.documents.arguments import typed
+from costmodel.errors import SettingError, shown, unknown
+from costmodel.graph.kernel import Operation, wire_bytes
+from costmodel.hardware.cluster import Cluster, ClusterLike, DeviceGroup, LinkLike, load_cluster
+from costmodel.performance.calibration import Calibration, calibration_of
+from costmodel.performance.constants import Constants, Interval, interval, typical
 from costmodel.performance.laws import Numbers, Tier
 
 
@@ -142,6 +150,21 @@ class CollectiveModel:
         seconds, algorithm, protocol = _fastest(ways)
         factor = 1.0 if self.ideal else self.factor(group)
         return CollectiveTime(factor * seconds, algorithm, protocol, self.link(group), self._processors(size))
+
+    def predicted(self, measured: Iterable[MeasuredCollective]) -> Iterator[float]:
+        """Seconds of collectives that were measured, over neighbouring devices."""
+        for row in measured:
+            yield float(self.time(row.operation, row.bytes, self.cluster.group("", row.devices)).seconds)
+
+    def measured(self, rows: Sequence[MeasuredCollective]) -> dict[str, float]:
+        """How much longer measured collectives take than here, by link and group size: the geometric mean of rows."""
+        logs: dict[str, list[float]] = {}
+        for row, seconds in zip(rows, self.predicted(rows), strict=True):
+            if not seconds:
+                raise SettingError(f"measured {shown(row.row)}: one device has nothing to send: say on how many it was")
+            name = factor_name(self.link(self.cluster.group("", row.devices)), row.devices)
+            logs.setdefault(name, []).append(log(row.seconds / seconds))
+        return {name: exp(sum(each) / len(each)) for name, each in logs.items()}
 
     def link(self, group: DeviceGroup) -> str:
         """The name of the slowest link that a group's messages go over."""
@@ -289,3 +312,246 @@ def _fastest(ways: list[_Way]) -> _Way:
     seconds = np.broadcast_arrays(*(way.seconds for way in ways))
     first = min(range(len(ways)), key=lambda number: float(seconds[number].flat[0]))
     return ways[first]._replace(seconds=np.minimum.reduce(seconds))
+
+
+SHARES = ("link_share", "host_share", "network_share", "switch_share")
+"""Constants that a measured collective of the same link and group size leaves no range."""
+
+
+@dataclass(frozen=True, repr=False)
+class TimedCollective(Answer):
+    """Seconds of one collective, how it is done, and the range that about four of five measured ones fall into.
+
+    operation, bytes: what it is, and the size of the whole tensor. group: of which devices. model: of the cluster's
+    links. tier: "ceiling", "typical" or "calibrated".
+
+    Example:
+        >>> import costmodel as cm
+        >>> reduction = cm.collective_seconds("all-reduce", "1 GiB", devices=8, on="dgx-a100")
+        >>> reduction.algorithm, reduction.low < reduction.seconds < reduction.high
+        ('ring', True)
+
+    """
+
+    operation: Operation
+    bytes: int
+    group: DeviceGroup
+    model: CollectiveModel
+    tier: Tier
+
+    @cached_property
+    def time(self) -> CollectiveTime:
+        """Seconds, algorithm, protocol, link and processors."""
+        return self.model.time(self.operation, self.bytes, self.group)
+
+    @property
+    def seconds(self) -> float:
+        """Of it."""
+        return float(self.time.seconds)
+
+    def __float__(self) -> float:
+        return self.seconds
+
+    @property
+    def algorithm(self) -> str:
+        """The fastest."""
+        return self.time.algorithm
+
+    @property
+    def protocol(self) -> str:
+        """The fastest."""
+        return self.time.protocol
+
+    @property
+    def link(self) -> str:
+        """The slowest that it goes over."""
+        return self.time.link
+
+    @property
+    def processors(self) -> float:
+        """Of each device that it takes as long as it runs."""
+        return float(self.time.processors)
+
+    @property
+    def wire_bytes(self) -> int:
+        """What a device sends for it around a ring [bytes]."""
+        return wire_bytes(self.operation, self.group.devices, self.bytes)
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """What NCCL's tests call so: bytes that a ring sends, over the seconds [B/s]."""
+        return self.wire_bytes / self.seconds if self.seconds else 0.0
+
+    @cached_property
+    def interval(self) -> Interval:
+        """The range of the seconds, and what makes it wide."""
+        if self.tier == "ceiling" or self.group.devices == 1:
+            return Interval(self.seconds, self.seconds, self.seconds, ())
+        cluster, factors = self.model.cluster, self.model.factors
+
+        def seconds(constants: Constants, tier: Tier = "typical") -> Numbers:
+            model = CollectiveModel(cluster, constants, tier, factors)
+            return model.time(self.operation, float(self.bytes), self.group).seconds
+
+        least = float(seconds(self.model.constants, "ceiling"))
+        known = SHARES if factor_name(self.link, self.group.devices) in factors else ()
+        return interval(seconds, cluster.machine, least=least, known=known, at=self.model.constants)
+
+    @property
+    def low(self) -> float:
+        """The faster end of that range [s]."""
+        return self.interval.low
+
+    @property
+    def high(self) -> float:
+        """The slower end of it [s]."""
+        return self.interval.high
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [bytes, s, B/s]."""
+        return {
+            "cluster": self.model.cluster.name,
+            "operation": self.operation,
+            "bytes": self.bytes,
+            "devices": self.group.devices,
+            "nodes": self.group.nodes,
+            "seconds": self.seconds,
+            "low": self.low,
+            "high": self.high,
+            "tier": self.tier,
+            **{name: value for name, value in self.time._asdict().items() if name != "seconds"},
+            "wire_bytes": self.wire_bytes,
+            "bus_bandwidth": self.bus_bandwidth,
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [self.to_dict()]
+
+    def sheet(self) -> Sheet:
+        """The time with its range, then how it is done."""
+        group, cluster = self.group, self.model.cluster
+        nodes = "a node" if group.nodes == 1 else f"{group.nodes:,} nodes"
+        what = f"{self.operation} of {show_bytes(self.bytes)} by {group.devices:,} devices of {nodes}: {cluster.name}"
+        rows = [
+            ("time", f"{show_seconds(self.seconds)} ({show_seconds(self.low)} to {show_seconds(self.high)})"),
+            ("algorithm", " ".join(filter(None, (self.algorithm, self.protocol)))),
+            ("link", self.link),
+            ("sent by a device, on a ring", show_bytes(self.wire_bytes)),
+            ("bus bandwidth", show_amount(self.bus_bandwidth, "B/s", 3) if self.bus_bandwidth else "-"),
+            ("processors taken", f"{self.processors:.3g} of {cluster.machine.processors or '?'}"),
+        ]
+        notes = [f"{effect.name}: {effect.constant.source.title}" for effect in self.interval.widest]
+        return Sheet([what], [Table(("collective", ""), rows, words=frozenset({0, 1}))], notes=notes)
+
+
+def operation_of(name: str) -> Operation:
+    """An operation by its name, such as "all-reduce", "AllReduce" or "all_reduce". Raises UnknownNameError."""
+    key = re.sub(r"[^a-z]", "", name.lower()) if isinstance(name, str) else ""
+    for operation in get_args(Operation):
+        if key in (operation.replace("_", ""), *_ALIASES.get(operation, ())):
+            return operation
+    raise unknown("collective", name, [operation.replace("_", "-") for operation in get_args(Operation)])
+
+
+_ALIASES: dict[Operation, tuple[str, ...]] = {"all_to_all": ("alltoall",), "send": ("sendrecv", "pointtopoint", "pp")}
+"""Other ways to write operations, in small letters alone."""
+
+
+def collective_model(
+    on: ClusterLike | Calibration, network: LinkLike = None, tier: Tier | None = None
+) -> tuple[CollectiveModel, Tier]:
+    """The links of a cluster, or of that which a calibration was measured on, with its factors; and the tier.
+
+    Raises SettingError if calibrated seconds are asked for of what is no calibration.
+    """
+    calibration = calibration_of(on)
+    if calibration is None:
+        if tier == "calibrated":
+            raise SettingError(
+                f"no calibration is given: give the file that costmodel machines fit wrote, not {shown(on)}"
+            )
+        cluster = load_cluster(on)  # type: ignore[arg-type]
+    else:
+        cluster = load_cluster(calibration.machine)
+    cluster = cluster if network is None else load_cluster(cluster, network)
+    if calibration is None or tier not in (None, "calibrated"):
+        return CollectiveModel(cluster, typical(cluster.machine), tier or "typical"), tier or "typical"
+    constants = calibration.on(cluster.machine)
+    return CollectiveModel(cluster, constants, "calibrated", calibration.collectives), "calibrated"
+
+
+@typed
+def collective_seconds(
+    operation: str,
+    size: int | str,
+    *,
+    devices: int,
+    on: ClusterLike | Calibration,
+    network: LinkLike = None,
+    apart: int = 1,
+    tier: Tier | None = None,
+) -> TimedCollective:
+    """How long one collective takes on a cluster.
+
+    Args:
+        operation: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send" or "receive".
+        size: of the whole tensor over all devices, as "64 MiB" or a number of bytes; of an all-to-all what one device
+            hands to all.
+        devices: that take part.
+        on: a ready cluster's or machine's name, a file of one or of a calibration, or a `Cluster`.
+        network: of one adapter between nodes, such as "400 Gb/s", in place of the cluster's.
+        apart: from each device to the next, as 8 where one of each node of 8 takes part.
+        tier: "ceiling", "typical" or "calibrated" (default: calibrated where `on` is a calibration, else typical).
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> cm.collective_seconds("all-gather", "1 GiB", devices=16, on="dgx-h100").link
+        'InfiniBand NDR'
+
+    """
+    for name, number in (("devices", devices), ("apart", apart)):
+        if not 1 <= number <= MOST_DEVICES:
+            raise SettingError(f"{name}={shown(number)} is not between 1 and {MOST_DEVICES:,}")
+    model, tier = collective_model(on, network, tier)
+    named, whole = operation_of(operation), read_budget(size, "size").bytes
+    return TimedCollective(named, whole, model.cluster.group("", devices, apart), model, tier)
+
+
+MOST_DEVICES = 10_000_000
+"""Of a collective."""
+
+
+class MeasuredCollective(NamedTuple):
+    """A collective as it was measured. row: the text that says so; bytes: of the whole tensor."""
+
+    row: str
+    operation: Operation
+    bytes: int
+    devices: int
+    seconds: float
+
+
+@typed
+def measured_collective(row: str) -> MeasuredCollective | None:
+    """A collective from text such as "all-reduce 64 MiB on 8: 0.42 ms"; None for text of another form.
+
+    Raises CostModelError if text of that form says what cannot be.
+    """
+    form = _MEASURED.fullmatch(row) if len(row) < LONGEST_ROW else None
+    if form is None:
+        return None
+    operation, size, devices, seconds = form.groups()
+    try:
+        operation, size = operation_of(operation), read_budget(size, "size").bytes
+        return MeasuredCollective(row, operation, size, int(devices), read_amount(seconds, "time", "s"))
+    except SettingError as error:
+        raise SettingError(f"measured {shown(row)}: {error}") from None
+
+
+LONGEST_ROW = 200
+_MEASURED = re.compile(r"\s*([A-Za-z_-]+)\s+(\d[^:]*?)\s+on\s+([1-9]\d{0,6})(?:\s+devices)?\s*:\s*(\S.*?)\s*")
+"""Operation, size, devices, seconds."""

@@ -18,9 +18,15 @@ from costmodel.display.table import Table
 from costmodel.display.units import show_change, show_seconds
 from costmodel.documents.arguments import Positive, fits, typed
 from costmodel.errors import SettingError, shown
-from costmodel.hardware.catalogue import MachineLike, load_machine, machine_name
+from costmodel.hardware.cluster import ClusterLike, cluster_name, load_cluster
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration, MeasuredStep, measured_step
+from costmodel.performance.communication import (
+    CollectiveModel,
+    MeasuredCollective,
+    collective_model,
+    measured_collective,
+)
 from costmodel.performance.constants import UNITS, Constants, constant, typical
 from costmodel.performance.laws import Numbers
 from costmodel.performance.time import Time, time_on
@@ -40,6 +46,10 @@ MOST_ROWS = 10_000
 """Measured steps that are read."""
 FEW = 3
 """From fewer rows than this a single number is taken: how much longer all kernels take."""
+
+
+FACTORS = "links: time of collectives over what is typical, by how many devices take part"
+"""What the factors of a calibration are, as a note."""
 
 
 class MachineFit(Answer):
@@ -66,11 +76,12 @@ class MachineFit(Answer):
 
     def tables(self, constants: tuple[str, str], measurements: str, off: Callable[[float, float], str]) -> list[Table]:
         """Constants and measurements, with these headings; off: shows a predicted time beside the measured one."""
-        machine = load_machine(self.calibration.machine)
+        machine = load_cluster(self.calibration.machine).machine
         values = [
             (name, f"{value:.3g}", f"{constant(name, machine).typical:.3g}")
             for name, value in self.calibration.constants.items()
         ]
+        values += [(name, f"{value:.3g}", "1") for name, value in self.calibration.collectives.items()]
         rows = [
             (text, show_seconds(measured), off(before, measured), off(after, measured))
             for text, measured, before, after in map(dict.values, self.rows())
@@ -80,12 +91,13 @@ class MachineFit(Answer):
     @property
     def notes(self) -> list[str]:
         """What each constant is."""
-        return [f"{name}: {UNITS[name]}" for name in self.calibration.constants]
+        notes = [f"{name}: {UNITS[name]}" for name in self.calibration.constants]
+        return [*notes, *([FACTORS] if self.calibration.collectives else [])]
 
     @property
     def stops(self) -> list[str]:
         """Constants that the fit was stopped at, `FARTHEST` from typical."""
-        middle = typical(load_machine(self.calibration.machine))
+        middle = typical(load_cluster(self.calibration.machine).machine)
         factors = {name: value / getattr(middle, name) for name, value in self.calibration.constants.items()}
         return [
             f"the fit was stopped at {name}, {factor:.2g} times its typical value: a {self.OF} was measured in error, "
@@ -97,20 +109,28 @@ class MachineFit(Answer):
 
 @dataclass(frozen=True, repr=False)
 class StepFit(MachineFit):
-    """Constants that measured steps gave. before: seconds of each step; after: its time with these constants."""
+    """Constants that measured steps gave, and factors that measured collectives gave.
+
+    before: seconds of each step; after: its time with these constants. collectives: as they were measured;
+    collectives_before, collectives_after: their seconds.
+    """
 
     calibration: Calibration
     steps: tuple[MeasuredStep, ...]
     before: tuple[float, ...]
     after: tuple[Time, ...]
+    collectives: tuple[MeasuredCollective, ...] = ()
+    collectives_before: tuple[float, ...] = ()
+    collectives_after: tuple[float, ...] = ()
 
     OF = "step"
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each step."""
+        """A row for each step, then for each collective."""
+        seconds = [*self.before, *self.collectives_before], [*(t.seconds for t in self.after), *self.collectives_after]
         return [
-            {"row": step.row, "measured": step.seconds, "before": before, "after": after.seconds}
-            for step, before, after in zip(self.steps, self.before, self.after, strict=True)
+            {"row": one.row, "measured": one.seconds, "before": before, "after": after}
+            for one, before, after in zip((*self.steps, *self.collectives), *seconds, strict=True)
         ]
 
     @property
@@ -126,26 +146,28 @@ class StepFit(MachineFit):
         return impossible or self.stops
 
     def sheet(self) -> Sheet:
-        """The constants, and what they do to each step."""
+        """The constants and factors, and what they do to each step and collective."""
 
         def off(seconds: float, measured: float) -> str:
             return f"{show_seconds(seconds)} ({show_change(seconds / measured - 1)})"
 
-        tables = self.tables((f"Constants of {self.calibration.machine}", "fitted"), "Measured step", off)
+        what = "Measured step" if self.steps else "Measured collective"
+        tables = self.tables((f"Constants of {self.calibration.machine}", "fitted"), what, off)
         return Sheet([], tables, warnings=self.warnings, notes=self.notes)
 
 
 @typed
-def fit_machine(machine: MachineLike, measured: str | Iterable[str | MeasuredStep], *, software: str = "") -> StepFit:
-    """The constants of a machine that measured steps ask for; see `fitting`.
+def fit_machine(machine: ClusterLike, measured: str | Iterable[str | MeasuredStep], *, software: str = "") -> StepFit:
+    """The constants of a machine that measured steps ask for, and factors of its links from collectives; see `fitting`.
 
     Fewer than three steps give one number: how much longer kernels take than typical (`conditions`), or if the device
     waits for it, how long the host takes to start one. More give several constants, each drawn to its typical value as
-    strongly as its range is narrow.
+    strongly as its range is narrow. Collectives give a factor for each link and number of devices: how much longer
+    they take than typical, in the geometric mean.
 
     Args:
-        machine: a ready machine, or the path of a file of one, which the calibration names.
-        measured: steps as `measured_step` reads them; one or more.
+        machine: a ready machine or cluster, or the path of a file of one, which the calibration names.
+        measured: steps as `measured_step` reads them, collectives as `measured_collective` does; one or more.
         software: what ran, for the file.
 
     Raises:
@@ -153,34 +175,43 @@ def fit_machine(machine: MachineLike, measured: str | Iterable[str | MeasuredSte
 
     Example:
         >>> import costmodel as cm
-        >>> fit = cm.fit_machine("h100-sxm", ["gpt2-small batch=32 seq=512: 0.4 s"])
-        >>> type(fit).__name__
-        'StepFit'
+        >>> fit = cm.fit_machine("h100-sxm", ["gpt2-small batch=32 seq=512: 0.4 s", "all-reduce 64 MiB on 8: 0.42 ms"])
+        >>> list(fit.calibration.constants), list(fit.calibration.collectives)
+        (['conditions'], ['NVLink 4 on 8'])
 
     """
-    device, name = load_machine(machine), machine_name(machine)
+    cluster, name = load_cluster(machine), cluster_name(machine)
+    device = cluster.machine
     rows = [measured] if isinstance(measured, str) else list(islice(measured, MOST_ROWS + 1))
     if len(rows) > MOST_ROWS:
         raise SettingError(f"more than {MOST_ROWS:,} steps were measured: give fewer, such as each kind once")
-    steps = [row if isinstance(row, MeasuredStep) else measured_step(row) for row in rows]
-    if not steps:
+    read = [row if isinstance(row, MeasuredStep) else measured_collective(row) or measured_step(row) for row in rows]
+    steps = [row for row in read if isinstance(row, MeasuredStep)]
+    collectives = [row for row in read if isinstance(row, MeasuredCollective)]
+    if not read:
         raise SettingError("nothing was measured: give one step or more")
     times = [_time_of(step, device) for step in steps]
 
     def predicted(constants: Constants) -> list[Numbers]:
         return [time.seconds_with(constants) for time in times]
 
-    names = _one(times) if len(steps) < FEW else effective(FITTED, device, predicted, 0.001)
-    calibration = calibrated(
-        device,
-        names,
-        predicted,
-        [(step.row, step.seconds) for step in steps],
-        software,
-        name,
+    fields: dict[str, Any] = {"machine": name, "constants": {}, "date": date.today().isoformat(), "software": software}
+    if steps:
+        names = _one(times) if len(steps) < FEW else effective(FITTED, device, predicted, 0.001)
+        lines = [(step.row, step.seconds) for step in steps]
+        fields |= calibrated(device, names, predicted, lines, software, name).stated()
+    model = CollectiveModel(cluster, typical(device))
+    fields |= {"collectives": model.measured(collectives), "measured": [row.row for row in (*steps, *collectives)]}
+    calibration = Calibration(**fields)
+    return StepFit(
+        calibration,
+        tuple(steps),
+        tuple(time.seconds for time in times),
+        tuple(_time_of(step, calibration) for step in steps),
+        tuple(collectives),
+        tuple(model.predicted(collectives)),
+        tuple(collective_model(calibration)[0].predicted(collectives)),
     )
-    after = [_time_of(step, calibration) for step in steps]
-    return StepFit(calibration, tuple(steps), tuple(time.seconds for time in times), tuple(after))
 
 
 def _time_of(step: MeasuredStep, machine: Machine | Calibration) -> Time:

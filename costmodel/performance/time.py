@@ -17,8 +17,6 @@ from costmodel.cost.question import heading
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.arguments import typed
-from costmodel.documents.document import parse
-from costmodel.documents.files import is_path, shown_path, text_of
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.hardware.catalogue import MachineLike, load_machine
 from costmodel.hardware.machine import Machine
@@ -33,7 +31,7 @@ from costmodel.performance.breakdown import (
     phase_times,
     step_bottleneck,
 )
-from costmodel.performance.calibration import Calibration, measured_step
+from costmodel.performance.calibration import Calibration, calibration_of, measured_step
 from costmodel.performance.constants import Constants, Effect, Interval, interval, typical
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.jobs import Carbon, Energy, Job, Money, PowerRating, job_of
@@ -409,17 +407,6 @@ def effect_data(effect: Effect) -> dict[str, Any]:
     of = effect.constant
     values = {"low": of.low, "typical": of.typical, "high": of.high, "source": of.source.title}
     return {"name": effect.name, **values, "seconds_low": effect.low, "seconds_high": effect.high}
-
-
-def calibration_of(machine: Any) -> Calibration | None:
-    """The calibration that is given in the place of a machine, as it is or as the path of its file; None: none is."""
-    if isinstance(machine, Calibration):
-        return machine
-    if not (isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine))):
-        return None
-    where = shown_path(machine)
-    data = parse(text_of(machine, where, "machine"), where, "a machine, starting with its name").data
-    return Calibration.load(machine) if isinstance(data, dict) and "constants" in data else None
 
 
 def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, float]]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+import costmodel as cm
 from costmodel.graph.kernel import Operation, wire_bytes
 from costmodel.hardware.cluster import Cluster, load_cluster
 from costmodel.performance.communication import CollectiveModel, factor_name
 from costmodel.performance.constants import constant, typical
+from tests.command import error_of, here
 
 CLUSTERS = ("dgx-a100", "dgx-h100", "gb200-nvl72", "mi300x-8", "tpu-v5p-pod", "p4d")
 SIZES = [2**k for k in range(8, 36, 3)]
@@ -98,3 +101,82 @@ def test_boards_that_pcie_joins_are_slower_than_those_of_a_switch() -> None:
     pcie, switch = model("rtx-4090-pair"), Cluster(name="s", machine="rtx-4090", topology="switch", node_size=2)
     joined = CollectiveModel(switch, typical(switch.machine)).time("all_reduce", 2**28, switch.group("tp", 2))
     assert pcie.time("all_reduce", 2**28, pcie.cluster.group("tp", 2)).seconds > 1.5 * joined.seconds
+
+
+@pytest.mark.parametrize("on", ["h100-sxm", "dgx-h100", cm.load_cluster("dgx-h100"), cm.load_machine("h100-sxm")])
+def test_a_collective_is_asked_for_by_name(on: Any) -> None:
+    answer = cm.collective_seconds("all-reduce", "64 MiB", devices=8, on=on)
+    assert (
+        answer.seconds == model("dgx-h100").time("all_reduce", 2**26, load_cluster("dgx-h100").group("tp", 8)).seconds
+    )
+    assert answer.low < float(answer) < answer.high
+    assert answer.to_dict()["operation"] == "all_reduce"
+    assert answer.bus_bandwidth == pytest.approx(7 / 4 * 2**26 / answer.seconds)
+    for spelling in ("allreduce", "AllReduce", "all_reduce", "ALL-REDUCE"):
+        assert cm.collective_seconds(spelling, 2**26, devices=8, on=on).seconds == answer.seconds
+
+
+def test_one_of_each_node_goes_over_the_network_alone() -> None:
+    near = cm.collective_seconds("all-gather", "1 GiB", devices=8, on="dgx-h100")
+    far = cm.collective_seconds("all-gather", "1 GiB", devices=8, on="dgx-h100", apart=8)
+    assert (near.group.nodes, far.group.nodes) == (1, 8)
+    assert far.seconds > 5 * near.seconds
+    slower = cm.collective_seconds("all-gather", "1 GiB", devices=8, on="dgx-h100", apart=8, network="100 Gb/s")
+    assert slower.seconds == pytest.approx(4 * far.seconds, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        (("sum", "1 GiB", 8, "h100-sxm"), ["unknown collective 'sum'", "all-reduce"]),
+        (("send", "1 GB/s", 8, "h100-sxm"), ["size='1 GB/s'"]),
+        (("send", "1 GiB", 0, "h100-sxm"), ["devices=0"]),
+        (("send", "1 GiB", 16, "l40s"), ["network='400 Gb/s'"]),
+        (("send", "1 GiB", 2, "m2"), ["no link"]),
+        (("send", "1 GiB", 2, "h1000"), ["unknown cluster 'h1000'"]),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(question: tuple[Any, ...], words: list[str]) -> None:
+    operation, size, devices, on = question
+    message = error_of(lambda: cm.collective_seconds(operation, size, devices=devices, on=on).seconds)
+    assert all(word in message for word in words)
+
+
+def test_measured_collectives_give_a_factor_for_each_link_and_group_size(tmp_path: Path) -> None:
+    rows = ["all-reduce 64 MiB on 8: 0.42 ms", "all-gather 1 GiB on 8: 4 ms", "all-reduce 64 MiB on 2 devices: 0.3 ms"]
+    fit = cm.fit_machine("h100-sxm", rows)
+    assert list(fit.calibration.collectives) == ["NVLink 4 on 8", "NVLink 4 on 2"]
+    assert fit.calibration.constants == {}
+    assert fit.collectives_after[2] == pytest.approx(3e-4)
+    assert fit.collectives_after[0] / 0.42e-3 == pytest.approx(4e-3 / fit.collectives_after[1])
+    fit.save(tmp_path / "lab.yaml")
+    plain = cm.collective_seconds("all-reduce", "64 MiB", devices=2, on="h100-sxm")
+    lab = cm.collective_seconds("all-reduce", "64 MiB", devices=2, on=tmp_path / "lab.yaml")
+    assert (lab.seconds, lab.tier) == (pytest.approx(3e-4), "calibrated")
+    assert lab.high / lab.low < plain.high / plain.low
+    typically = cm.collective_seconds("all-reduce", "64 MiB", devices=2, on=tmp_path / "lab.yaml", tier="typical")
+    assert typically.seconds == plain.seconds
+
+
+def test_steps_and_collectives_are_measured_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measured = ("--measured", "gpt2-small batch=4 seq=128: 0.1 s", "--measured", "all-reduce 64 MiB on 8: 1 ms")
+    code, out, _ = here(capsys, "machines", "fit", "dgx-a100", *measured, "--out", str(tmp_path / "lab.yaml"))
+    assert code == 0
+    assert "NVLink 3 on 8" in out
+    assert "all-reduce 64 MiB on 8: 1 ms" in out
+    p = cm.predict("gpt2-small", batch=4, seq=128)
+    assert p.on(tmp_path / "lab.yaml").seconds == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "all-reduce 64 MiB on 1: 1 ms",
+        "all-reduce 64 XB on 8: 1 ms",
+        "all-reduce 64 MiB on 8: 0 ms",
+        "all-reduce 64 MiB on 8: 1 MiB",
+        "sum 64 MiB on 8: 1 ms",
+    ],
+)
+def test_collectives_that_cannot_be_are_refused(row: str) -> None:
+    assert "Traceback" not in error_of(lambda: cm.fit_machine("h100-sxm", [row]))
