@@ -163,25 +163,22 @@ def _check_experts(model: TransformerSpec, layout: Layout) -> None:
         return
     if model.experts is None:
         raise SettingError(f"ep={layout.ep} splits experts, of which {model.title} has none: leave it out")
-    if model.experts.count % layout.ep:
-        raise SettingError(
-            f"ep={layout.ep} does not divide the {model.experts.count} experts of {model.title}: use ep="
-            f"{max(n for n in range(1, int(layout.ep)) if model.experts.count % n == 0)}"
-        )
-    if model.experts.imbalance != 1:
-        raise SettingError(f"ep={layout.ep} is not worked out for uneven experts (imbalance): leave one of them out")
     experts = model.experts
-    unlike = {
-        "biases of experts": model.mlp_bias if experts.bias is None else experts.bias,
-        "experts.capacity_factor": experts.capacity_factor is not None,
-        "experts.dense_layers": experts.dense_layers is not None,
-    }
-    for name in [name for name, has in unlike.items() if has and not layout.megatron]:
-        raise SettingError(f"ep={layout.ep} is not worked out for {name}, of {model.title}: leave it out")
-    if layout.shards > model.experts.count:
+    if experts.count % layout.ep:
         raise SettingError(
-            f"{layout.shards} ranks (fsdp·cp) are more than the {model.experts.count} experts of {model.title} that "
-            "they split: use fewer, or leave ep out"
+            f"ep={layout.ep} does not divide the {experts.count} experts of {model.title}: use ep="
+            f"{max(n for n in range(1, int(layout.ep)) if experts.count % n == 0)}"
+        )
+    if experts.imbalance != 1:
+        raise SettingError(f"ep={layout.ep} is not worked out for uneven experts (imbalance): leave one of them out")
+    if layout.shards <= experts.count or layout.megatron:
+        return
+    ranks, hidden = layout.shards // layout.ep, model.hidden if experts.width is None else experts.width
+    if hidden % ranks or model.width % ranks:
+        near = nearest_divisor(math.gcd(int(hidden), int(model.width)), int(ranks)) * layout.ep
+        raise SettingError(
+            f"{ranks} ranks (fsdp·cp/ep), with a part of each expert, do not divide width {model.width} or their width "
+            f"{hidden} of {model.title}: use fsdp={near // math.gcd(int(near), int(layout.cp))}"
         )
 
 

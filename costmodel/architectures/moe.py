@@ -54,10 +54,10 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
     """weights: of the chosen experts, (tokens, chosen); by default as the router makes them of x."""
     (b, t, d), k, capped = x.shape, experts.per_token, experts.capacity_factor is not None
     ranks = x.tape.layout.ep
-    own, met = (experts.count, k) if ranks == 1 else (exact_div(experts.count, ranks), 1)
+    own = experts.count if ranks == 1 else exact_div(experts.count, ranks)
     hidden = model.hidden if experts.width is None else experts.width
     bias = model.mlp_bias if experts.bias is None else experts.bias
-    inner, outer = (ExpertLinear(own, met, n, bias, busy(experts)) for n in (hidden, d))
+    inner, outer = (ExpertLinear(own, k, n, bias, busy(experts), ranks) for n in (hidden, d))
     if weights is None:
         weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
     with x.tape.scope("experts"):
@@ -66,9 +66,9 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         picked = sent(x.view((b * t, d)), name="dispatch")
         back = Pick(rows=b * t * k) if capped else Pick()
         with x.tape.unit() if ranks > 1 else nullcontext():
-            picked = arrived(picked, experts.count)
+            picked = arrived(picked, 0 if capped else experts.count)
             if x.tape.layout.megatron and model.mlp == "gated":
-                joint = ExpertLinear(own, met, 2 * hidden, bias, busy(experts))
+                joint = ExpertLinear(own, k, 2 * hidden, bias, busy(experts), ranks)
                 made = of_joint(model, joint(picked, name="gate_up"))
             else:
                 made = activated(model, picked, inner)

@@ -79,7 +79,10 @@ def _by_heads(layout: Layout) -> bool:
 
 
 def arrived(rows: Tensor, experts: int) -> Tensor:
-    """Of rows for all experts those for this rank's, from all ranks, by expert: as many, if they are spread evenly."""
+    """Of rows for all experts those for this rank's, from all ranks, by expert: as many, if they are spread evenly.
+
+    experts: whose numbers of rows ranks tell each other first; 0: all have as many.
+    """
     layout = rows.tape.layout
     if layout.ep == 1:
         return rows

@@ -51,15 +51,29 @@ class WeightShare(NamedTuple):
 def share_of(tape: Tape, weight: Storage) -> WeightShare:
     """A rank's share of a weight: all of it, or of its rows an equal part, rounded up, as the first rank has it.
 
+    Of experts of which there are fewer than ranks it is a part of each one's features, which are divided evenly.
+
     FSDP2 keeps shares, and their gradients, in the type of the optimizer's own copy, which they so are themselves
     (``MixedPrecisionPolicy.param_dtype`` is of gathered weights alone).
     """
     shape, precision = tape.weights[weight], tape.precision
     if tape.layout.shards == 1:
         return WeightShare(shape, weight.bytes, weight.graded, precision.gradient_dtype, precision.master)
-    shape = (ceil_div(shape[0], exact_div(tape.layout.shards, weight.peers)), *shape[1:])
+    ranks = exact_div(tape.layout.shards, weight.peers)
+    if across(tape, weight):
+        shape = (shape[0], exact_div(shape[1], ranks), *shape[2:])
+    else:
+        shape = (ceil_div(shape[0], ranks), *shape[1:])
     dtype, elements = precision.master or precision.weight, product(shape)
     return WeightShare(shape, size_bytes(elements, dtype), elements, dtype, None)
+
+
+def across(tape: Tape, weight: Storage) -> bool:
+    """Whether ranks of fsdp split each expert of a weight: where they are more than experts, of those that ep splits.
+
+    Source: ``shard_placement_fn`` of ``fully_shard``, as torchtitan's ``apply_fsdp`` gives it: Shard(1).
+    """
+    return weight.peers > 1 and tape.layout.shards > weight.peers * tape.weights[weight][0]
 
 
 def flat_length(tape: Tape) -> int:
@@ -78,7 +92,8 @@ class WeightUnit(NamedTuple):
     """One message of weights: what it is called, and of each weight in it how many there are and a share's elements.
 
     graded: those whose gradients are scattered. differentiated: whether backward comes to it. late: whether no gradient
-    comes to what it reads.
+    comes to what it reads. across: whether it is split along the second axis of weights, which whole rows are copied to
+    and from.
     """
 
     name: str
@@ -87,6 +102,7 @@ class WeightUnit(NamedTuple):
     graded: list[tuple[Storage, int, int]]
     differentiated: bool
     late: bool
+    across: bool
 
     def share(self, *, graded: bool = False) -> int:
         """Elements of a rank's shares, with what fills them up."""
@@ -133,6 +149,7 @@ def _unit(tape: Tape, block: Block, storages: list[Storage]) -> WeightUnit:
         [row for row in rows if row[0] in tape.updated],
         any(call.differentiated for call in calls),
         not any(x.requires_grad and x.storage not in fresh for x in read),
+        across(tape, storages[0]),
     )
 
 
@@ -284,7 +301,10 @@ class ShardedWeights:
         share = unit.share(graded=True)
         self._scattering = take(size_bytes(share * unit.devices, self._reduced), now)
         for weight, gradient in gradients:  # a loop over ranks' shares has the last one to the end of `foreach_reduce`
-            gradient.died = now + (unit.devices != 1 and weight is unit.graded[-1][0])
+            last = unit.devices != 1 and weight is unit.graded[-1][0]
+            gradient.died = now + last
+            if last and unit.across:  # whose copy, by ranks, takes the place of all others too
+                take(gradient.size, now)
         now = self.lifetimes.moment("backward", f"{unit.name}.gradients", rounds)
         self._send("reduce_scatter", "fsdp", unit.devices, share * unit.devices, self._reduced, now)
         if layout.dp > 1:
@@ -330,6 +350,9 @@ class ShardedWeights:
     def _copied_out(self, unit: WeightUnit, now: int) -> list[Allocation]:
         """Weights one by one, as the allocator has them."""
         sizes = [(size_bytes(n * unit.devices, self._dtype), times) for _, times, n in unit.weights]
+        if unit.across and unit.devices != 1:
+            for size, times in sizes:
+                self.lifetimes.take(self.lifetimes.allotted(size) * times, now)
         if self.lifetimes.allotted is exactly:
             return [self.lifetimes.take(sum(size * times for size, times in sizes), now)]
         return [self.lifetimes.take(self.lifetimes.allotted(size) * times, now) for size, times in sizes]

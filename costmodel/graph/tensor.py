@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
 from costmodel.graph.kernel import Kernel, Message
-from costmodel.symbolic.sizes import SymInt, branch_value, exact_div, product
+from costmodel.symbolic.sizes import SymInt, branch_value, ceil_div, exact_div, product
 from costmodel.training.dtypes import REAL, Dtype, Role, Shape, size_bytes
 
 if TYPE_CHECKING:
@@ -434,14 +434,16 @@ class Workspace(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Some of so many equal parts of a tensor."""
+    """Some of so many equal parts of a tensor; or, rounded up, what falls to each of `ranks` of some of their parts."""
 
     some: int
     every: int
+    ranks: int = 1
 
     def of(self, whole: int) -> int:
         """So much of a whole."""
-        return exact_div(whole, self.every) * self.some
+        some = exact_div(whole, self.every) * self.some
+        return some if self.ranks == 1 else ceil_div(some, self.ranks)
 
 
 class AbstractLayer(ABC):

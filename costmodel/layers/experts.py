@@ -179,7 +179,8 @@ class ExpertLinear(WeightProduct):
     """y = x Wₑᵀ + bₑ with the expert e that each row was sent to, of which each token chose `chosen`.
 
     x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features). `busy`: how many experts
-    rows are spread over, all unless given, which decides what is read.
+    rows are spread over, all unless given, which decides what is read. `ranks`: how many have so many experts each,
+    among all of which tokens choose.
     """
 
     source = "y = x Wₑᵀ + bₑ for the rows of each expert (torch.nn.functional.linear; Shazeer et al. 2017, eq. 1)"
@@ -192,6 +193,7 @@ class ExpertLinear(WeightProduct):
     features: int
     bias: bool = True
     busy: int | None = None
+    ranks: int = 1
 
     def weights(self, call: Call) -> Weights:
         weights: Weights = {"weight": (self.experts, self.features, call.x.shape[1])}
@@ -216,8 +218,8 @@ class ExpertLinear(WeightProduct):
 
     @property
     def idle(self) -> Share:
-        """Experts that a token does not choose."""
-        return Share(self.experts - self.chosen, self.experts)
+        """Experts that a token does not choose, or a rank's share of them."""
+        return Share(self.ranks * self.experts - self.chosen, self.experts, self.ranks)
 
     def reads(self, call: Call, weight: Tensor) -> Share:
         """Busy experts alone."""

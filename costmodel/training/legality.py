@@ -61,11 +61,13 @@ def _check_sharding(settings: Settings, layout: Layout) -> None:
     axis = "cp" if layout.cp > 1 else "ep" if layout.ep > 1 else "tp"
     single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
     lifted: set[str] = set()
-    if layout.tp * layout.ep == 1 and settings.checkpoint == "block":
+    if layout.tp == 1 and settings.checkpoint == "block":
         lifted.add("checkpoint")
-    if layout.ep == 1 and 1 in (layout.tp, layout.cp):
+    if 1 in (layout.tp, layout.cp):
         lifted |= {"accumulate", "dp"}
-    if layout.ep * layout.cp == 1 and not layout.split_loss:  # which reduces some of its sums in fp32
+    if layout.tp * layout.cp == 1:
+        lifted.add("update")
+    if layout.cp == 1 and not layout.split_loss:  # which reduces some of its sums in fp32
         lifted.add("precision")
     single = tuple(name for name in single if name not in lifted)
     for name in single if layout.tp * layout.cp * layout.ep > 1 else ():

@@ -115,6 +115,7 @@ def test_ranks_have_all_experts_among_them(fsdp: int, ep: int) -> None:
     p, plain = (cm.predict(small, batch=2, seq=16, fsdp=fsdp, **more) for more in ({"ep": ep}, {}))
     assert p.memory.weights == plain.memory.weights  # sizes here divide evenly
     assert p.rank.flops == plain.rank.flops == plain.flops
+    assert ep * (p.rank.params - p.rank.active_params) == p.params - p.active_params
     rows = 2 * 16 * 2 * 16 * 4  # samples, tokens, choices, features, bytes
     sent = [x for x in p.rank.timeline.every_collective() if x.operation == "all_to_all"]
     assert [x.bytes for x in sent if x.phase == "forward"] == [8 * 8, rows, rows] * 2
@@ -123,13 +124,25 @@ def test_ranks_have_all_experts_among_them(fsdp: int, ep: int) -> None:
     assert {x.devices for x in gathered} == {fsdp, *({fsdp // ep} - {1})}
 
 
+@pytest.mark.parametrize(("fsdp", "ep"), [(16, 2), (32, 8), (64, 8)])
+def test_of_experts_fewer_than_ranks_each_rank_has_a_part_of_some(fsdp: int, ep: int) -> None:
+    small = model(vocab=64, layers=2, width=64, mlp_width=128, positions="rotary", **EXPERTS)
+    p = cm.predict(small, batch=2, seq=16, fsdp=fsdp, ep=ep)
+    experts, router = 2 * 8 * 2 * 64 * 128, 2 * 8 * 64
+    rows = (p.params - experts - router) // fsdp + 2 * 64  # of the router at most one, with fewer than ranks
+    assert p.memory.weights == p.memory.gradients == 4 * (rows + experts // fsdp)
+    sent = next(x for x in p.rank.timeline.every_collective() if x.devices == fsdp // ep)
+    assert sent.elements == 8 // ep * 2 * 64 * 128
+    assert "use fsdp=" in error_of(lambda: cm.predict(small, seq=16, fsdp=3 * fsdp, ep=ep))
+
+
 @pytest.mark.parametrize(
     ("changes", "asked", "right"),
     [
         ({"experts": None}, {"ep": 2}, "has none"),
         ({}, {"ep": 3, "fsdp": 3}, "use ep=2"),
         ({}, {"ep": 4}, "use fsdp=4"),
-        ({}, {"ep": 2, "fsdp": 16}, "more than the 8 experts"),
+        ({"mlp_width": 24}, {"ep": 2, "fsdp": 24}, "use fsdp=16"),
         ({}, {"ep": 2, "tp": 2}, "leave one of them out"),
         ({}, {"ep": 2, "mode": "inference"}, "inference"),
     ],

@@ -369,22 +369,26 @@ class GroupedExperts(models.ExpertLinear):
     """All experts at once, each with as many rows, as a kernel has them that makes each gradient in one piece."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return GroupedProduct.apply(x, self.weight)
+        return GroupedProduct.apply(x, self.weight, self.bias)
 
 
 class GroupedProduct(torch.autograd.Function):
-    """x Wᵀ of each expert's rows."""
+    """x Wᵀ + b of each expert's rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.bmm(x.view(len(weight), -1, x.shape[-1]), weight.mT).view(len(x), -1)
+        ctx.biased = bias is not None
+        rows = x.view(len(weight), -1, x.shape[-1])
+        made = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+        return made.view(len(x), -1)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = g.reshape(len(weight), -1, g.shape[-1])
-        return torch.bmm(rows, weight).view(x.shape), torch.bmm(rows.mT, x.view(len(weight), -1, x.shape[-1]))
+        into = torch.bmm(rows, weight).view(x.shape)
+        return into, torch.bmm(rows.mT, x.view(len(weight), -1, x.shape[-1])), rows.sum(1) if ctx.biased else None
 
 
 class SentExperts(nn.Module):
@@ -400,7 +404,10 @@ class SentExperts(nn.Module):
 
     def _own(self, whole: models.ExpertLinear) -> GroupedExperts:
         n, features, n_in = whole.weight.shape
-        return GroupedExperts(n // self.mesh.size(), n_in, features, bias=False)
+        own = GroupedExperts(n // self.mesh.size(), n_in, features, bias=whole.bias is not None)
+        for name, weight in list(own.named_parameters()):
+            setattr(own, name, nn.Parameter(weight.detach().to(whole.weight.dtype)))
+        return own
 
     @classmethod
     def instead(cls, experts: models.Experts, mesh: DeviceMesh) -> SentExperts:
@@ -415,15 +422,16 @@ class SentExperts(nn.Module):
         """Of all experts."""
         b, t, d = x.shape
         tokens, places = self.sent(chosen.flatten(), b * t)
-        counts = chosen.new_zeros(self.experts.count)
+        counts = None if self.experts.capacity_factor else chosen.new_zeros(self.experts.count)
         out = self.sent_experts(x.view(-1, d)[tokens], counts)[places]
         k = self.experts.per_token
         return (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(x.shape)
 
-    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, counts: Tensor | None) -> Tensor:
         n = self.mesh.size()
-        with torch.no_grad():
-            all_to_all_single(counts, None, None, self.mesh)
+        if counts is not None:
+            with torch.no_grad():
+                all_to_all_single(counts, None, None, self.mesh)
         share = [len(rows) // n] * n
         come = all_to_all_single_autograd(rows, share, share, self.mesh)
         order = torch.arange(len(rows)).view(n, len(self.up.weight), -1).transpose(0, 1).flatten()
@@ -536,7 +544,7 @@ def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh
     with unset_fake_temporarily():
         split = init_device_mesh("cpu", (dp, shards // ep, ep, tp), mesh_dim_names=("dp", "share", "ep", "tp"))
         over = init_device_mesh("cpu", (dp, shards, tp), mesh_dim_names=("dp", "shards", "tp"))
-        to, share = split["ep"], split["share"]
+        to, share = split["ep"], split["dp", "share"] if dp > 1 else split["share"]
     how: dict[str, Any] = {"mesh": over["dp", "shards"] if dp > 1 else over["shards"]}
     if (policy := POLICIES.get(question.get("precision", "fp32"))) is not None:
         how["mp_policy"] = policy
@@ -544,7 +552,8 @@ def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh
         how["reshard_after_forward"] = False
     for block in model.blocks:
         if ep > 1 and isinstance(block.mlp, models.Experts):
-            fully_shard(SentExperts.instead(block.mlp, to), **{**how, "mesh": share})
+            few = {"shard_placement_fn": lambda _: Shard(1)} if shards > block.mlp.experts.count else {}
+            fully_shard(SentExperts.instead(block.mlp, to), **{**how, "mesh": share, **few})
         fully_shard(block, **how)
     fully_shard(model, **how)
 
