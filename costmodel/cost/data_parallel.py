@@ -60,8 +60,9 @@ def gradient_sums(tape: Tape, lifetimes: Lifetimes, arrivals: Iterable[tuple[int
             f"dp={tape.layout.dp} waits for gradients of all weights, and some have none: freeze these, or use fsdp"
         )
     dtype = tape.precision.gradient_dtype
-    sizes = _buckets(_in_order(lifetimes, arrivals), dtype)
-    return [Message("all_reduce", "dp", tape.layout.dp, size, dtype) for size in sizes]
+    buckets = _buckets(_in_order(lifetimes, arrivals), dtype)
+    lifetimes.ready = [moments for moments, _ in buckets]
+    return [Message("all_reduce", "dp", tape.layout.dp, size, dtype) for _, size in buckets]
 
 
 def send_gradients(lifetimes: Lifetimes, sums: list[Message]) -> None:
@@ -70,21 +71,22 @@ def send_gradients(lifetimes: Lifetimes, sums: list[Message]) -> None:
         lifetimes.send(sums, lifetimes.moment("backward", "gradients", ""))
 
 
-def _in_order(lifetimes: Lifetimes, arrivals: Iterable[tuple[int, Storage]]) -> Iterator[int]:
-    """Elements of each gradient, every round by itself."""
+def _in_order(lifetimes: Lifetimes, arrivals: Iterable[tuple[int, Storage]]) -> Iterator[tuple[int, int]]:
+    """Of each gradient, every round by itself, how many moments there are until it is there, and its elements."""
     settled: dict[int, list[int]] = {}
     for now, weight in arrivals:
         settled.setdefault(now, []).append(weight.graded)
-    for now in unrolled(len(lifetimes.moments), lifetimes.loops):
-        yield from settled.get(now, ())
+    for moments, now in enumerate(unrolled(len(lifetimes.moments), lifetimes.loops), start=1):
+        for elements in settled.get(now, ()):
+            yield moments, elements
 
 
-def _buckets(gradients: Iterable[int], dtype: Dtype) -> list[int]:
-    """Elements of each bucket."""
-    sizes, size, most = list[int](), 0, FIRST_BUCKET
-    for elements in gradients:
+def _buckets(gradients: Iterable[tuple[int, int]], dtype: Dtype) -> list[tuple[int, int]]:
+    """Of each bucket the moments until it is full, and its elements."""
+    buckets, size, most, moments = list[tuple[int, int]](), 0, FIRST_BUCKET, 0
+    for moments, elements in gradients:
         size = size + elements
         if branch_value(size_bytes(size, dtype)) >= most:
-            sizes.append(size)
+            buckets.append((moments, size))
             size, most = 0, BUCKET
-    return [*sizes, size] if branch_value(size) else sizes
+    return [*buckets, (moments, size)] if branch_value(size) else buckets

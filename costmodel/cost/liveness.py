@@ -53,7 +53,10 @@ class MomentLoop(NamedTuple):
 
 
 class Lifetimes:
-    """The moments of one step, and what is alive at each. allotted: what the allocator takes for so many bytes."""
+    """The moments of one step, and what is alive at each. allotted: what the allocator takes for so many bytes.
+
+    ready: of each bucket of gradients that is sent at the end, how many moments there are until it is full.
+    """
 
     def __init__(self, allotted: Callable[[int], int] = exactly) -> None:
         self.allotted = allotted
@@ -62,6 +65,7 @@ class Lifetimes:
         self.loops: list[MomentLoop] = []
         self.released: list[tuple[int, int]] = []
         self.messages: list[tuple[int, Message]] = []
+        self.ready: list[int] = []
 
     def release(self, size: int, now: int) -> None:
         """Bytes kept by decoding since before the start, which something new takes the place of at this moment."""

@@ -102,6 +102,11 @@ class RankRuntime(ABC):
     def update(self, lifetimes: Lifetimes) -> None:
         """The optimizer's step, in one kernel."""
 
+    @property
+    @abstractmethod
+    def share(self) -> int:
+        """Elements that a rank updates."""
+
     @cached_property
     def updated(self) -> int:
         """Elements of all weights that are trained."""

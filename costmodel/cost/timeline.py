@@ -210,7 +210,7 @@ class NamedAllocation(NamedTuple):
 class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
-    messages: the collectives, by the number of their moment.
+    messages: the collectives, by the number of their moment. ready: see `Lifetimes`.
     every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
     question: what it is the timeline of. persistent: what is there throughout [bytes]. moments: what runs, step by
     step. levels: what comes and goes at each [bytes]. changes: what is taken before each and given back after it
@@ -232,6 +232,7 @@ class Timeline(Answer):
     every: tuple[tuple[LineBytes, ...], ...] = ()
     messages: tuple[tuple[int, Message], ...] = ()
     question: TimelineQuestion | None = field(default=None, compare=False)
+    ready: tuple[int, ...] = ()
 
     @cached_property
     def steps(self) -> tuple[TimelineStep, ...]:
@@ -486,6 +487,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
         every,
         tuple(lifetimes.messages),
         TimelineQuestion(model, settings, tape),
+        tuple(lifetimes.ready),
     )
 
 

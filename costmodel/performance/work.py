@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from costmodel.cost.runtimes import rank_of
+from costmodel.cost.sharding import share_of
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.replay import retrace
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Storage
 from costmodel.layers.kernels import distinct_bytes
 from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
-from costmodel.symbolic.sizes import branch_value, ceil_div, minimum
+from costmodel.symbolic.sizes import branch_value, ceil_div, minimum, product
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
 from costmodel.training.settings import Settings, UpdateName
 
@@ -130,7 +132,8 @@ class _Kernels:
             if (sums := whole + bool(parts) - 1) > 0:
                 self._sum("sum", storage, sums * times * self.micro_batches, dtype, 2 * size, size)
             if weight and self.micro_batches > 1:
-                self._sum("sum", storage, (self.micro_batches - 1) * times, dtype, 2 * size, size)
+                own = share_of(self.tape, storage).gradient_bytes if self.tape.layout.shards > 1 else size
+                self._sum("sum", storage, (self.micro_batches - 1) * times, dtype, 2 * own, own)
 
     def _sum(self, what: str, storage: Storage, times: int, dtype: Dtype, read: int, written: int) -> None:
         kernel = Kernel(f"gradient {what}", "pointwise", written if what == "sum" else 0, read, written, dtype)
@@ -187,32 +190,48 @@ def default_update(settings: Settings) -> UpdateName:
     return "foreach" if by_itself and settings.update == "loop" else settings.update
 
 
+def _updated(tape: Tape, settings: Settings) -> Iterator[tuple[Shape, int, int]]:
+    """What a rank updates of each trained weight: its shape, its elements, and how many there are.
+
+    Runtimes that split states have a rank's share of all weights in a row, which one kernel updates.
+    """
+    if (runtime := rank_of(tape, settings)) is not None:
+        yield (runtime.share,), runtime.share, 1
+        return
+    for storage, shape in tape.trained.items():
+        if tape.layout.shards == 1:
+            yield shape, storage.elements, storage.times
+        else:
+            shape = share_of(tape, storage).shape
+            yield shape, product(shape), storage.times
+
+
 def update_kernels(tape: Tape, settings: Settings, mode: UpdateName) -> Iterator[Kernel]:
     """Kernels of one step over all trained weights, those alike as one with so many launches.
 
-    A loop runs each kernel for every weight, foreach for as many as a launch takes, fused one kernel in all.
+    A loop runs each kernel for every weight, foreach for as many as a launch takes, fused one kernel in all. Of weights
+    that are split over ranks it is the rank's share that is updated.
     """
     policy, optimizer = settings.policy, settings.states
     dtype = policy.state_dtype
     alike: dict[tuple[int, int, int], list[int]] = {}
     tensors = elements = states = 0
-    for storage, shape in tape.trained.items():
-        times = storage.times
-        tensors, elements = tensors + times, elements + storage.elements * times
+    for shape, size, times in _updated(tape, settings):
+        tensors, elements = tensors + times, elements + size * times
         state_bytes = sum(optimizer.state_sizes(shape, size_bytes(1, dtype)))
         states = states + state_bytes * times
         sums = alike.setdefault(optimizer.passes_of(shape), [0, 0])
-        sums[0], sums[1] = sums[0] + times, sums[1] + storage.elements * times
-        for product in _products(optimizer.multiplies, shape):
-            factors = product.m * product.k + product.k * product.n
-            written = size_bytes(product.m * product.n, policy.weight)
-            flops = times * product.flops
+        sums[0], sums[1] = sums[0] + times, sums[1] + size * times
+        for sizes in _products(optimizer.multiplies, shape):
+            factors = sizes.m * sizes.k + sizes.k * sizes.n
+            written = size_bytes(sizes.m * sizes.n, policy.weight)
+            flops = times * sizes.flops
             name, read = f"update {optimizer.multiplies}", size_bytes(factors, policy.weight)
-            yield Kernel(name, "product", flops, times * read, times * written, policy.weight, times, product)
+            yield Kernel(name, "product", flops, times * read, times * written, policy.weight, times, sizes)
     if not tape.trained:
         return
     weights, gradients = size_bytes(elements, dtype), size_bytes(elements, policy.gradient_dtype)
-    in_one = mode == "fused" or any(state.block for state in optimizer.states)
+    in_one = mode == "fused" or tape.layout.runtime != "torch" or any(state.block for state in optimizer.states)
     if in_one:
         launches = tensors if mode == "loop" else _launches(tensors, elements)
         yield Kernel(
