@@ -22,7 +22,7 @@ from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch, Regimes, formula_of
 from costmodel.symbolic.polynomial import Polynomial
 from costmodel.symbolic.sizes import SymInt, peek
-from costmodel.training.layout import Layout
+from costmodel.training.layout import DEGREES, Layout
 
 if TYPE_CHECKING:
     from costmodel.performance.accounting import SymbolicTime
@@ -75,6 +75,12 @@ class ClosedForms:
             if letter not in (known := open_sizes(model)):
                 raise unknown("size", letter, known)
         self.regimes = Regimes[Leaf]()
+
+    @property
+    def laid_out(self) -> bool:
+        """Whether it is about a layout of several devices, or may be."""
+        degrees = (*DEGREES, "dp", "pp", "devices")
+        return any(name in self.letters or self.settings.get(name) not in (None, 1) for name in degrees)
 
     @property
     def tree(self) -> Branch[Leaf] | Leaf | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from costmodel.cost.budget import Fit
     from costmodel.cost.explanation import Explanation
     from costmodel.hardware.catalogue import MachineLike
+    from costmodel.hardware.cluster import ClusterLike, LinkLike
     from costmodel.performance.time import Time
 
 LEAST_BYTES = 1024
@@ -89,17 +90,19 @@ class Prediction(Costs, Data):
 
     def on(
         self,
-        machine: MachineLike,
+        machine: ClusterLike | MachineLike,
         *,
         stack: OneStack = "eager",
         tier: Literal["ceiling", "typical", "calibrated"] | None = None,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
+        network: LinkLike = None,
     ) -> Time:
         """How long one step takes on a machine, why, and how far that may be off.
 
         Args:
-            machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`.
+            machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`; or a
+                cluster likewise, such as "dgx-h100".
             stack: how kernels are started and which become one: "eager", "compiled", "cuda-graphs", or a
                 `Stack`, its fields or a file of them.
             tier: "ceiling" (the datasheet alone: a lower bound), "typical" (what kernels attain on machines of its
@@ -107,6 +110,7 @@ class Prediction(Costs, Data):
                 calibration, else typical.
             allow_tf32: whether products of fp32 may be rounded to tf32; None: convolutions alone, as in PyTorch.
             channels_last: whether convolutions have channels last in memory.
+            network: of one adapter between nodes, such as "400 Gb/s", of a layout of several devices.
 
         Raises:
             CostModelError: what is wrong with the question, in one line.
@@ -121,6 +125,7 @@ class Prediction(Costs, Data):
             tier=tier,  # type: ignore[arg-type]
             allow_tf32=allow_tf32,
             channels_last=channels_last,
+            network=network,
         )
 
     def to_dict(self) -> dict[str, Any]:

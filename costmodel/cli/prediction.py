@@ -8,6 +8,7 @@ import click
 
 from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Reply, argument, option, verb
 from costmodel.cli.options import OPTIONS
+from costmodel.training.layout import DEGREES
 
 if TYPE_CHECKING:
     from costmodel.performance.time import Time
@@ -37,6 +38,7 @@ BILL = (
     option("--shapes", is_flag=True, help="Also print the shape of each layer's output."),
     option("--allow-tf32", is_flag=True, default=None, help="With --on, let products of fp32 be rounded to tf32."),
     option("--channels-last", is_flag=True, help="With --on, convolutions have channels last in memory."),
+    option("--network", metavar="RATE", help="With --on, of one adapter between nodes of a layout: '400 Gb/s'."),
     *RUN,
     *BILL,
     *OPTIONS,
@@ -44,6 +46,7 @@ BILL = (
         "predict gpt2-small --batch 32 --seq 512",
         "predict gpt2-small --batch 32 --seq 512 --on h100-sxm --stack compiled",
         "predict resnet50 --batch 256 --on h100-sxm --samples 1.28e6 --epochs 90 --loader 2000images/s --price 2.5",
+        "predict llama-3.1-8b --seq 4096 --precision bf16 --tp 2 --fsdp 8 --on h100-sxm --network 400Gb/s",
         "predict gpt2-small --batch 32 --on h100-sxm --tokens 10e9 --devices 8 --pue 1.1 --intensity 400g/kWh",
         "predict gpt2-small --depth 1",
         "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
@@ -61,6 +64,7 @@ def predict(
     settings: dict[str, Any],
     allow_tf32: bool | None,
     channels_last: bool,
+    network: str | None,
     **run: Any,
 ) -> Any:
     """What a model costs: parameters, FLOPs and memory, in total and by layer; with --on how long a step takes.
@@ -72,9 +76,15 @@ def predict(
     from costmodel.analysis.predict import predict as predicted
 
     run = {name: value for name, value in run.items() if value is not None}
-    if run and settings.get("on") is not None and "devices" in settings:  # a step's seconds are of one of them
+    alone = not any(name in settings for name in (*DEGREES, "dp", "pp", "zero"))
+    if run and settings.get("on") is not None and "devices" in settings and alone:  # which work side by side
         run["devices"] = settings.pop("devices")
-    of_time = {"--tier": tier, "--allow-tf32": allow_tf32, "--channels-last": channels_last}
+    of_time = {
+        "--tier": tier,
+        "--allow-tf32": allow_tf32,
+        "--channels-last": channels_last,
+        "--network": network,
+    }
     of_time |= {f"--{name}": value for name, value in run.items()}
     options = [name for name, value in of_time.items() if value not in (None, False)]
     if options and settings.get("on") is None:
@@ -84,7 +94,8 @@ def predict(
         machine: Any = prediction.settings.on
         constants: Any = tier  # checked there
         stack: Any = prediction.settings.stack
-        time = prediction.on(machine, stack=stack, tier=constants, allow_tf32=allow_tf32, channels_last=channels_last)
+        how: Any = {"allow_tf32": allow_tf32, "channels_last": channels_last, "network": network}
+        time = prediction.on(machine, stack=stack, tier=constants, **how)
         return _with_run(time, run) if run else time
     if depth is None and not shapes:
         return prediction

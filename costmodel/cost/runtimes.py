@@ -190,7 +190,7 @@ class MegatronRank(RankRuntime):
 
     @property
     def share(self) -> int:
-        """Elements of which a rank has masters and states."""
+        """See `RankRuntime`: of which it has masters and states."""
         if not self.layout.zero:
             return self.elements
         return sum(ceil_div(sum(buffer.buckets), buffer.ranks) for buffer in self.sums)
@@ -299,9 +299,9 @@ class DeepSpeedRank(RankRuntime):
         self._gathered: Allocation | None = None
         self.states_on_host, self.weights_on_host = (part in settings.offload for part in ("optimizer", "parameters"))
 
-    @cached_property
+    @property
     def share(self) -> int:
-        """Elements that a rank updates."""
+        """See `RankRuntime`."""
         dp = self.layout.dp
         if self.stage == 3:
             return sum([ceil_div(weight.elements, dp) * weight.times for weight in self.tape.updated])

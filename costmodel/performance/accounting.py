@@ -5,17 +5,33 @@ Each is a number, or an array: over a grid of sizes (a sweep) or over the ends o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from costmodel.performance.laws import KernelModel, Numbers, law_of, with_numbers
+from costmodel.performance.queues import CollectiveSum
 from costmodel.performance.work import PHASES, StepPhase, Task
 from costmodel.symbolic.guards import expression
 from costmodel.symbolic.polynomial import Polynomial
+
+
+class SharedStep(NamedTuple):
+    """What the devices of a layout do together in a step [s].
+
+    phase_seconds: of the slowest rank. contractions: a device's share of the model's FLOPs, without and with those that
+    are run again. collectives: what those of a kind take. bubble: that a rank of a pipeline waits for others.
+    """
+
+    devices: int
+    seconds: Numbers
+    phase_seconds: Mapping[StepPhase, Numbers]
+    contractions: tuple[Numbers, Numbers]
+    collectives: Sequence[CollectiveSum]
+    bubble: Numbers = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +39,8 @@ class StepTime:
     """Seconds of a step, and what follows from them.
 
     model: of the machine. tasks: of the step. kernel_seconds: of the device for the kernel of each task, once [s].
-    samples, tokens: of the step; None: a sample has no tokens.
+    samples, tokens: of the step; None: a sample has no tokens. shared: of a layout of several devices what they do
+    together; tasks are then of one of them, samples and tokens of all.
     """
 
     model: KernelModel
@@ -31,6 +48,7 @@ class StepTime:
     kernel_seconds: Sequence[Numbers]
     samples: Numbers
     tokens: Numbers | None
+    shared: SharedStep | None = None
 
     @cached_property
     def task_seconds(self) -> list[Numbers]:
@@ -60,13 +78,20 @@ class StepTime:
 
     @cached_property
     def phase_seconds(self) -> dict[StepPhase, Numbers]:
-        """Of each phase: the device's or the host's, whichever are more."""
+        """Of each phase: the device's or the host's, whichever are more; of a layout as it was played."""
+        if self.shared is not None:
+            return {phase: self.shared.phase_seconds.get(phase, 0.0) for phase in PHASES}
         return {phase: np.maximum(self.device_seconds[phase], self.host_seconds[phase]) for phase in PHASES}
 
     @cached_property
     def seconds(self) -> Numbers:
         """Of the step."""
-        return sum(self.phase_seconds.values())
+        return sum(self.phase_seconds.values()) if self.shared is None else self.shared.seconds
+
+    @property
+    def devices(self) -> int:
+        """That the samples are of."""
+        return 1 if self.shared is None else self.shared.devices
 
     def value(self, quantity: str) -> Numbers:
         """A quantity of `cost.quantities.TIMED` by name; None: the machine or the model does not have it."""
@@ -97,8 +122,10 @@ class StepTime:
     def contractions(self, *, again: bool) -> Numbers:
         """FLOPs of products that are really done: grouped weight gradients once, fused attention's visible pairs.
 
-        again: whether those that are run again for backward count too.
+        again: whether those that are run again for backward count too. Of a layout a device's share of the model's.
         """
+        if self.shared is not None:
+            return self.shared.contractions[again]
         return sum(task.contractions for task in self.tasks if again or not task.again)
 
     @property
@@ -113,15 +140,15 @@ class StepTime:
 
     @property
     def energy(self) -> Numbers | None:
-        """Of a device at its board's limit [J]; None: the limit is not known."""
+        """Of the devices at their boards' limit [J]; None: the limit is not known."""
         tdp = self.model.machine.tdp
-        return None if tdp is None else joules(tdp, self.seconds)
+        return None if tdp is None else joules(tdp, self.seconds, self.devices)
 
     @property
     def money(self) -> Numbers | None:
         """At the machine's price of an hour; None: it has none."""
         price = self.model.machine.price
-        return None if price is None else charge(price, self.seconds)
+        return None if price is None else charge(price, self.seconds, self.devices)
 
 
 def joules(watts: float, seconds: Numbers, devices: int = 1, pue: float = 1.0) -> Numbers:

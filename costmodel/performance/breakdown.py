@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
+from costmodel.graph.kernel import MeshAxis, Operation
 from costmodel.performance.accounting import StepTime
+from costmodel.performance.queues import CollectiveSum
 from costmodel.performance.work import PHASES, StepPhase
 
 Key = TypeVar("Key", bound=Hashable)
@@ -55,6 +57,40 @@ class PhaseTime(NamedTuple):
     device_seconds: float
     host_seconds: float
     launches: int
+
+
+class CollectivePart(NamedTuple):
+    """Collectives of one layer in one phase, as all devices of an axis take part in them, in a step.
+
+    bytes: of the whole tensor, once. seconds: of all of them; exposed: of these what the device waits; hidden: what
+    kernels run beside. A wait for a link that others are on is of the collective that waits.
+    """
+
+    phase: StepPhase
+    layer: str
+    axis: MeshAxis
+    operation: Operation
+    devices: int
+    bytes: int
+    times: int
+    seconds: float
+    exposed: float
+    hidden: float
+    link: str
+    algorithm: str
+
+
+def collective_parts(step: StepTime) -> list[CollectivePart]:
+    """A row for collectives that are alike, in the order in which they first run; none on one device."""
+    return [] if step.shared is None else [_collective(of) for of in step.shared.collectives]
+
+
+def _collective(of: CollectiveSum) -> CollectivePart:
+    message, price, times, exposed = of.message, of.price, round(float(of.times)), float(of.exposed)
+    seconds = times * float(price.seconds)
+    what = (message.axis, message.operation, int(message.devices), int(message.bytes), times)
+    hidden = max(0.0, seconds - exposed)
+    return CollectivePart(of.phase, of.layer, *what, seconds, exposed, hidden, price.queue, price.algorithm)
 
 
 def phase_times(step: StepTime) -> list[PhaseTime]:

@@ -25,8 +25,8 @@ JOULES_PER_KWH = 3.6e6
 class Job(Answer):
     """So many steps on so many devices, each of which takes samples of its own in a step.
 
-    title: of the model. step: on one device. seconds, low, high: of the job. epochs: equal parts that it is made of.
-    loader: samples a second that are loaded for all devices; None: loading keeps up.
+    title: of the model. step: on one device, or on all of a layout's. seconds, low, high: of the job. epochs: equal
+    parts that it is made of. loader: samples a second that are loaded for all devices; None: loading keeps up.
     """
 
     title: str
@@ -47,7 +47,12 @@ class Job(Answer):
     @property
     def samples_per_second(self) -> float:
         """That all devices take."""
-        return float(self.devices * self.step.samples_per_second)
+        return float(self.copies * self.step.samples_per_second)
+
+    @property
+    def copies(self) -> int:
+        """Of the step, which run side by side."""
+        return self.devices // self.step.devices
 
     @property
     def epoch_seconds(self) -> float:
@@ -101,8 +106,8 @@ class Job(Answer):
 
     def sheet(self) -> Sheet:
         """The verdict: how long, and what the limit is."""
-        samples = self.step.samples * self.devices
-        tokens = "" if self.step.tokens is None else f", {self.step.tokens * self.devices:,} tokens"
+        samples = self.step.samples * self.copies
+        tokens = "" if self.step.tokens is None else f", {self.step.tokens * self.copies:,} tokens"
         head = [
             f"{self.title} on {self.devices:,} × {self.machine.name}: {show_long(self.seconds)} "
             f"({show_long(self.low)} to {show_long(self.high)})",
@@ -113,7 +118,7 @@ class Job(Answer):
         if self.loader is not None:
             limit = "loading data is the limit" if self.input_bound else "loading keeps up"
             head.append(f"{limit}: {self.loader:,.0f} samples/s loaded, {self.samples_per_second:,.0f} wanted")
-        notes = ["devices are taken to work side by side without waiting for each other"] if self.devices > 1 else []
+        notes = ["devices are taken to work side by side without waiting for each other"] if self.copies > 1 else []
         return Sheet(head, [], notes=notes)
 
     def __repr__(self) -> str:
@@ -248,10 +253,11 @@ def job_of(
         raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
     if what == "tokens" and step.tokens is None:
         raise SettingError(f"{title} has no tokens: give samples")
-    each = {"steps": 1, "samples": step.samples * devices, "tokens": (step.tokens or 1) * devices}[what]
+    copies = devices // step.devices
+    each = {"steps": 1, "samples": step.samples * copies, "tokens": (step.tokens or 1) * copies}[what]
     count = length / each
     rate = None if loader is None else _rate(loader, title, step, unit)
-    loading = 0.0 if rate is None else count * step.samples * devices / rate
+    loading = 0.0 if rate is None else count * step.samples * copies / rate
     seconds, low, high = (max(count * one, loading) for one in (float(step.seconds), *interval))
     return Job(title, step, count, devices, seconds, low, high, float(epochs), rate)
 

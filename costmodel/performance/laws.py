@@ -89,7 +89,7 @@ class KernelModel:
     ) -> None:
         self.machine = machine
         self.constants = c = constants or typical(machine)
-        self.tier = tier
+        self.tier: Tier = tier
         self.allow_tf32 = allow_tf32
         self.channels_last = channels_last or stack.channels_last
         self.launch_seconds: Numbers = 0.0 if tier == "ceiling" else stack.launch_seconds(c)

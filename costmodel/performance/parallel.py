@@ -7,24 +7,26 @@ has seconds by the cluster. Both are played in the order of the rank's timeline,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from costmodel.cost.runtimes import rank_of
-from costmodel.cost.timeline import CollectiveCalls
 from costmodel.graph.kernel import Kernel, Message
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers
-from costmodel.performance.queues import Played, Player, Price, Program, Programmer, Sum
-from costmodel.performance.work import StepPhase, Task, work_of
+from costmodel.performance.queues import Played, Player, Price, Programmer, RankProgram
+from costmodel.performance.work import Task, work_of
+from costmodel.training.layout import Layout
 
 if TYPE_CHECKING:
     from costmodel.cost.costs import Costs
     from costmodel.cost.liveness import Moment
     from costmodel.performance.communication import CollectiveModel
+
+MOST_TAKEN = 0.9
+"""Share of a device's processors that collectives take at most."""
 
 
 class RankWork:
@@ -76,22 +78,21 @@ class RankWork:
 
     def play(
         self, model: KernelModel, kernel_seconds: Sequence[Numbers], prices: Prices, trace: list[Played] | None = None
-    ) -> Playback:
-        """A step. kernel_seconds: of the device for each task's kernel, once [s]."""
+    ) -> Player:
+        """A step, as it was played. kernel_seconds: of the device for each task's kernel, once [s]."""
         player = Player(prices, model.launch_seconds, trace)
         seconds, launches = np.array(kernel_seconds), np.array(model.launch_seconds)
 
-        def run(program: Program, *, last: bool) -> None:
-            weights = program.weights()
-            host = np.multiply.outer(weights @ self._launches, launches)
-            player.play(program, weights @ seconds, host, last=last)
+        def run(program: RankProgram, *, last: bool) -> None:
+            host = np.multiply.outer(program.weights @ self._launches, launches)
+            player.play(program, program.weights @ seconds, host, last=last)
 
         if self.micro_batches > 1:
             player.repeat(lambda: run(self.micro, last=False), self.micro_batches - 1)
         run(self.micro, last=True)
         run(self.ending, last=True)
         player.end()
-        return Playback(player.device, player.phase_seconds, list(player.sums.values()))
+        return player
 
 
 def _bucket_copies(message: Message) -> tuple[Task, Task]:
@@ -103,25 +104,8 @@ def _bucket_copies(message: Message) -> tuple[Task, Task]:
     )
 
 
-class Playback(NamedTuple):
-    """What playing a step gives: its seconds, those of each phase, and what its collectives take.
-
-    bubble: that a rank of a pipeline waits for others [s].
-    """
-
-    seconds: Numbers
-    phase_seconds: dict[StepPhase, Numbers]
-    sums: list[Sum]
-    bubble: Numbers = 0.0
-
-    @property
-    def exposed(self) -> Numbers:
-        """That the device waits for collectives [s]."""
-        return sum(own.exposed for own in self.sums)
-
-
 class Prices:
-    """What each message takes on a cluster, worked out once. model: of its links."""
+    """What each message of a layout takes on a cluster, worked out once. model: of its links."""
 
     def __init__(self, model: CollectiveModel, layout: Layout) -> None:
         self.model = model
@@ -135,12 +119,9 @@ class Prices:
         return self._prices[message]
 
     def _price(self, message: Message) -> Price:
-        group = self.model.cluster.group_of(self.layout, message.axis, int(message.devices))
-        call = CollectiveCalls("forward", "", "", 1, *message)
-        time = self.model.seconds(call, group)
-        return Price(time.seconds, "network" if group.nodes > 1 else "links", time.processors, time.algorithm)
-
-
-@dataclass(frozen=True)
-class CollectiveTime:
-    pass
+        cluster = self.model.cluster
+        group = cluster.group_of(self.layout, message.axis, int(message.devices))
+        time = self.model.seconds(message, group)
+        share = np.minimum(MOST_TAKEN, time.processors / (cluster.machine.processors or np.inf))
+        how = " ".join(filter(None, (time.algorithm, time.protocol)))
+        return Price(time.seconds, "network" if group.nodes > 1 else "links", share, how)

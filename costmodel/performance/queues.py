@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ import numpy as np
 
 from costmodel.cost.liveness import Moment, MomentLoop
 from costmodel.graph.kernel import Kernel, Message
-from costmodel.performance.laws import Numbers
+from costmodel.performance.laws import TINY, Numbers
 from costmodel.performance.work import StepPhase, Task
 from costmodel.training.layout import Layout
 
@@ -100,7 +100,7 @@ Event = Stretch | Sending | Arrival | Drain | Parts | Repeated
 
 
 @dataclass
-class Program:
+class RankProgram:
     """What a rank, or one pass of a stage, does: events, and for each row the tasks and how often each runs [times].
 
     It depends on the tape alone, so that layouts and machines share it. ready: of each sum of a bucket of gradients
@@ -112,6 +112,7 @@ class Program:
     rows: list[dict[int, float]]
     ready: Sequence[int] = ()
 
+    @cached_property
     def weights(self) -> Numbers:
         """How often each task runs in each row [rows, tasks]."""
         matrix = np.zeros((max(1, len(self.rows)), max(1, len(self.tasks))))
@@ -164,7 +165,7 @@ class Programmer:
         *,
         phases: Sequence[str] = tuple(_PHASES),
         tasks: Callable[[Task], bool] = lambda task: True,
-    ) -> Program:
+    ) -> RankProgram:
         """That of some moments. phases: of tasks that these moments have all of; tasks: which of them."""
         happenings = [1] * len(moments)
         for start, end, more in loops:
@@ -174,11 +175,14 @@ class Programmer:
         for now, message in messages:
             sent.setdefault(now, []).append(message)
         sizes = (m for _, m in messages if m.axis == "fsdp" and m.operation == "all_gather")  # as they are copied out
-        flat = [list(self._at(moment, happenings[now], own[now], sent.get(now, ()), sizes)) for now, moment in enumerate(moments)]
+        flat = [
+            list(self._at(moment, happenings[now], own[now], sent.get(now, ()), sizes))
+            for now, moment in enumerate(moments)
+        ]
         for start, end, more in loops:
             body = tuple(event for events in flat[start:end] for event in events)
             flat[start:end] = [[Repeated(self._merged(body), 1 + int(more))], *([] for _ in range(start + 1, end))]
-        return Program(self._merged(event for events in flat for event in events), self.tasks, self.rows)
+        return RankProgram(self._merged(event for events in flat for event in events), self.tasks, self.rows)
 
     def _shares(
         self, moments: Sequence[Moment], happenings: Sequence[int], phases: set[Any], chosen: Callable[[Task], bool]
@@ -302,7 +306,7 @@ class Price(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sum:
+class CollectiveSum:
     """What the collectives of one kind take [s]. exposed: that the device waits for them."""
 
     phase: StepPhase
@@ -318,7 +322,7 @@ class Flight:
 
     __slots__ = ("end", "of")
 
-    def __init__(self, of: Sum, end: Numbers) -> None:
+    def __init__(self, of: CollectiveSum, end: Numbers) -> None:
         self.of = of
         self.end = end
 
@@ -343,7 +347,7 @@ class Player:
     host: Numbers = 0.0
     links: dict[str, Numbers] = field(default_factory=dict)
     phase_seconds: dict[StepPhase, Numbers] = field(default_factory=dict)
-    sums: dict[tuple[StepPhase, str, Message], Sum] = field(default_factory=dict)
+    sums: dict[tuple[StepPhase, str, Message], CollectiveSum] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Nothing is on its way."""
@@ -353,17 +357,20 @@ class Player:
         self._half: Numbers = 0.0
         self._gathers: dict[str, list[Flight]] = {}
         self._scatters: list[Flight] = []
+        self._blocked: dict[str, Numbers] = {}
         self._copied: list[Numbers] = [self.device, self.device]
-        self._full: list[Sending] = []
+        self._before: list[dict[str, Numbers]] = [{}, {}]
+        self._full: list[tuple[Sending, int]] = []
         self._marks: list[tuple[int, Numbers]] = []
-        self._program = Program((), (), [])
+        self._program = RankProgram((), (), [])
         self._seconds: Numbers = ()
         self._host_seconds: Numbers = ()
 
-    def play(self, program: Program, seconds: Numbers, host_seconds: Numbers, *, last: bool = True) -> None:
+    def play(self, program: RankProgram, seconds: Numbers, host_seconds: Numbers, *, last: bool = True) -> None:
         """A program, with the device's and the host's seconds of each row; last: of the last micro-batch."""
         self._program, self._seconds, self._host_seconds, self._last = program, seconds, host_seconds, last
-        self._marks = [(0, self.device)] if last and program.ready else []
+        if last and program.ready:
+            self._marks = [(0, self.device)]
         self._events(program.events)
 
     def end(self) -> None:
@@ -372,17 +379,17 @@ class Player:
 
     def repeat(self, round_: Callable[[], None], times: int) -> None:
         """So many rounds, which are played until one is like that before it: all others then are too."""
-        before = self._clocks()
-        steps: list[Numbers] = []
+        before, waited = self._clocks(), self._waited()
         for n in range(1, times + 1):
             sums = self._amounts()
             round_()
-            after = self._clocks()
+            after, waited_after = self._clocks(), self._waited()
             steps = [b - a for a, b in zip(before, after, strict=False)] if len(before) == len(after) else []
-            if n < times and self.trace is None and not self._marks and self._steady(after, steps):
+            alike = n < times and self.trace is None and not self._marks and self._steady(after, steps)
+            if alike and len(waited) == len(waited_after) and np.allclose(waited, waited_after, rtol=SAME, atol=0.0):
                 self._skip(times - n, after, steps, sums)
                 return
-            before = after
+            before, waited = after, waited_after
 
     def _flights(self) -> list[Flight]:
         return [*self._scatters, *(flight for flights in self._gathers.values() for flight in flights)]
@@ -397,6 +404,12 @@ class Player:
             *self.links.values(),
             *(flight.end for flight in self._flights()),
         ]
+
+    def _waited(self) -> Numbers:
+        """What kernels waited for on each link since weights were last copied out, and since they were before."""
+        return np.array(
+            [all_ - marked.get(queue, 0.0) for queue, all_ in self._blocked.items() for marked in self._before]
+        )
 
     def _amounts(self) -> dict[Any, tuple[Numbers, Numbers]]:
         amounts = {key: (own.times, own.exposed) for key, own in self.sums.items()}
@@ -440,11 +453,17 @@ class Player:
             self.phase_seconds[self._phase] = before + self.device - self._since
         self._phase, self._since, self.host = phase, self.device, self.device
         if phase == "forward":
-            self._copied = [self.device, self.device]
+            self._mark()
+            self._mark()
+
+    def _mark(self) -> None:
+        """Weights are copied out of their buffer: there is room for others from now on."""
+        self._copied = [self._copied[1], self.device]
+        self._before = [self._before[1], dict(self._blocked)]
 
     def _settle(self) -> None:
         """The end of backward: what is on its way arrives, and buckets that were filled meanwhile are summed."""
-        for event, moments in zip(self._full, self._program.ready, strict=False):
+        for event, moments in self._full:
             self._launch(event, self._at(moments))
         self._full.clear()
         self._marks = []
@@ -483,7 +502,7 @@ class Player:
                 if flights := self._gathers.get(event.unit):
                     self._wait(flights.pop(0))
                 self._kernels(event.phase, event.row)
-                self._copied = [self._copied[1], self.device]
+                self._mark()
 
     def _kernels(self, phase: StepPhase, row: int, parts: int = 1) -> None:
         """Those of a row, or one of so many parts of them, more slowly while collectives take processors."""
@@ -502,11 +521,11 @@ class Player:
         if self.trace is not None and float(end) > float(start):
             self.trace.append(Played(queue, name, phase, float(start), float(end)))
 
-    def _summed(self, phase: StepPhase, layer: str, message: Message) -> Sum:
+    def _summed(self, phase: StepPhase, layer: str, message: Message) -> CollectiveSum:
         """The sum that one more collective is of, once the host has started it."""
         key = phase, layer, message
         if key not in self.sums:
-            self.sums[key] = Sum(phase, layer, message, self.price(message))
+            self.sums[key] = CollectiveSum(phase, layer, message, self.price(message))
         own = self.sums[key]
         own.times = own.times + 1
         self.host = self.host + self.launch_seconds
@@ -514,7 +533,7 @@ class Player:
 
     def _send(self, event: Sending) -> None:
         if event.waiting == "sum" and self._marks:
-            self._full.append(event)
+            self._full.append((event, self._program.ready[len(self._full)]))
         elif event.waiting in ("gather", "scatter"):
             self._launch(event, self._ready(event))
         else:
@@ -529,15 +548,21 @@ class Player:
     def _launch(self, event: Sending, ready: Numbers) -> None:
         """A collective beside kernels."""
         own = self._summed(event.phase, event.layer, event.message)
-        start = np.maximum(self.links.get(own.price.queue, 0.0), ready)
+        seconds, queue, *_ = own.price
+        start = np.maximum(self.links.get(queue, 0.0), ready)
         start = start if event.waiting == "sum" else np.maximum(start, self.host)
-        flight = Flight(own, start + own.price.seconds)
-        self.links[own.price.queue] = flight.end
         flights = self._scatters
         if event.waiting == "gather":
             flights = self._gathers.setdefault(event.layer.rpartition(".")[0], [])
+            before = self._before[0 if event.phase == "forward" else 1].get(queue, 0.0)
+            blocked, since = self._blocked.get(queue, 0.0) - before, np.maximum(self.device - start, TINY)
+            shared = np.minimum(seconds, blocked * np.minimum(1.0, seconds / since))  # with what kernels waited for
+            seconds, self.device = seconds + shared, self.device + shared
+            own.exposed = own.exposed + shared
+        flight = Flight(own, start + seconds)
+        self.links[queue] = flight.end
         flights.append(flight)
-        self._note(own.price.queue, _label(event.message), event.phase, start, flight.end)
+        self._note(queue, _label(event.message), event.phase, start, flight.end)
 
     def _wait(self, flight: Flight) -> None:
         flight.of.exposed = flight.of.exposed + np.maximum(0.0, flight.end - self.device)
@@ -554,7 +579,8 @@ class Player:
             if flight.of.price.queue == queue:
                 flight.end = flight.end + shared * (flight.end > start)
         end = start + seconds + shared
-        self.links[queue] = np.maximum(busy + shared, end)
+        self.links[queue] = busy + shared
+        self._blocked[queue] = self._blocked.get(queue, 0.0) + seconds
         slowed = np.minimum(earlier, seconds) * share
         self._note(queue, _label(event.message), event.phase, start, end)
         done = np.maximum(end, self.device + slowed)

@@ -9,8 +9,9 @@ from costmodel.display.answer import Sheet
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
+from costmodel.hardware.cluster import AXES
 from costmodel.hardware.machine import Machine
-from costmodel.performance.breakdown import KernelTime, LayerTime, PhaseTime, StepBottleneck
+from costmodel.performance.breakdown import CollectivePart, KernelTime, LayerTime, PhaseTime, StepBottleneck
 from costmodel.performance.constants import UNITS, Effect, Interval, Reference
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import Tier
@@ -56,6 +57,8 @@ class TimeReport(NamedTuple):
     hfu: float
     peak: float
     phases: list[PhaseTime]
+    collectives: list[CollectivePart]
+    bubble: float
     layers: list[LayerTime]
     fusions: list[Fusion]
     needed_bytes: int
@@ -68,12 +71,14 @@ def sheet(t: TimeReport) -> Sheet:
     settings, shape = t.settings, t.batch_shape
     what = "step" if settings.training else "pass"
     spread = "" if t.tier == "ceiling" else f" ({show_seconds(t.interval.low)} to {show_seconds(t.interval.high)})"
-    title = f"{printable(t.title)} on {printable(t.machine.name)}"
+    many = f"{layout.devices:,} × " if (layout := settings.layout).devices > 1 else ""
+    title = f"{printable(t.title)} on {many}{printable(t.machine.name)}"
     verdict = f"{title}: {show_seconds(t.seconds)} a {what}{spread}"
     question = [settings.mode, f"batch {shape.batch}"]
     question += [f"{settings.micro_batches} micro-batches"] if settings.micro_batches > 1 else []
     question += [f"seq {shape.seq}"] if shape.seq is not None else []
     question += ["image {}x{}".format(*shape.image)] if shape.image is not None else []
+    question += [f"{axis} {degree}" for axis in AXES if (degree := getattr(layout, axis)) > 1]
     question += [settings.policy.name, f"stack {t.stack.name}"]
     head = [
         verdict,
@@ -103,12 +108,35 @@ def _tables(t: TimeReport) -> list[Table]:
         for phase in phases
     ]
     tables = [Table(("Phase", "time", "share", "device", "host", "launches"), rows)]
+    if t.collectives:
+        tables.append(_collectives(t))
     largest = sorted(t.layers, key=lambda row: -row.seconds)[:MOST_LAYERS]
     layers: list[TextRow] = [_layer(row) for row in largest]
     tables.append(Table(("Layer (the longest)", "kind", "time", "share", "bound"), layers, frozenset({0, 1, 4})))
     if t.fusions:
         tables.append(_fusions(t))
     return tables
+
+
+def _collectives(t: TimeReport) -> Table:
+    """By axis, operation and link, with what the device waits for; then what it waits for in all."""
+    groups: dict[tuple[str, str, str], list[CollectivePart]] = {}
+    for part in t.collectives:
+        groups.setdefault((f"{part.axis} {part.operation}", part.link, part.algorithm), []).append(part)
+    longest = sorted(groups.items(), key=lambda group: -sum(part.exposed for part in group[1]))
+    rows: list[TextRow] = [
+        (*what, f"{sum(part.times for part in parts):,}", *_seconds(t, parts)) for what, parts in longest[:MOST_LAYERS]
+    ]
+    rows.append(("total", "", "", f"{sum(part.times for part in t.collectives):,}", *_seconds(t, t.collectives)))
+    if t.bubble:
+        rows.append(("bubble", "", "", "", "", show_seconds(t.bubble), f"{t.bubble / t.seconds:.0%}"))
+    header = ("Collectives", "over", "by", "times", "time", "exposed", "share")
+    return Table(header, rows, words=frozenset({0, 1, 2}), total=True)
+
+
+def _seconds(t: TimeReport, parts: list[CollectivePart]) -> tuple[str, str, str]:
+    exposed = sum(part.exposed for part in parts)
+    return show_seconds(sum(part.seconds for part in parts)), show_seconds(exposed), f"{exposed / t.seconds:.0%}"
 
 
 def _layer(row: LayerTime) -> TextRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, hypot, log
@@ -17,25 +17,30 @@ from costmodel.cost.question import heading
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.arguments import typed
-from costmodel.errors import CostModelError, SettingError, unknown
+from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.hardware.catalogue import MachineLike, load_machine
+from costmodel.hardware.cluster import Cluster, ClusterLike, LinkLike, load_cluster
 from costmodel.hardware.machine import Machine
-from costmodel.performance.accounting import StepTime, SymbolicTime
+from costmodel.performance.accounting import SharedStep, StepTime, SymbolicTime
 from costmodel.performance.breakdown import (
+    CollectivePart,
     KernelTime,
     LayerTime,
     PhaseTime,
     StepBottleneck,
+    collective_parts,
     kernel_times,
     layer_times,
     phase_times,
     step_bottleneck,
 )
 from costmodel.performance.calibration import Calibration, calibration_of, measured_step
+from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.constants import Constants, Effect, Interval, interval, typical
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.jobs import Carbon, Energy, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
+from costmodel.performance.parallel import Prices, RankWork
 from costmodel.performance.work import StepWork, work_of
 from costmodel.training.settings import OneStack
 from costmodel.training.stacks import Stack
@@ -60,7 +65,9 @@ class Time(Answer):
     prediction: what runs. machine: on what. stack: how its kernels are started. tier: "ceiling", "typical" or
     "calibrated". constants: of the laws of kernels. known: constants that were measured, and have no range. anchors:
     steps that were measured on the machine, with their seconds: where other constants are off, these are too, and only
-    what differs from them makes the range. allow_tf32, channels_last: see `Prediction.on`.
+    what differs from them makes the range. allow_tf32, channels_last: see `Prediction.on`. cluster: what
+    joins the devices of a layout of several: kernels are then those of its slowest rank, and samples those of all.
+    factors: how much longer collectives were measured to take, see `CollectiveModel`.
 
     What a step is made of is worked out once; everything else follows when it is asked for.
 
@@ -81,6 +88,8 @@ class Time(Answer):
     anchors: Sequence[tuple[Time, float]] = ()
     allow_tf32: bool | None = field(default=None, kw_only=True)
     channels_last: bool = field(default=False, kw_only=True)
+    cluster: Cluster | None = field(default=None, kw_only=True)
+    factors: Mapping[str, float] = field(default_factory=dict, kw_only=True)
 
     @property
     def title(self) -> str:
@@ -89,8 +98,24 @@ class Time(Answer):
 
     @cached_property
     def work(self) -> StepWork:
-        """Every kernel of the step."""
+        """Every kernel of the step, of a layout those of one rank."""
+        if self._rank is not None:
+            return StepWork(self._rank.tasks, self._rank.fusions)
         return work_of(self.prediction.tape, self.prediction.settings, fuse=self.stack.fuses)
+
+    @cached_property
+    def _rank(self) -> RankWork | None:
+        """What a rank of a layout does."""
+        return None if self.cluster is None else RankWork(self.prediction.rank, fuse=self.stack.fuses)
+
+    @cached_property
+    def _contractions(self) -> tuple[float, float]:
+        """A device's share of the model's FLOPs, without and with what is run again."""
+        p, layout = self.prediction, self.prediction.settings.layout
+        tasks = work_of(p.tape, p.settings).tasks
+        share = layout.samplers / layout.devices
+        once = share * sum(task.contractions for task in tasks if not task.again)
+        return once, share * sum(task.contractions for task in tasks)
 
     @cached_property
     def _table(self) -> KernelTable:
@@ -103,15 +128,31 @@ class Time(Answer):
     def _step(self, constants: Constants, tier: Tier) -> StepTime:
         """The step with these constants, of arrays where they are arrays."""
         model = self._model(constants, tier)
-        return StepTime(model, self.work.tasks, self._table.times(model), self.samples, self.tokens)
+        tasks, kernel_seconds = self.work.tasks, self._table.times(model)
+        shared = None if self._rank is None else self._shared(self._rank, model, kernel_seconds)
+        return StepTime(model, tasks, kernel_seconds, self.samples, self.tokens, shared)
+
+    def _shared(self, rank: RankWork, model: KernelModel, kernel_seconds: Sequence[Numbers]) -> SharedStep:
+        """What the devices of a layout do, with these seconds of a rank's kernels."""
+        assert self.cluster is not None
+        layout = self.prediction.settings.layout
+        prices = Prices(CollectiveModel(self.cluster, model.constants, model.tier, self.factors), layout)
+        player = rank.play(model, kernel_seconds, prices)
+        sums = tuple(player.sums.values())
+        return SharedStep(layout.devices, player.device, player.phase_seconds, self._contractions, sums)
 
     @cached_property
     def _own(self) -> StepTime:
         return self._step(self.constants, self.tier)
 
     def symbolic(self) -> SymbolicTime:
-        """The same with a formula for each number, of a question with symbols for sizes."""
+        """The same with a formula for each number, of a question with symbols for sizes.
+
+        Raises SettingError for a layout of several devices.
+        """
         p = self.prediction
+        if self.cluster is not None:
+            raise SettingError(f"seconds of {self.devices} devices have no formula: ask for them one by one")
         samples = p.batch_shape.batch * p.settings.micro_batches
         return SymbolicTime(self._model(self.constants, self.tier), self.work.tasks, samples, p.batch_shape.seq)
 
@@ -185,14 +226,35 @@ class Time(Answer):
 
     @property
     def samples(self) -> int:
-        """Samples of a step."""
-        return int(self.prediction.batch_shape.batch * self.prediction.settings.micro_batches)
+        """Samples of a step, of all devices."""
+        settings = self.prediction.settings
+        return int(self.prediction.batch_shape.batch * settings.micro_batches * settings.layout.samplers)
 
     @property
     def tokens(self) -> int | None:
         """Tokens of a step; None where a sample has none."""
         seq = self.prediction.batch_shape.seq
         return None if seq is None else self.samples * int(seq)
+
+    @property
+    def devices(self) -> int:
+        """That work on a step together."""
+        return self.prediction.settings.layout.devices
+
+    @cached_property
+    def collectives(self) -> list[CollectivePart]:
+        """What the slowest rank's collectives take, and what of it its device waits for; none on one device."""
+        return collective_parts(self._own)
+
+    @property
+    def exposed(self) -> float:
+        """That the device waits for collectives [s]."""
+        return sum(part.exposed for part in self.collectives)
+
+    @property
+    def bubble(self) -> float:
+        """That a rank of a pipeline waits for others [s]."""
+        return 0.0 if self._own.shared is None else float(self._own.shared.bubble)
 
     @property
     def samples_per_second(self) -> float:
@@ -269,7 +331,7 @@ class Time(Answer):
         samples: float | None = None,
         tokens: float | None = None,
         epochs: float = 1,
-        devices: int = 1,
+        devices: int | None = None,
         loader: float | str | None = None,
     ) -> Job:
         """How long a run takes: one step unless so many `steps`, `samples` or `tokens` are given.
@@ -279,7 +341,7 @@ class Time(Answer):
             samples: of one epoch.
             tokens: of one epoch, of models that have tokens.
             epochs: how often all of them are taken.
-            devices: that work side by side, each on samples of its own.
+            devices: that work side by side, each on samples of its own: one, or those of the layout.
             loader: samples a second that are loaded for all devices, or text with what a sample is or has, such as
                 "2000 images/s" or "2e6 tokens/s".
 
@@ -287,6 +349,8 @@ class Time(Answer):
             SettingError: what is wrong with the question, in one line.
 
         """
+        if devices is not None and self.devices not in (1, devices):
+            raise SettingError(f"devices={shown(devices)}: the layout is of {self.devices}: leave them out")
         images = self.prediction.batch_shape.image is not None
         return job_of(
             self.title,
@@ -296,7 +360,7 @@ class Time(Answer):
             samples=samples,
             tokens=tokens,
             epochs=epochs,
-            devices=devices,
+            devices=self.devices if devices is None else devices,
             loader=loader,
             unit="images" if images else "samples" if self.tokens is None else "sequences",
         )
@@ -343,6 +407,8 @@ class Time(Answer):
             "model": describe(p.model),
             "settings": p.settings.to_dict(),
             "machine": self.machine.name,
+            "cluster": None if self.cluster is None else self.cluster.to_dict(),
+            "devices": self.devices,
             "stack": self.stack.name,
             "tier": self.tier,
             "seconds": self.seconds,
@@ -353,9 +419,12 @@ class Time(Answer):
             "hfu": self.hfu,
             "samples_per_second": self.samples_per_second,
             "tokens_per_second": self.tokens_per_second,
+            "exposed": self.exposed,
+            "bubble": self.bubble,
             "bound": self.bound,
             "phases": [phase._asdict() for phase in self.phases],
             "widest": [effect_data(effect) for effect in self.widest],
+            "collectives": [part._asdict() for part in self.collectives],
             "layers": [row._asdict() for row in self.layers],
             "kernels": [row._asdict() for row in self.kernels],
             "fusions": [{**fusion._asdict(), "layers": list(fusion.layers)} for fusion in self.fusions],
@@ -386,6 +455,8 @@ class Time(Answer):
             hfu=self.hfu,
             peak=self.peak,
             phases=self.phases,
+            collectives=self.collectives,
+            bubble=self.bubble,
             layers=self.layers,
             fusions=self.fusions,
             needed_bytes=int(p.memory.peak),
@@ -421,25 +492,42 @@ def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, flo
     return anchors
 
 
+def _machine_of(base: Any) -> Machine:
+    """A machine, or that of a cluster. Raises CostModelError."""
+    if isinstance(base, Cluster):
+        return base.machine
+    try:
+        return load_machine(base)
+    except UnknownNameError:
+        try:
+            return load_cluster(base).machine
+        except UnknownNameError:
+            pass
+        raise
+
+
 @typed
 def time_on(
     prediction: Costs,
-    machine: MachineLike | Calibration,
+    machine: ClusterLike | MachineLike | Calibration,
     *,
     stack: OneStack = "eager",
     tier: Tier | None = None,
     allow_tf32: bool | None = None,
     channels_last: bool = False,
+    network: LinkLike = None,
 ) -> Time:
     """How long one step of a prediction takes on a machine, as `Prediction.on` says it.
 
     Args:
         prediction: what runs.
-        machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`.
+        machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`; or a
+            cluster likewise, such as "dgx-h100".
         stack: "eager", "compiled", "cuda-graphs", or a `Stack`, its fields or a file of them.
         tier: "ceiling", "typical" or "calibrated" (default: calibrated where `machine` is a calibration, else typical).
         allow_tf32: whether products of fp32 may be rounded to tf32 (default: convolutions alone).
         channels_last: whether convolutions have channels last in memory.
+        network: of one adapter between nodes, such as "400 Gb/s", of a layout of several devices.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -451,10 +539,18 @@ def time_on(
         True
 
     """
-    if (ranks := prediction.settings.layout.devices) > 1:
-        raise SettingError(f"seconds are of one device, not of a layout of {ranks}: leave the machine out")
+    layout = prediction.settings.layout
+    if layout.pp > 1:
+        raise SettingError(f"seconds of a pipeline (pp={layout.pp}) are not worked out: use tp, fsdp or dp")
     calibration = calibration_of(machine)
-    device = load_machine(machine if calibration is None else calibration.machine)  # type: ignore[arg-type]
+    base: Any = machine if calibration is None else calibration.machine
+    cluster = None
+    if layout.devices > 1:
+        cluster = load_cluster(base, network)
+        cluster.place(layout)  # a network that it lacks is refused here
+    elif network is not None:
+        raise SettingError(f"network={shown(network)} is between devices, of which there is one: leave it out")
+    device = _machine_of(base) if cluster is None else cluster.machine
     if tier == "calibrated" and calibration is None:
         raise SettingError(
             f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"
@@ -463,5 +559,5 @@ def time_on(
     if calibration is not None and tier in (None, "calibrated"):
         tier, known = "calibrated", tuple(calibration.constants)
         anchors, constants = _anchors(calibration, device), calibration.on(device)
-    how: dict[str, Any] = {"allow_tf32": allow_tf32, "channels_last": channels_last}
+    how: dict[str, Any] = {"allow_tf32": allow_tf32, "channels_last": channels_last, "cluster": cluster}
     return Time(prediction, device, Stack.of(stack), tier or "typical", constants, known, anchors, **how)

@@ -316,4 +316,5 @@ def answers_of(forms: ClosedForms, grid: SizeGrid) -> GridAnswers:
     """The answers of a question's closed forms on a grid."""
     few = int(np.prod(grid.shape)) <= FEW
     staged = forms.settings.get("pp", 1) != 1  # which rank is the heaviest follows from no regime
-    return PredictedAnswers(forms, grid) if few or staged else FormulaAnswers(forms, grid)
+    shared = forms.timed and forms.laid_out  # what a step over devices takes is played, cell by cell
+    return PredictedAnswers(forms, grid) if few or staged or shared else FormulaAnswers(forms, grid)

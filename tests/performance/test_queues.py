@@ -1,0 +1,162 @@
+"""What runs beside what: steps of layouts, played."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from costmodel.performance.communication import CollectiveModel
+from costmodel.performance.laws import KernelModel, KernelTable
+from costmodel.performance.parallel import Prices, RankWork
+from costmodel.performance.queues import Price
+
+SMALL: dict[str, Any] = {"seq": 256, "precision": "bf16", "attention": "flash"}
+MODEL = cm.GPT(vocab=512, context=256, width=256, layers=9, heads=8)
+MIXED = "bf16-master-fp32-gradients"
+
+LAYOUTS: list[dict[str, Any]] = [
+    {"tp": 4},
+    {"tp": 2, "sp": True, "loss_parallel": True},
+    {"fsdp": 4},
+    {"fsdp": 4, "reshard": False, "accumulate": 3},
+    {"fsdp": 4, "dp": 4, "accumulate": 7},
+    {"fsdp": 16, "tp": 2},
+    {"fsdp": 8, "checkpoint": "block"},
+    {"dp": 8, "accumulate": 5},
+    {"cp": 4, "cp_kind": "ring", "fsdp": 2, "precision": "fp32"},
+    {"cp": 2, "fsdp": 8, "precision": "fp32"},
+    {"cp": 2, "cp_kind": "ulysses", "fsdp": 2, "precision": "fp32"},
+    {"tp": 2, "dp": 8, "runtime": "megatron", "zero": 1, "sp": True, "precision": MIXED},
+    {"tp": 2, "runtime": "megatron", "accumulate": 3, "precision": MIXED},
+    {"dp": 16, "runtime": "deepspeed", "zero": 3, "precision": MIXED},
+]
+
+
+def played(layout: dict[str, Any], prices: Any = None, *, trace: list[Any] | None = None, scale: float = 1.0) -> Any:
+    """A step of the small model on H100s, with what messages take as said; kernels as slow as `scale` says."""
+    rank = RankWork(cm.predict(MODEL, **SMALL | layout).rank, fuse=False)
+    machine = cm.load_machine("h100-sxm")
+    model = KernelModel(machine)
+    seconds = [scale * each for each in KernelTable([task.kernel for task in rank.tasks]).times(model)]
+    if prices is None:
+        settings = cm.predict(MODEL, **SMALL | layout).settings
+        prices = Prices(CollectiveModel(cm.load_cluster("dgx-h100"), model.constants), settings.layout)
+    return rank.play(model, seconds, prices, trace), rank, seconds
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_rounds_that_are_alike_stand_for_all(layout: dict[str, Any], scale: float) -> None:
+    """Playing every round by itself, as a trace does, takes as long as playing some and moving on."""
+    trace: list[Any] = []
+    every, *_ = played(layout, trace=trace, scale=scale)
+    some, *_ = played(layout, scale=scale)
+    assert float(some.device) == pytest.approx(float(every.device), rel=1e-9)
+    assert {of: float(of_sum.times) for of, of_sum in some.sums.items()} == {
+        of: float(of_sum.times) for of, of_sum in every.sums.items()
+    }
+    exposed = [sum(float(of.exposed) for of in player.sums.values()) for player in (some, every)]
+    assert exposed[0] == pytest.approx(exposed[1], rel=1e-6, abs=1e-12)
+    for queue in {event.queue for event in trace}:
+        events = sorted((event.start, event.end) for event in trace if event.queue == queue)
+        if queue == "device":
+            assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(events))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_messages_that_take_nothing_leave_the_kernels(layout: dict[str, Any]) -> None:
+    player, rank, seconds = played(layout, lambda message: Price(0.0, "links"), scale=100.0)
+    busy = sum(task.times * each for task, each in zip(rank.tasks, seconds, strict=True))
+    assert float(player.device) == pytest.approx(busy, rel=0.01)  # and the host's, which hides but at the start
+    assert sum(float(of.exposed) for of in player.sums.values()) == pytest.approx(0.0, abs=1e-3 * busy)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_collective_of_the_rank_is_played(layout: dict[str, Any]) -> None:
+    player, *_ = played(layout)
+    expected: dict[Any, int] = {}
+    for call in cm.predict(MODEL, **SMALL | layout).collectives:
+        key = call.axis, call.operation, call.elements, call.dtype
+        expected[key] = expected.get(key, 0) + int(call.times)
+    actual: dict[Any, int] = {}
+    for of in player.sums.values():
+        key = of.message.axis, of.message.operation, of.message.elements, of.message.dtype
+        actual[key] = actual.get(key, 0) + round(float(of.times))
+    assert actual == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_slow_links_are_all_that_counts(layout: dict[str, Any]) -> None:
+    """A step takes no less than its collectives do one after the other, as far as they cannot overlap each other."""
+    player, *_ = played(layout, lambda message: Price(1.0, "links"))
+    total = sum(float(of.times * of.price.seconds) for of in player.sums.values())
+    assert float(player.device) >= 0.5 * total  # those that share a link with others have half of it
+    assert float(player.device) <= total + 1.0
+
+
+def test_gathers_of_fsdp_hide_under_blocks_and_not_under_less() -> None:
+    """With blocks of kernels of a second nothing but the first gather is waited for, and the last scatters."""
+    player, *_ = played({"fsdp": 4}, lambda message: Price(0.1, "links"), scale=1e5)
+    exposed = {(of.phase, of.layer): float(of.exposed) for of in player.sums.values()}
+    assert exposed["forward", "root.all_gather"] == pytest.approx(0.1, rel=0.01)
+    assert exposed["forward", "block.all_gather"] == pytest.approx(0.0, abs=0.1)
+    assert exposed["backward", "block.all_gather"] == 0
+    assert exposed["backward", "root.gradients"] == pytest.approx(0.1, rel=0.01)
+
+
+def test_a_ring_waits_for_what_its_kernels_are_shorter() -> None:
+    """Of what goes round three of four parts' exchanges run beside kernels, and wait for nothing but their length."""
+    ring = {"cp": 4, "cp_kind": "ring", "fsdp": 2, "precision": "fp32"}
+
+    def seconds(each: float) -> float:
+        own = {"cp": each}
+        player, *_ = played(ring, lambda message: Price(own.get(message.axis, 0.0), "links"), scale=1e3)
+        return float(player.device)
+
+    assert seconds(1e-4) == pytest.approx(seconds(0.0), rel=1e-3)
+    assert seconds(10.0) == pytest.approx(10.0 * 9 * (3 + 8 - 1), rel=0.2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_time_of_a_layout_has_all_that_one_of_a_device_has(layout: dict[str, Any]) -> None:
+    p = cm.predict(MODEL, batch=2, **SMALL | layout)
+    time = p.on("h100-sxm", network="400 Gb/s")
+    assert time.low <= time.seconds <= time.high
+    assert time.samples == p.batch_shape.batch * p.settings.micro_batches * p.settings.layout.samplers
+    assert sum(part.exposed for part in time.collectives) == time.exposed <= time.seconds
+    assert 0 < time.mfu <= time.hfu <= 1
+    slower = p.on("h100-sxm", network="100 Gb/s")
+    assert slower.seconds >= time.seconds
+    assert {"collectives", "exposed", "bubble", "devices", "cluster"} <= time.to_dict().keys()
+    assert max(map(len, str(time).splitlines())) <= 80
+    run = time.run(tokens=1e9)
+    assert run.devices == p.settings.layout.devices
+    assert run.seconds == pytest.approx(1e9 / time.tokens_per_second)  # type: ignore[operator]
+
+
+def test_two_samplers_of_a_layout_take_twice_the_samples_of_one() -> None:
+    one, many = (cm.predict(MODEL, batch=4, dp=dp, **SMALL).on("h100-sxm") for dp in (1, 2))
+    assert many.tokens_per_second == pytest.approx(2 * one.tokens_per_second, rel=0.3)  # type: ignore[operator]
+    assert many.mfu == pytest.approx(one.mfu * 2 * one.seconds / (2 * many.seconds))
+
+
+def test_sweeps_over_layouts_answer_each_cell_as_predict_does() -> None:
+    grid = cm.sweep(MODEL, tp=[1, 2, 4], batch=[1, 2], on="h100-sxm", quantities=["seconds"], **SMALL)
+    for tp in (1, 2, 4):
+        cell = float(grid["seconds"].sel(tp=tp, batch=2))
+        assert cell == pytest.approx(cm.predict(MODEL, batch=2, tp=tp, **SMALL).on("h100-sxm").seconds)
+
+
+def test_what_is_not_there_is_refused() -> None:
+    p = cm.predict(MODEL, **SMALL)
+    with pytest.raises(cm.CostModelError, match="of which there is one"):
+        p.on("h100-sxm", network="400 Gb/s")
+    with pytest.raises(cm.CostModelError, match="has no network"):
+        cm.predict(MODEL, fsdp=64, **SMALL).on(cm.load_machine("rtx-4090"))
+    with pytest.raises(cm.CostModelError, match="have no formula"):
+        cm.predict(MODEL, fsdp=8, **SMALL).on("h100-sxm").symbolic()
+    with pytest.raises(cm.CostModelError, match="the layout is of 8"):
+        cm.predict(MODEL, fsdp=8, **SMALL).on("h100-sxm").run(steps=10, devices=16)
