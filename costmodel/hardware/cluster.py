@@ -243,6 +243,8 @@ class Cluster(Answer, Description):
             yield "network", None, "none", "network"
             return
         yield "network, an adapter", self.network.bandwidth, _described(self.network), "network"
+        if self.network.latency:
+            yield "network, latency", self.network.latency, show_amount(self.network.latency, "s"), "latency"
         yield "adapters of a node", self.nics or self.size, str(self.nics or self.size), "nics"
         if self.oversubscription > 1:
             yield "oversubscription", self.oversubscription, f"{self.oversubscription:g}", "oversubscription"

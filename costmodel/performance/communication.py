@@ -32,7 +32,7 @@ from costmodel.performance.laws import Numbers, Tier
 
 
 class Latencies(NamedTuple):
-    """Of an algorithm with a protocol: its start, and one hop over a link, through the host or over the network [s]."""
+    """Of an algorithm with a protocol: its start beyond the least, and a hop by link, host and network [s]."""
 
     start: float
     link: float
@@ -41,16 +41,19 @@ class Latencies(NamedTuple):
 
 
 LATENCIES: dict[tuple[str, str], Latencies] = {
-    ("ring", "LL"): Latencies(6.6e-6, 0.6e-6, 1.0e-6, 2.7e-6),
-    ("ring", "LL128"): Latencies(14e-6, 1.9e-6, 2.5e-6, 4.0e-6),
-    ("ring", "Simple"): Latencies(8.4e-6, 3.4e-6, 5.7e-6, 14e-6),
-    ("tree", "LL"): Latencies(6.8e-6, 0.6e-6, 1.0e-6, 5.0e-6),
-    ("tree", "LL128"): Latencies(14e-6, 1.25e-6, 1.9e-6, 8.5e-6),
-    ("tree", "Simple"): Latencies(8.4e-6, 4.0e-6, 4.0e-6, 14e-6),
-    ("in-switch", "Simple"): Latencies(0.0, 25e-6, inf, 18e-6),
-    ("in-switch tree", "Simple"): Latencies(0.0, 25e-6, inf, 14e-6),
+    ("ring", "LL"): Latencies(0.0, 0.6e-6, 1.0e-6, 2.7e-6),
+    ("ring", "LL128"): Latencies(7.4e-6, 1.9e-6, 2.5e-6, 4.0e-6),
+    ("ring", "Simple"): Latencies(1.8e-6, 5.0e-6, 8.0e-6, 14e-6),
+    ("tree", "LL"): Latencies(0.2e-6, 0.6e-6, 1.0e-6, 5.0e-6),
+    ("tree", "LL128"): Latencies(7.4e-6, 1.25e-6, 1.9e-6, 8.5e-6),
+    ("tree", "Simple"): Latencies(1.8e-6, 4.0e-6, 4.0e-6, 14e-6),
+    ("in-switch", "Simple"): Latencies(0.0, 18e-6, inf, 18e-6),
+    ("in-switch tree", "Simple"): Latencies(0.0, 18e-6, inf, 14e-6),
 }
-"""What NCCL's tuning has (``baseLat``, ``hwLat``); constants say how much longer than its ring with LL it really is."""
+"""What NCCL's tuning has (``baseLat`` less that of a ring with LL, ``hwLat``); constants say how much longer it is.
+
+A hop of a ring with Simple is 3.4 µs there, 5.7 through the host; NCCL tests on 8 A100 need about 5 to fill its pieces.
+"""
 _LEAST = LATENCIES["ring", "LL"]
 
 PROTOCOL_SHARES: dict[tuple[str, str], float] = {
@@ -61,10 +64,15 @@ PROTOCOL_SHARES: dict[tuple[str, str], float] = {
     ("tree", "LL128"): 0.92 * 7 / 9,
     ("tree", "Simple"): 0.92,
 }
-"""Bandwidth over that of a ring with Simple (there ``llMaxBws`` over the bandwidth of 8 A100 and H100, 0.92, 7/9)."""
+"""Bandwidth over that of a ring with Simple (there ``llMaxBws`` over the bandwidth of 8 A100 and H100, 0.92, 7/9).
+
+What LL128 has of it a constant says too.
+"""
 
 PLATEAU = 1.5
 """Times the latency of rings with Simple between nodes is longer where messages are large (``ncclTopoGetAlgoTime``)."""
+DOUBLING = 0.75
+"""Bandwidth of trees of one device a node over that of a ring (NCCL's PAT)."""
 PIECE = 2**15
 """Bytes for each processor at least: 64 bytes for each of 512 threads (``threadThresholds``)."""
 
@@ -133,10 +141,16 @@ class CollectiveModel:
         self._link_share = 1.0 if self.ideal else c.host_share if hosted else c.link_share
         self._network_share = 1.0 if self.ideal else c.network_share
         self._switch_share = 1.0 if self.ideal else c.switch_share
-        self._start = 0.0 if self.ideal else c.collective_seconds / _LEAST.start
+        line = c.line_share / PROTOCOL_SHARES["ring", "LL128"]
+        self._shares: dict[tuple[str, str], Numbers] = {
+            way: 1.0 if self.ideal else share * line if way[1] == "LL128" else share
+            for way, share in PROTOCOL_SHARES.items()
+        }
+        self._start = 0.0 if self.ideal else c.collective_seconds
         self._hop = 0.0 if self.ideal else (c.host_hop_seconds / _LEAST.host if hosted else c.hop_seconds / _LEAST.link)
         self._network_hop = 0.0 if self.ideal else c.network_hop_seconds / _LEAST.network
         self._hosted = hosted
+        self._protocols = ("Simple",) if cluster.machine.category == "tpu" else ("LL", "LL128", "Simple")
 
     def seconds(self, call: SizedCollective, group: DeviceGroup) -> CollectiveTime:
         """Of one collective of a group, and how it is done. Raises SettingError if the cluster lacks the link."""
@@ -148,7 +162,7 @@ class CollectiveModel:
             return NONE
         ways = list(self._ways(operation, size, group))
         seconds, algorithm, protocol = _fastest(ways)
-        factor = 1.0 if self.ideal else self.factor(group)
+        factor = 1.0 if self.ideal else self.factor(group) * self.constants.collective_conditions
         return CollectiveTime(factor * seconds, algorithm, protocol, self.link(group), self._processors(size))
 
     def predicted(self, measured: Iterable[MeasuredCollective]) -> Iterator[float]:
@@ -204,12 +218,10 @@ class CollectiveModel:
         """Bandwidth between nodes that a device of the group reaches, when all devices of a node use it [B/s]."""
         return self.cluster.network_bandwidth * self._network_share
 
-    def _bus(self, group: DeviceGroup) -> Numbers:
-        """Of a ring over all devices: of a node's part the slower of its links and its adapters together [B/s]."""
-        if group.nodes == 1:
-            return self._inside(group)
-        across = self._across(group) * group.inside
-        return across if group.inside == 1 else _least(self._inside(group), across)
+    def _network(self, size: Numbers, group: DeviceGroup) -> Numbers:
+        """What a device's bytes for other nodes take; with few pieces the network is not full [s]."""
+        fill = 0.0 if self.ideal else _least(self.constants.network_fill, 2.0 * size)
+        return (size + fill) / self._across(group)
 
     def _hops(self, way: tuple[str, str], inside: float, across: float) -> Numbers:
         """Start and hops, one after the other [s]."""
@@ -217,25 +229,33 @@ class CollectiveModel:
         hop = of.host if self._hosted else of.link
         network = self.cluster.network
         wire = network.latency if across and network is not None and network.latency else 0.0
-        seconds = self._start * of.start + inside * self._hop * hop
+        seconds = self._start + (0.0 if self.ideal else of.start) + inside * self._hop * hop
         return seconds + across * (self._network_hop * of.network + (0.0 if self.ideal else wire))
 
     def _ring(self, size: Numbers, group: DeviceGroup, turns: float, hops: int, across: int) -> Iterator[_Way]:
-        bus = self._bus(group)
-        for protocol in ("LL", "LL128", "Simple"):
+        """Around all devices, of a node's part over all its adapters at the same time."""
+        g = group.inside
+        link = 0.0 if g == 1 else turns * size / self._inside(group)
+        network = 0.0 if group.nodes == 1 else self._network(turns * size / g, group)
+        seconds = _most(link, network)
+        for protocol in self._protocols:
             way = ("ring", protocol)
             slow = PLATEAU if protocol == "Simple" and group.nodes > 1 else 1.0
-            share = 1.0 if self.ideal else PROTOCOL_SHARES[way]
-            yield _Way(slow * self._hops(way, hops - across, across) + turns * size / (bus * share), *way)
+            yield _Way(slow * self._hops(way, hops - across, across) + seconds / self._shares[way], *way)
 
     def _tree(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
-        """Two binary trees over nodes, and a chain inside each, up and down (Sanders et al. 2009)."""
-        bus, depth = self._bus(group), ceil(log2(group.nodes))
-        for protocol in ("LL", "LL128", "Simple"):
+        """Two binary trees over nodes, and a chain inside each, up and down (Sanders et al. 2009).
+
+        Each node sends twice the tensor where it has two children and a parent, and once where there are two nodes.
+        """
+        nodes, turns = group.nodes, 2 * (group.nodes - 1) / group.nodes
+        for protocol in self._protocols:
             way = ("tree", protocol)
-            latency = self._hops(way, 2 * (group.inside - 1), 2 * depth)
-            share = 1.0 if self.ideal else PROTOCOL_SHARES[way]
-            yield _Way(latency + 2 * size / (bus * share), *way)
+            latency = self._hops(way, 2 * (group.inside - 1), 2 * ceil(log2(nodes)))
+            inside = 0.0 if group.inside == 1 else 2 * size / (self._inside(group) * self._shares[way])
+            across = 0.0 if nodes == 1 else self._network(turns * size / group.inside, group)
+            across = across / self._shares["ring", protocol]
+            yield _Way(latency + _most(inside, across), *way)
 
     def _in_switch(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
         """Switches add up what each device sends, once, and hand each its share, and the sum of all shares to all.
@@ -252,33 +272,34 @@ class CollectiveModel:
             return
         way = ("in-switch" if cluster.network_reduction else "in-switch tree", "Simple")
         steps = 1 if cluster.network_reduction else 2 * ceil(log2(group.nodes))
-        passes = 1 if cluster.network_reduction else 2
-        across = passes * size / g / self._across(group)
+        passes = 1 if cluster.network_reduction else 2 * (group.nodes - 1) / group.nodes
+        across = self._network(passes * size / g, group)
         yield _Way(self._hops(way, 1, steps) + _most(inside, across), *way)
 
     def _doubling(self, size: Numbers, group: DeviceGroup) -> _Way:
         """Parallel trees of one device a node: of logarithmic depth, at 3/4 of the bandwidth (NCCL's PAT)."""
         n = group.devices
         latency = self._hops(("ring", "Simple"), 0, ceil(log2(n)) / 3.5)
-        return _Way(latency + (n - 1) / n * size / (self._bus(group) * (1.0 if self.ideal else 0.75)), "tree", "Simple")
+        share = 1.0 if self.ideal else DOUBLING
+        return _Way(latency + self._network((n - 1) / n * size, group) / share, "tree", "Simple")
 
     def _pairwise(self, size: Numbers, group: DeviceGroup) -> _Way:
         """Each device sends each other its part; to other nodes over the device's own adapter, at the same time."""
         n, g = group.devices, group.inside
         inside = 0.0 if g == 1 else (g - 1) / n * size / self._inside(group)
-        across = 0.0 if group.nodes == 1 else (n - g) / n * size / self._across(group)
+        across = 0.0 if group.nodes == 1 else self._network((n - g) / n * size, group)
         latency = self._hops(("ring", "Simple"), 1 if g > 1 else 0, 1 if group.nodes > 1 else 0)
         return _Way(latency + _most(inside, across), "pairwise", "Simple")
 
     def _point_to_point(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
         """From a device to the next of its group, over the network if that is in another node."""
         between = group.nodes > 1
-        bandwidth = self._across(group) if between else self._inside(group)
-        for protocol in ("LL", "Simple"):
-            way = ("ring", protocol)
-            share = 1.0 if self.ideal else PROTOCOL_SHARES[way]
-            latency = self._hops(way, 0 if between else 1, 1 if between else 0)
-            yield _Way(latency + size / (bandwidth * share), "point-to-point", protocol)
+        seconds = self._network(size, group) if between else size / self._inside(group)
+        for protocol in self._protocols:
+            if protocol != "LL128":
+                way = ("ring", protocol)
+                latency = self._hops(way, 0 if between else 1, 1 if between else 0)
+                yield _Way(latency + seconds / self._shares[way], "point-to-point", protocol)
 
     def _processors(self, size: Numbers) -> Numbers:
         """Of each device that are busy with it: one for each piece, until all that communication takes are."""
@@ -314,7 +335,7 @@ def _fastest(ways: list[_Way]) -> _Way:
     return ways[first]._replace(seconds=np.minimum.reduce(seconds))
 
 
-SHARES = ("link_share", "host_share", "network_share", "switch_share")
+SHARES = ("link_share", "host_share", "network_share", "switch_share", "collective_conditions")
 """Constants that a measured collective of the same link and group size leaves no range."""
 
 

@@ -54,6 +54,31 @@ def test_constants_may_be_arrays() -> None:
     assert high < middle < low
 
 
+MEASURED = {
+    # Public outputs of NCCL tests (all_reduce_perf, out of place): where, devices, and microseconds by MiB.
+    "8 A100-SXM4-80GB of a node, NVSwitch": ("dgx-a100", 8, {
+        0.25: 27.65, 1: 37.89, 2: 55.39, 4: 81.66, 8: 130.6, 16: 213.3, 32: 377.6, 64: 615.7, 256: 2218.2, 1024: 8244.5,
+    }),
+    "8 H100-SXM of a node, sums in switches (Supermicro)": ("dgx-h100", 8, {
+        256: 1119.8, 512: 2157.5, 1024: 4027.3, 2048: 7983.5,
+    }),
+    "2 p4de of 8 A100, EFA (AWS ParallelCluster workshop)": ("p4de", 16, {
+        1: 307.4, 4: 522.7, 8: 761.2, 64: 2724.5, 128: 4071.8, 512: 13605.0, 1024: 25940.0,
+    }),
+    "2 DGX H100, InfiniBand": ("dgx-h100", 16, {2048: 9270.2, 4096: 17662.0, 8192: 34409.0, 16384: 68195.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", MEASURED)
+def test_published_sums_are_near_and_within_the_range(where: str) -> None:
+    name, devices, rows = MEASURED[where]
+    times = [cm.collective_seconds("all-reduce", int(size * 2**20), devices=devices, on=name) for size in rows]
+    off = [time.seconds / (us * 1e-6) - 1 for time, us in zip(times, rows.values(), strict=True)]
+    assert sum(map(abs, off)) / len(off) < 0.12
+    inside = [time.low <= us * 1e-6 <= time.high for time, us in zip(times, rows.values(), strict=True)]
+    assert sum(inside) >= 0.75 * len(inside)
+
+
 def test_without_latency_a_ring_is_its_bytes_over_the_link() -> None:
     ideally = model("dgx-a100", tier="ceiling")
     for operation in ("all_gather", "reduce_scatter"):
