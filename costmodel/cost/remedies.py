@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -9,14 +10,19 @@ from costmodel.cost.costs import Costs
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError
 from costmodel.training.dtypes import size_bytes
+from costmodel.training.settings import Settings
 
 
 class Remedy(NamedTuple):
-    """A setting that mends what a runtime does worse than it could, and what that is."""
+    """A setting that mends what a runtime does worse than it could, and what that is.
+
+    when: whether the flaw is in a question that has another value.
+    """
 
     setting: str
     value: Any
     flaw: str
+    when: Callable[[Settings], bool] = lambda _: True
 
 
 REMEDIES = (
@@ -24,6 +30,12 @@ REMEDIES = (
     Remedy("sp", True, "what lies between the layers that tp splits is whole on each of its ranks"),
     Remedy("bucket_view", True, "DDP holds gradients a second time, in the buckets that it sends"),
     Remedy("return_outputs", False, "the last stage keeps the logits of all micro-batches"),
+    Remedy(
+        "precision",
+        "bf16-master-fp32-gradients",
+        "autocast keeps 16-bit copies of the weights of all units of fsdp, as if they were not split",
+        lambda settings: settings.policy.autocast is not None and settings.layout.shards > 1,
+    ),
 )
 
 
@@ -32,8 +44,8 @@ def remedies(p: Costs) -> list[str]:
     if p.settings.layout.devices == 1 or not p.settings.training:
         return []
     sentences = []
-    for setting, value, flaw in REMEDIES:
-        if getattr(p.settings, setting, value) == value:
+    for setting, value, flaw, when in REMEDIES:
+        if getattr(p.settings, setting, value) == value or not when(p.settings):
             continue
         try:
             peak = Costs(p.model, replace(p.settings, **{setting: value})).memory.peak

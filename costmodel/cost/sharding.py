@@ -81,6 +81,24 @@ def flat_length(tape: Tape) -> int:
     return sum(product(share_of(tape, weight).shape) * weight.times for weight in tape.updated)
 
 
+def gathered_throughout(tape: Tape) -> Iterator[tuple[int, int]]:
+    """Weights that no pass drops, which are gathered once: bytes of one, and how many there are.
+
+    Where no backward pass follows these are the root's, and all of units that are not resharded after forward.
+
+    Source: ``FSDPState._lazy_init``, ``FSDPParamGroup.post_forward``.
+    """
+    for block, unit in units_of(tape).items() if tape.layout.shards > 1 else ():
+        if stays_gathered(tape, block):
+            for _, times, elements in unit.weights:
+                yield size_bytes(elements * unit.devices, tape.precision.weight), times * block.times
+
+
+def stays_gathered(tape: Tape, unit: Block) -> bool:
+    """Whether no pass drops a unit's weights."""
+    return not tape.training and (unit.parent is None or not tape.layout.reshard)
+
+
 def partial_sum(tape: Tape, weight: Storage) -> Message:
     """What makes a gradient of a rank's own tokens that of all: in FSDP2 as it is made, of gathered weights' type."""
     precision = tape.precision
@@ -192,7 +210,7 @@ class ShardedWeights:
         self.lifetimes = lifetimes
         self.gradients: list[Allocation] = []
         self.accumulates = False
-        self._root, self._layout = tape.root, tape.layout
+        self._tape, self._root, self._layout = tape, tape.root, tape.layout
         precision = tape.precision
         self._dtype: Dtype = precision.weight
         self._reduced: Dtype = precision.gradient_dtype
@@ -219,7 +237,7 @@ class ShardedWeights:
 
     def enter(self, block: Block, rounds: str, alike: int) -> None:
         """Forward comes to a unit."""
-        if (unit := self.units.get(block)) is None:
+        if (unit := self.units.get(block)) is None or stays_gathered(self._tape, block):
             return
         before, self._buffer = self._buffer, self._gather(unit, "forward", rounds)
         now = self.lifetimes.moment("forward", f"{unit.name}.copy_out", rounds)
@@ -282,6 +300,10 @@ class ShardedWeights:
             self._reduce(self._root, unit, "")
         for block, rounds in reversed(self._late):
             self._reduce(block, self.units[block], rounds)
+        for visit in self._visits:  # that backward did not come to
+            for allocation in visit.weights:
+                allocation.rounds = visit.alike
+            visit.drop(self._now)
         for last in (*(visit.buffer for visit in self._visits), *self._summed):
             if last is not None:
                 last.died = self._now

@@ -30,7 +30,7 @@ from costmodel.cost.liveness import (
 )
 from costmodel.cost.pipeline import PipelineRank
 from costmodel.cost.runtimes import rank_of
-from costmodel.cost.sharding import flat_length, share_of
+from costmodel.cost.sharding import flat_length, gathered_throughout, share_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
@@ -80,6 +80,7 @@ def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTen
         yield PersistentTensor("weights", share.bytes, s.times)
         if s.dtype == policy.quantised:
             yield PersistentTensor("weights", policy.scale_bytes(share.shape), s.times)
+    yield from (PersistentTensor("weights", *each) for each in gathered_throughout(tape))
     for s in tape.updated:
         if master := share_of(tape, s).master:
             yield PersistentTensor("masters", size_bytes(s.elements, master), s.times)

@@ -31,8 +31,8 @@ def check_layout(settings: Settings) -> None:
     for name in ("sp", "loss_parallel"):
         if getattr(settings, name) and layout.tp == 1:
             raise SettingError(f"{name}=True splits over the ranks of tp: give tp, such as tp=2, or leave it out")
-    if not settings.training and layout != Layout(tp=layout.tp):
-        raise SettingError(f"of a layout only tp by itself is worked out in mode {settings.mode!r}: leave the rest out")
+    if not settings.training:
+        _check_passes(settings, layout)
     _check_shares(settings, layout)
     if layout.shards > 1:
         _check_sharding(settings, layout)
@@ -40,6 +40,17 @@ def check_layout(settings: Settings) -> None:
         _check_copies(settings, layout)
     _check_experts(settings, layout)
     _check_context(settings)
+
+
+def _check_passes(settings: Settings, layout: Layout) -> None:
+    """Raise SettingError for what of a layout a forward pass by itself has not."""
+    whole = settings.mode == "inference"
+    for name in ("pp", "cp", "ep", "loss_parallel", "runtime", *(() if whole else ("fsdp", "sp"))):
+        if settings.chosen(name):
+            others = listed(("tp", "dp", *(("sp", "fsdp") if whole else ())))
+            raise SettingError(
+                f"{_written(settings, name)} is not worked out in mode {settings.mode!r}: of a layout use {others}"
+            )
 
 
 def _check_copies(settings: Settings, layout: Layout) -> None:
@@ -77,13 +88,6 @@ def _check_sharding(settings: Settings, layout: Layout) -> None:
     if settings.checkpoint == "sqrt" or (isinstance(settings.checkpoint, int) and settings.checkpoint > 1):
         raise SettingError(
             f"checkpoint={settings.checkpoint!r} of several units of fsdp is not worked out: use 'block'"
-        )
-    if settings.lora is not None:
-        raise SettingError(f"lora is not worked out with fsdp={layout.fsdp}: use dp={layout.fsdp} in its place")
-    if settings.policy.autocast is not None:
-        raise SettingError(
-            f"precision {settings.policy.name!r} is not worked out with fsdp={layout.fsdp}: use one whose gathered "
-            "weights are of 16 bits, 'bf16-master-fp32-gradients'"
         )
     if settings.policy.quantised or settings.policy.scaled:
         raise SettingError(

@@ -247,11 +247,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"zero": 4}, "use 0, 1, 2 or 3"),
     ({"dp": 4, "zero": 1}, "use zero=3, or fsdp=4"),
     ({"dp": 4, "tp": 2, "sp": True}, "use fsdp=4"),
-    ({"fsdp": 4, "mode": "inference"}, "only tp by itself"),
+    ({"fsdp": 4, "mode": "decode", "past": 8}, "of a layout use tp, dp"),
+    ({"fsdp": 4, "cp": 2, "mode": "inference"}, "cp=2 is not worked out in mode 'inference'"),
     ({"fsdp": 4, "tp": 2, "checkpoint": "block"}, "checkpoint is not worked out with fsdp and tp"),
     ({"fsdp": 4, "tp": 2, "loss_parallel": True, "precision": "bf16"}, "precision is not worked out with fsdp and tp"),
-    ({"fsdp": 4, "precision": "bf16-autocast"}, "'bf16-master-fp32-gradients'"),
-    ({"fsdp": 4, "lora": {"rank": 4, "targets": ["query"]}}, "use dp=4"),
     ({"dp": 2, "precision": "bf16-master-fp32-gradients"}, "use fsdp=2"),
     ({"fsdp": 2, "checkpoint": 2}, "use 'block'"),
 ]

@@ -500,6 +500,21 @@ def falls_on(pattern: tuple[bool, ...] | None, number: int) -> bool:
     return not pattern or pattern[number % len(pattern)]
 
 
+class Adapted(nn.Module):
+    """y = W x + s·B (A x)."""
+
+    def __init__(self, linear: nn.Linear, rank: int, dropout: nn.Module | None) -> None:
+        super().__init__()
+        self.linear, self.dropout = linear, dropout
+        self.down = nn.Linear(linear.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, linear.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        inner = self.dropout(x) if self.dropout else x
+        return y + self.up(self.down(inner)) * 2.0
+
+
 class ExpertLinear(nn.Module):
     """A linear layer for each expert, rows being sorted by expert; how many each has changes no cost."""
 

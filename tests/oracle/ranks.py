@@ -13,7 +13,7 @@ import sys
 import tempfile
 import traceback
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial, partialmethod
 from typing import Any, NamedTuple
@@ -46,13 +46,14 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
 import costmodel as cm
 
 from . import models
+from .autocasting import GpuAutocast
 from .measure import Saved
 from .tracker import Most, Tracker, weights_by_use
 
@@ -309,6 +310,8 @@ def _norm_of_squares(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
 def _norm_of_squares_backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
     """As DTensor has it for that kernel: what a rank's tokens say of a weight is to be summed over all ranks."""
     x, weight, _ = ctx.saved_tensors
+    if not ctx.needs_input_grad[1]:
+        return torch.empty_like(x), None
     if not isinstance(weight, DTensor):
         return torch.empty_like(x), None if weight is None else torch.empty_like(weight)
     own = torch.empty_like(weight.to_local())
@@ -509,14 +512,29 @@ def _handed_on(sizes: list[int], bucket: Tensor) -> Any:
 def buckets(question: dict[str, Any]) -> list[int]:
     """Elements of each bucket that DistributedDataParallel hands on in its third step, on real tensors."""
     model = models.Transformer(cm.Transformer.of(question["model"]), question["seq"], "eager", "gpu")
+    _freeze(question, model)
     _join_real_group(1)
     copies, sizes = DistributedDataParallel(model), list[int]()
     copies.register_comm_hook(None, lambda _, bucket: _handed_on(sizes, bucket.buffer()))
     tokens = torch.zeros(question["batch"], question["seq"], dtype=torch.int64)
     for _ in range(3):
         sizes.clear()
-        F.cross_entropy(copies(tokens), tokens.flatten()).backward()
+        with _autocast(question):
+            loss = F.cross_entropy(copies(tokens), tokens.flatten())
+        loss.backward()
     return sizes
+
+
+def _freeze(question: dict[str, Any], model: models.Transformer) -> None:
+    if (lora := question.get("lora")) is not None:
+        adapt(model, lora["rank"], lora["targets"])
+    for name, weight in model.named_parameters():
+        weight.requires_grad &= not any(part in name for part in question.get("freeze", ()))
+
+
+def _autocast(question: dict[str, Any]) -> AbstractContextManager[Any]:
+    dtype = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(question.get("precision", "fp32"))
+    return nullcontext() if dtype is None else GpuAutocast(dtype)
 
 
 def _optimizer(question: dict[str, Any], weights: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -563,23 +581,23 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     seq = question["seq"] // cp
     torch.set_default_dtype(torch.bfloat16 if question.get("precision", "fp32") == "bf16" else torch.float32)
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
+    _freeze(question, model)
     torch.set_default_dtype(torch.float32)
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
     others = [torch.zeros(batch, seq, dtype=torch.int64)] if spec.segments else []
     others += [torch.zeros(batch, seq, 4, dtype=torch.int64)] if spec.boxes else []
     rows = batch * seq if spec.head else models.summary_of(spec, batch, seq)[0][0]
     targets = torch.zeros(rows, dtype=torch.int64)
+    casting = partial(_autocast, question)
     for module in model.modules() if question.get("precision", "fp32") in POLICIES else ():
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_floating_point():
                 setattr(module, name, buffer.to(torch.bfloat16))
-    for name, weight in model.named_parameters():
-        weight.requires_grad = not any(part in name for part in question.get("freeze", ()))
     names = {weight: name for name, weight in model.named_parameters()}
     by_use = [names[weight] for weight in weights_by_use(model, tokens, *others)]
     _, fsdp, _, tp = mesh.shape
     for block in model.blocks if question.get("checkpoint") == "block" else ():
-        block.forward = partial(checkpoint, block.forward, use_reentrant=True)
+        block.forward = partial(checkpoint, partial(_again, block.forward, casting), use_reentrant=True)
     if tp > 1:
         split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=split_loss)
     if cp > 1:
@@ -590,12 +608,16 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()
 
+    def taken() -> Tensor:
+        with casting():
+            return F.cross_entropy(model(tokens, *others), targets)
+
     if question.get("mode") == "inference":
-        return _of_inference(model, tokens, device)
+        return _of_inference(model, tokens, device, casting)
     trained = [weight for weight in map(model.get_parameter, by_use) if weight.requires_grad]
     optimizer = _optimizer(question, trained)
     with around():
-        F.cross_entropy(model(tokens, *others), targets).backward()
+        taken().backward()
     optimizer.step()
     optimizer.zero_grad()
     weights = list(model.parameters())
@@ -604,10 +626,10 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     saved = None
     if fsdp == 1:
         with around(), LocalSaved([local(x) for x in given]) as saved:
-            F.cross_entropy(model(tokens, *others), targets).backward()
+            taken().backward()
         model.zero_grad()
     with around(), FlopCounterMode(display=False) as counter:
-        loss = F.cross_entropy(model(tokens, *others), targets)
+        loss = taken()
         forward = counter.get_total_flops()
         loss.backward()
     model.zero_grad()
@@ -615,10 +637,10 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     earlier: list[Tensor] = []
     if question.get("accumulate", 1) > 1:
         with around():
-            F.cross_entropy(model(tokens, *others), targets).backward()
+            taken().backward()
         earlier = [weight.grad for weight in weights if weight.grad is not None]
     with around(), LocalTracker([*given, *earlier], device) as tracker, tracker.resizing():
-        loss = F.cross_entropy(model(tokens, *others), targets)
+        loss = taken()
         tracker.phase = "backward"
         loss.backward()
         tracker.phase = "optimizer"
@@ -641,23 +663,52 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     )
 
 
+def _again(body: Any, casting: Callable[[], AbstractContextManager[Any]], *inputs: Any) -> Any:
+    """What is run again in backward is a phase of its own, and under autocast again, with new copies of weights."""
+    if not torch.is_grad_enabled():
+        return body(*inputs)
+    tracker = _get_current_dispatch_mode()
+    phase = getattr(tracker, "phase", None)
+    if isinstance(tracker, Tracker):
+        tracker.phase = "recompute"
+    with casting():
+        y = body(*inputs)
+    if isinstance(tracker, Tracker):
+        tracker.phase = phase
+    return y
+
+
+def adapt(model: models.Transformer, rank: int, targets: Iterable[str]) -> None:
+    """Let all be frozen but adapters of these linear layers."""
+    model.requires_grad_(False)
+    for block in model.blocks:
+        for target in targets:
+            owner, name = (block.attention, "output") if "." in target else (block.mlp, target)
+            linear = getattr(owner, name)
+            setattr(owner, name, models.Adapted(linear, rank, None))
+
+
 def _distinct(tensors: Iterable[Tensor]) -> int:
     """Bytes of the memory behind tensors, but for counters."""
     storages = [local(tensor).untyped_storage() for tensor in tensors if tensor.dim()]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def _of_inference(model: models.Transformer, tokens: Tensor, device: str) -> RankCost:
+def _of_inference(
+    model: models.Transformer, tokens: Tensor, device: str, around: Callable[[], AbstractContextManager[Any]]
+) -> RankCost:
     """A forward pass that keeps nothing."""
+    shares = list(model.parameters())
     with torch.no_grad():
-        model(tokens)
-        with FlopCounterMode(display=False) as counter:
+        with around():
             model(tokens)
-        given = [tokens, *model.parameters(), *model.buffers()]
-        with LocalTracker(given, device) as tracker:
+        with FlopCounterMode(display=False) as counter, around():
+            model(tokens)
+        given = [tokens, *shares, *model.parameters(), *model.buffers()]
+        with LocalTracker(given, device) as tracker, tracker.resizing(), around():
             result = model(tokens)
     del result
-    params = sum(local(weight).numel() for weight in model.parameters())
+    params = sum(local(weight).numel() for weight in shares)
     buffers = sum(buffer.untyped_storage().nbytes() for buffer in model.buffers())
     forward = counter.get_total_flops()
     return RankCost(params, forward, forward, 0, buffers, tracker.collectives, tracker.most)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from costmodel.analysis.predict import predict
 from costmodel.architectures.transformer import Transformer
@@ -32,21 +32,6 @@ PARTS = {
 }
 DENSE = transformers().filter(lambda spec: spec.experts is None)
 """Without experts, whose parts have other names."""
-
-
-class Adapted(nn.Module):
-    """y = W x + s·B (A x)."""
-
-    def __init__(self, linear: nn.Linear, rank: int, dropout: nn.Module | None) -> None:
-        super().__init__()
-        self.linear, self.dropout = linear, dropout
-        self.down = nn.Linear(linear.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, linear.out_features, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x)
-        inner = self.dropout(x) if self.dropout else x
-        return y + self.up(self.down(inner)) * 2.0
 
 
 def cost(spec: Transformer, model: nn.Module, batch: int, seq: int) -> Cost:
@@ -105,7 +90,7 @@ def test_adapters(spec: Transformer, batch: int, seq: int, rank: int, targets: s
             for target in targets:
                 owner, name = (block.attention, "output") if "." in target else (block.mlp, target)
                 noise = models.Dropout(dropout, "gpu") if dropout else None
-                setattr(owner, name, Adapted(getattr(owner, name), rank, noise))
+                setattr(owner, name, models.Adapted(getattr(owner, name), rank, noise))
         for block in model.blocks[1:] if spec.shared_blocks else ():
             models.share(model.blocks[0], block)
     paper, trainable = on_paper(spec, batch, seq, lora=Lora(rank, tuple(targets), dropout))
