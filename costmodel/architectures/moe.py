@@ -65,7 +65,7 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         x, weights = copied(x, "input"), copied(weights, "weights")
         picked = sent(x.view((b * t, d)), name="dispatch")
         back = Pick(rows=b * t * k) if capped else Pick()
-        with x.tape.unit() if ranks > 1 else nullcontext():
+        with x.tape.unit("sent") if ranks > 1 else nullcontext():
             picked = arrived(picked, 0 if capped else experts.count)
             if x.tape.layout.megatron and model.mlp == "gated":
                 joint = ExpertLinear(own, k, 2 * hidden, bias, busy(experts), ranks)

@@ -273,9 +273,14 @@ class ForwardLiveness:
 
     def _unit(self, opens: bool, block: Block) -> None:
         """Forward enters or leaves what may be a unit of sharded weights."""
-        if self.sharding is None or self._pass == "again" or block not in self.sharding.units:
+        if self.sharding is None or block not in self.sharding.units:
             return
-        if opens:
+        if self._pass == "again":
+            if opens:
+                self.sharding.enter_again(block, self._rounds)
+            else:
+                self.sharding.end_forward()
+        elif opens:
             self.sharding.enter(block, self._rounds, self._alike)
         elif block is not self._root:
             self.sharding.leave(block)

@@ -129,9 +129,7 @@ class WeightUnit(NamedTuple):
 
 def units_of(tape: Tape) -> dict[Block, WeightUnit]:
     """The units of a model that have weights, by the block that each is: the root last. Raises SettingError."""
-    for block in tape.root.blocks():
-        if block.recomputed and any(nested.unit for nested in block.blocks()):
-            raise SettingError("checkpoint of several blocks, or around one, is not worked out with fsdp: use 'block'")
+    _check_stretches(tape.root)
     members: dict[Block, dict[Storage, None]] = {block: {} for block in tape.root.blocks() if block.unit}
     members[tape.root] = {}
     owners: dict[Storage, Block] = {}
@@ -145,6 +143,15 @@ def units_of(tape: Tape) -> dict[Block, WeightUnit]:
     for weight in tape.weights:
         members[owners.get(weight, tape.root)][weight] = None
     return {block: _unit(tape, block, list(weights)) for block, weights in members.items() if weights}
+
+
+def _check_stretches(block: Block) -> None:
+    """Raise SettingError where what is recomputed is around a unit that is in no other."""
+    for entry in block.entries:
+        if isinstance(entry, Block) and not entry.unit:
+            if entry.recomputed and any(nested.unit for nested in entry.blocks()):
+                raise SettingError("checkpoint of several blocks is not worked out with fsdp: use 'block'")
+            _check_stretches(entry)
 
 
 def _calls_by_unit(block: Block, unit: Block) -> Iterator[tuple[Block, Call]]:
@@ -254,7 +261,7 @@ class ShardedWeights:
             visit.drop(self._now)
 
     def end_forward(self) -> None:
-        """The last buffer goes."""
+        """The outermost forward that runs is done, of all or of what runs again: the last buffer goes."""
         if self._buffer is not None:
             self._buffer.died = self._now
             self._buffer = None
@@ -272,13 +279,23 @@ class ShardedWeights:
         while (visit := self._visits.pop()).block is not block:
             pass
         self._running[block] = visit
-        if not visit.weights:
-            buffer = visit.buffer or self._gather(unit, "backward", rounds)
-            now = self.lifetimes.moment("backward", f"{unit.name}.copy_out", rounds)
-            if buffer is not None:
-                buffer.died = now
-            visit.weights, visit.buffer = self._copied_out(unit, now), None
+        self._open_again(unit, visit, "backward", rounds)
         self._prefetch(rounds)
+
+    def enter_again(self, block: Block, rounds: str) -> None:
+        """A unit's forward runs again, within one around it: its weights are copied out, and stay for its backward."""
+        self._buffer = self._open_again(self.units[block], self._visits[-1], "recompute", rounds)
+
+    def _open_again(self, unit: WeightUnit, visit: UnitVisit, phase: MomentPhase, rounds: str) -> Allocation | None:
+        """Returns the buffer that weights are copied out of, unless they are there."""
+        if visit.weights:
+            return None
+        buffer = visit.buffer or self._gather(unit, phase, rounds)
+        now = self.lifetimes.moment(phase, f"{unit.name}.copy_out", rounds)
+        if buffer is not None:
+            buffer.died = now
+        visit.weights, visit.buffer = self._copied_out(unit, now), None
+        return buffer
 
     def settled(self, gradient: Allocation, weight: Storage) -> None:
         """A weight has its gradient."""

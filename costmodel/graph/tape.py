@@ -395,10 +395,15 @@ class Tape:
         return self.recomputation.part([*self._path, name], self.block)
 
     @contextmanager
-    def unit(self) -> Iterator[None]:
-        """What is called within has its weights gathered together, where ranks have shares of weights."""
-        block, start = self.block, len(self.block.entries)
+    def unit(self, part: str = "") -> Iterator[None]:
+        """What is called within has its weights gathered together, where ranks have shares of weights.
+
+        part: what it is called by itself, as which it holds what it reads to its end.
+        """
+        block, start, outer = self.block, len(self.block.entries), self._scopes
+        self._scopes = f"{outer}{part}/" if part else outer
         yield
+        self._scopes = outer
         if self.layout.shards == 1 or not any(not isinstance(entry, Alias) for entry in block.entries[start:]):
             return
         unit = Block(self._path[-1] if self._path else "", 1, block)

@@ -424,21 +424,22 @@ class SentExperts(nn.Module):
     def applied(self: Any, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Of all experts."""
         b, t, d = x.shape
-        tokens, places = self.sent(chosen.flatten(), b * t)
-        counts = None if self.experts.capacity_factor else chosen.new_zeros(self.experts.count)
-        out = self.sent_experts(x.view(-1, d)[tokens], counts)[places]
+        out = self.sent_experts(x.view(-1, d)[self.sent(chosen.flatten(), b * t)[0]])
+        out = out[self.sent(chosen.flatten(), b * t)[1]]
         k = self.experts.per_token
         return (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(x.shape)
 
-    def forward(self, rows: Tensor, counts: Tensor | None) -> Tensor:
+    def forward(self, rows: Tensor) -> Tensor:
         n = self.mesh.size()
-        if counts is not None:
+        if not self.spec.experts.capacity_factor:
             with torch.no_grad():
+                counts = torch.zeros(self.spec.experts.count, dtype=torch.int64)
                 all_to_all_single(counts, None, None, self.mesh)
+                del counts
         share = [len(rows) // n] * n
-        come = all_to_all_single_autograd(rows, share, share, self.mesh)
         order = torch.arange(len(rows)).view(n, len(self.up.weight), -1).transpose(0, 1).flatten()
-        out = self.down(self.dropout(models.hidden_of(self, come[order])))[order.argsort()]
+        come = all_to_all_single_autograd(rows, share, share, self.mesh)[order]
+        out = self.down(self.dropout(models.hidden_of(self, come)))[order.argsort()]
         return all_to_all_single_autograd(out, share, share, self.mesh)
 
 
