@@ -219,7 +219,10 @@ class StagePasses:
 
 
 class PipelineRank:
-    """One rank of a pipeline. lifetimes: what it does in a step, whose changes are those of passes."""
+    """One rank of a pipeline. lifetimes: what it does in a step, whose changes are those of passes.
+
+    ending: what it does after all of these.
+    """
 
     def __init__(self, pipeline: Pipeline, rank: int) -> None:
         self.schedule = pipeline.schedule
@@ -351,7 +354,8 @@ class PipelineRank:
             if stage.runtime is not None:
                 stage.runtime.update(ending)
         start = 2 * len(self.lifetimes.moments)
-        self._add(Passage.between(ending, ending.changes(), 0, len(ending.moments)))
+        self.ending = Passage.between(ending, ending.changes(), 0, len(ending.moments))
+        self._add(self.ending)
         losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
         named = self._carried + sum(stage.named for stage in self.stages.values())
         self._changes[TEMPORARIES][start] -= named + losses

@@ -6,18 +6,18 @@ has seconds by the cluster. Both are played in the order of the rank's timeline,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from costmodel.cost.runtimes import rank_of
+from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.graph.kernel import Kernel, Message
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers
-from costmodel.performance.queues import Played, Player, Price, Programmer, RankProgram
-from costmodel.performance.work import Task, work_of
+from costmodel.performance.queues import CollectiveSum, Played, Player, Price, Programmer, RankProgram
+from costmodel.performance.work import StepPhase, Task, work_of
 from costmodel.training.layout import Layout
 
 if TYPE_CHECKING:
@@ -29,70 +29,83 @@ MOST_TAKEN = 0.9
 """Share of a device's processors that collectives take at most."""
 
 
-class RankWork:
+class PlayedStep(NamedTuple):
+    """What a step was found to take [s]. phases, sums: of the rank that does most; bubble: that it waits for others."""
+
+    seconds: Numbers
+    phases: Mapping[StepPhase, Numbers]
+    sums: Sequence[CollectiveSum]
+    bubble: Numbers = 0.0
+
+
+class ProgramSet:
+    """Programs over the same tasks, by name, and what they take."""
+
+    def __init__(self, tasks: Sequence[Task], programs: Mapping[str, RankProgram]) -> None:
+        self.tasks = tasks
+        self.programs = programs
+        self.table = KernelTable([task.kernel for task in tasks])
+        launches = np.array([float(task.kernel.launches) for task in tasks])
+        self._launches = {name: program.weights @ launches for name, program in programs.items()}
+
+    def play(self, player: Player, name: str, kernel_seconds: Numbers, *, last: bool = True) -> None:
+        """One of them. kernel_seconds: of each task's kernel, once."""
+        program, launches = self.programs[name], self._launches[name]
+        host = np.multiply.outer(launches, player.launch_seconds)
+        player.play(program, program.weights @ kernel_seconds, host, last=last)
+
+
+def _once(runtime: RankRuntime | None, moment: Moment, message: Message) -> bool:
+    """Whether a collective of backward is after the last micro-batch alone."""
+    return message.axis == "dp" if runtime is None else moment[1] in runtime.once
+
+
+class RankWork(ProgramSet):
     """What one rank asks of its device in a step, and in which order with what it sends.
 
-    rank: of a layout without stages. micro: the passes of one micro-batch; ending: the update. tasks: of the step.
+    rank: of a layout without stages. tasks: of the step.
     """
 
     def __init__(self, rank: Costs, *, fuse: bool) -> None:
         tape, settings = rank.tape, rank.settings
         work = work_of(tape, settings, fuse=fuse)
-        runtime, timeline = rank_of(tape, settings), rank.timeline
+        timeline = rank.timeline
         self.fusions: list[Fusion] = work.fusions
         self.micro_batches = int(settings.micro_batches)
-
-        def once(moment: Moment, message: Message) -> bool:
-            return message.axis == "dp" if runtime is None else moment[1] in runtime.once
-
-        buckets = [message for now, message in timeline.messages if timeline.ready and message.axis == "dp"]
+        buckets = [message for _, message in timeline.messages if timeline.ready and message.axis == "dp"]
         copies = 1 if tape.layout.bucket_view else 2
         tasks = [*work.tasks, *(task for message in buckets for task in _bucket_copies(message)[:copies])]
+        once = partial(_once, rank_of(tape, settings))
         programmer = Programmer(tape.layout, tasks, self.micro_batches, once)
         moments, loops, messages = timeline.moments, timeline.loops, timeline.messages
         cut = next((now for now, (phase, _, _) in enumerate(moments) if phase == "optimizer"), len(moments))
-        passes = ("forward", "backward", "recompute")
-        self.micro = programmer.program(
+        passes = programmer.program(
             moments[:cut],
             [loop for loop in loops if loop.end <= cut],
             [(now, message) for now, message in messages if now < cut],
-            phases=passes,
+            phases=("forward", "backward", "recompute"),
         )
-        self.micro.ready = timeline.ready
-        self.ending = programmer.program(
+        passes.ready = timeline.ready
+        ending = programmer.program(
             moments[cut:],
             [loop._replace(start=loop.start - cut, end=loop.end - cut) for loop in loops if loop.start >= cut],
             [(now - cut, message) for now, message in messages if now >= cut],
             phases=("optimizer",),
         )
-        self.tasks = programmer.tasks
+        super().__init__(programmer.tasks, {"passes": passes, "ending": ending})
 
-    @cached_property
-    def table(self) -> KernelTable:
-        """Its kernels."""
-        return KernelTable([task.kernel for task in self.tasks])
-
-    @cached_property
-    def _launches(self) -> Numbers:
-        return np.array([float(task.kernel.launches) for task in self.tasks])
-
-    def play(
-        self, model: KernelModel, kernel_seconds: Sequence[Numbers], prices: Prices, trace: list[Played] | None = None
-    ) -> Player:
-        """A step, as it was played. kernel_seconds: of the device for each task's kernel, once [s]."""
-        player = Player(prices, model.launch_seconds, trace)
-        seconds, launches = np.array(kernel_seconds), np.array(model.launch_seconds)
-
-        def run(program: RankProgram, *, last: bool) -> None:
-            host = np.multiply.outer(program.weights @ self._launches, launches)
-            player.play(program, program.weights @ seconds, host, last=last)
-
+    def step(
+        self, model: KernelModel, prices: Prices, trace: list[Played] | None = None
+    ) -> tuple[list[Numbers], PlayedStep]:
+        """Seconds of each task's kernel, and the step as it was played. trace: is told what is on each queue."""
+        kernel_seconds = self.table.times(model)
+        player, seconds = Player(prices, model.launch_seconds, trace), np.array(kernel_seconds)
         if self.micro_batches > 1:
-            player.repeat(lambda: run(self.micro, last=False), self.micro_batches - 1)
-        run(self.micro, last=True)
-        run(self.ending, last=True)
+            player.repeat(lambda: self.play(player, "passes", seconds, last=False), self.micro_batches - 1)
+        self.play(player, "passes", seconds)
+        self.play(player, "ending", seconds)
         player.end()
-        return player
+        return kernel_seconds, PlayedStep(player.device, player.phase_seconds, [*player.sums.values()])
 
 
 def _bucket_copies(message: Message) -> tuple[Task, Task]:

@@ -416,13 +416,14 @@ class Player:
         return {**amounts, **{phase: (0, seconds) for phase, seconds in self.phase_seconds.items()}}
 
     def _steady(self, clocks: Sequence[Numbers], steps: Sequence[Numbers]) -> bool:
-        """Whether all clocks have moved on as the device's, but for such as fall behind it."""
+        """Whether all clocks have moved on as the device's, but for such as are behind all that is to come."""
         if not steps:
             return False
         device, step = clocks[0], steps[0]
+        floor = np.minimum(device, self._copied[0]) if self._gathers else device  # before which nothing starts
         close = SAME * np.maximum(np.abs(step), 1e-12)
         return all(
-            bool(np.all((np.abs(moved - step) <= close) | ((moved < step) & (clock <= device))))
+            bool(np.all((np.abs(moved - step) <= close) | ((moved < step) & (clock <= floor))))
             for clock, moved in zip(clocks, steps, strict=True)
         )
 

@@ -41,6 +41,7 @@ from costmodel.performance.fusion import Fusion
 from costmodel.performance.jobs import Carbon, Energy, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
 from costmodel.performance.parallel import Prices, RankWork
+from costmodel.performance.pipelines import PipelineWork
 from costmodel.performance.work import StepWork, work_of
 from costmodel.training.settings import OneStack
 from costmodel.training.stacks import Stack
@@ -100,13 +101,18 @@ class Time(Answer):
     def work(self) -> StepWork:
         """Every kernel of the step, of a layout those of one rank."""
         if self._rank is not None:
-            return StepWork(self._rank.tasks, self._rank.fusions)
+            return StepWork([*self._rank.tasks], self._rank.fusions)
         return work_of(self.prediction.tape, self.prediction.settings, fuse=self.stack.fuses)
 
     @cached_property
-    def _rank(self) -> RankWork | None:
-        """What a rank of a layout does."""
-        return None if self.cluster is None else RankWork(self.prediction.rank, fuse=self.stack.fuses)
+    def _rank(self) -> RankWork | PipelineWork | None:
+        """What a rank of a layout does, or all of a pipeline's."""
+        if self.cluster is None:
+            return None
+        places = [rank.place for rank in self.prediction.ranks if rank.place is not None]
+        if not places:
+            return RankWork(self.prediction.rank, fuse=self.stack.fuses)
+        return PipelineWork(places, self._model(self.constants, self.tier), fuse=self.stack.fuses)
 
     @cached_property
     def _contractions(self) -> tuple[float, float]:
@@ -128,18 +134,15 @@ class Time(Answer):
     def _step(self, constants: Constants, tier: Tier) -> StepTime:
         """The step with these constants, of arrays where they are arrays."""
         model = self._model(constants, tier)
-        tasks, kernel_seconds = self.work.tasks, self._table.times(model)
-        shared = None if self._rank is None else self._shared(self._rank, model, kernel_seconds)
-        return StepTime(model, tasks, kernel_seconds, self.samples, self.tokens, shared)
-
-    def _shared(self, rank: RankWork, model: KernelModel, kernel_seconds: Sequence[Numbers]) -> SharedStep:
-        """What the devices of a layout do, with these seconds of a rank's kernels."""
-        assert self.cluster is not None
+        if self._rank is None or self.cluster is None:
+            return StepTime(model, self.work.tasks, self._table.times(model), self.samples, self.tokens)
         layout = self.prediction.settings.layout
-        prices = Prices(CollectiveModel(self.cluster, model.constants, model.tier, self.factors), layout)
-        player = rank.play(model, kernel_seconds, prices)
-        sums = tuple(player.sums.values())
-        return SharedStep(layout.devices, player.device, player.phase_seconds, self._contractions, sums)
+        prices = Prices(CollectiveModel(self.cluster, constants, tier, self.factors), layout)
+        kernel_seconds, played = self._rank.step(model, prices)
+        shared = SharedStep(
+            layout.devices, played.seconds, played.phases, self._contractions, played.sums, played.bubble
+        )
+        return StepTime(model, self._rank.tasks, kernel_seconds, self.samples, self.tokens, shared)
 
     @cached_property
     def _own(self) -> StepTime:
@@ -540,8 +543,8 @@ def time_on(
 
     """
     layout = prediction.settings.layout
-    if layout.pp > 1:
-        raise SettingError(f"seconds of a pipeline (pp={layout.pp}) are not worked out: use tp, fsdp or dp")
+    if layout.pp > 1 and layout.shards > 1:
+        raise SettingError("seconds of a pipeline of sharded weights are not worked out: use dp in place of fsdp")
     calibration = calibration_of(machine)
     base: Any = machine if calibration is None else calibration.machine
     cluster = None
@@ -555,9 +558,10 @@ def time_on(
         raise SettingError(
             f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"
         )
+    how: dict[str, Any] = {"allow_tf32": allow_tf32, "channels_last": channels_last, "cluster": cluster}
     known, anchors, constants = (), (), typical(device)
     if calibration is not None and tier in (None, "calibrated"):
         tier, known = "calibrated", tuple(calibration.constants)
         anchors, constants = _anchors(calibration, device), calibration.on(device)
-    how: dict[str, Any] = {"allow_tf32": allow_tf32, "channels_last": channels_last, "cluster": cluster}
+        how["factors"] = calibration.collectives
     return Time(prediction, device, Stack.of(stack), tier or "typical", constants, known, anchors, **how)

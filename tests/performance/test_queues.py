@@ -9,8 +9,9 @@ import pytest
 
 import costmodel as cm
 from costmodel.performance.communication import CollectiveModel
-from costmodel.performance.laws import KernelModel, KernelTable
-from costmodel.performance.parallel import Prices, RankWork
+from costmodel.performance.constants import typical
+from costmodel.performance.laws import KernelModel
+from costmodel.performance.parallel import PlayedStep, Prices, RankWork
 from costmodel.performance.queues import Price
 
 SMALL: dict[str, Any] = {"seq": 256, "precision": "bf16", "attention": "flash"}
@@ -35,30 +36,30 @@ LAYOUTS: list[dict[str, Any]] = [
 ]
 
 
-def played(layout: dict[str, Any], prices: Any = None, *, trace: list[Any] | None = None, scale: float = 1.0) -> Any:
-    """A step of the small model on H100s, with what messages take as said; kernels as slow as `scale` says."""
-    rank = RankWork(cm.predict(MODEL, **SMALL | layout).rank, fuse=False)
+def played(
+    layout: dict[str, Any], prices: Any = None, *, trace: list[Any] | None = None, slow: float = 1.0
+) -> tuple[PlayedStep, float]:
+    """A step of the small model on H100s, and what its kernels take; prices: of messages; slow: times of kernels."""
+    p = cm.predict(MODEL, **SMALL | layout)
+    rank = RankWork(p.rank, fuse=False)
     machine = cm.load_machine("h100-sxm")
-    model = KernelModel(machine)
-    seconds = [scale * each for each in KernelTable([task.kernel for task in rank.tasks]).times(model)]
+    model = KernelModel(machine, typical(machine).changed(conditions=slow))
     if prices is None:
-        settings = cm.predict(MODEL, **SMALL | layout).settings
-        prices = Prices(CollectiveModel(cm.load_cluster("dgx-h100"), model.constants), settings.layout)
-    return rank.play(model, seconds, prices, trace), rank, seconds
+        prices = Prices(CollectiveModel(cm.load_cluster("dgx-h100"), model.constants), p.settings.layout)
+    seconds, step = rank.step(model, prices, trace)
+    return step, sum(task.times * each for task, each in zip(rank.tasks, seconds, strict=True))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("scale", [1.0, 100.0])
-def test_rounds_that_are_alike_stand_for_all(layout: dict[str, Any], scale: float) -> None:
+@pytest.mark.parametrize("slow", [1.0, 100.0])
+def test_rounds_that_are_alike_stand_for_all(layout: dict[str, Any], slow: float) -> None:
     """Playing every round by itself, as a trace does, takes as long as playing some and moving on."""
     trace: list[Any] = []
-    every, *_ = played(layout, trace=trace, scale=scale)
-    some, *_ = played(layout, scale=scale)
-    assert float(some.device) == pytest.approx(float(every.device), rel=1e-9)
-    assert {of: float(of_sum.times) for of, of_sum in some.sums.items()} == {
-        of: float(of_sum.times) for of, of_sum in every.sums.items()
-    }
-    exposed = [sum(float(of.exposed) for of in player.sums.values()) for player in (some, every)]
+    every, _ = played(layout, trace=trace, slow=slow)
+    some, _ = played(layout, slow=slow)
+    assert float(some.seconds) == pytest.approx(float(every.seconds), rel=1e-9)
+    assert [float(of.times) for of in some.sums] == [float(of.times) for of in every.sums]
+    exposed = [sum(float(of.exposed) for of in step.sums) for step in (some, every)]
     assert exposed[0] == pytest.approx(exposed[1], rel=1e-6, abs=1e-12)
     for queue in {event.queue for event in trace}:
         events = sorted((event.start, event.end) for event in trace if event.queue == queue)
@@ -68,21 +69,20 @@ def test_rounds_that_are_alike_stand_for_all(layout: dict[str, Any], scale: floa
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_messages_that_take_nothing_leave_the_kernels(layout: dict[str, Any]) -> None:
-    player, rank, seconds = played(layout, lambda message: Price(0.0, "links"), scale=100.0)
-    busy = sum(task.times * each for task, each in zip(rank.tasks, seconds, strict=True))
-    assert float(player.device) == pytest.approx(busy, rel=0.01)  # and the host's, which hides but at the start
-    assert sum(float(of.exposed) for of in player.sums.values()) == pytest.approx(0.0, abs=1e-3 * busy)
+    step, busy = played(layout, lambda message: Price(0.0, "links"), slow=100.0)
+    assert float(step.seconds) == pytest.approx(busy, rel=0.01)  # and the host's, which hides but at the start
+    assert sum(float(of.exposed) for of in step.sums) == pytest.approx(0.0, abs=1e-3 * busy)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_collective_of_the_rank_is_played(layout: dict[str, Any]) -> None:
-    player, *_ = played(layout)
+    step, _ = played(layout)
     expected: dict[Any, int] = {}
     for call in cm.predict(MODEL, **SMALL | layout).collectives:
         key = call.axis, call.operation, call.elements, call.dtype
         expected[key] = expected.get(key, 0) + int(call.times)
     actual: dict[Any, int] = {}
-    for of in player.sums.values():
+    for of in step.sums:
         key = of.message.axis, of.message.operation, of.message.elements, of.message.dtype
         actual[key] = actual.get(key, 0) + round(float(of.times))
     assert actual == expected
@@ -91,16 +91,16 @@ def test_every_collective_of_the_rank_is_played(layout: dict[str, Any]) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_slow_links_are_all_that_counts(layout: dict[str, Any]) -> None:
     """A step takes no less than its collectives do one after the other, as far as they cannot overlap each other."""
-    player, *_ = played(layout, lambda message: Price(1.0, "links"))
-    total = sum(float(of.times * of.price.seconds) for of in player.sums.values())
-    assert float(player.device) >= 0.5 * total  # those that share a link with others have half of it
-    assert float(player.device) <= total + 1.0
+    step, _ = played(layout, lambda message: Price(1.0, "links"))
+    total = sum(float(of.times * of.price.seconds) for of in step.sums)
+    assert float(step.seconds) >= 0.5 * total  # those that share a link with others have half of it
+    assert float(step.seconds) <= total + 1.0
 
 
 def test_gathers_of_fsdp_hide_under_blocks_and_not_under_less() -> None:
     """With blocks of kernels of a second nothing but the first gather is waited for, and the last scatters."""
-    player, *_ = played({"fsdp": 4}, lambda message: Price(0.1, "links"), scale=1e5)
-    exposed = {(of.phase, of.layer): float(of.exposed) for of in player.sums.values()}
+    step, _ = played({"fsdp": 4}, lambda message: Price(0.1, "links"), slow=1e5)
+    exposed = {(of.phase, of.layer): float(of.exposed) for of in step.sums}
     assert exposed["forward", "root.all_gather"] == pytest.approx(0.1, rel=0.01)
     assert exposed["forward", "block.all_gather"] == pytest.approx(0.0, abs=0.1)
     assert exposed["backward", "block.all_gather"] == 0
@@ -113,8 +113,8 @@ def test_a_ring_waits_for_what_its_kernels_are_shorter() -> None:
 
     def seconds(each: float) -> float:
         own = {"cp": each}
-        player, *_ = played(ring, lambda message: Price(own.get(message.axis, 0.0), "links"), scale=1e3)
-        return float(player.device)
+        step, _ = played(ring, lambda message: Price(own.get(message.axis, 0.0), "links"), slow=1e3)
+        return float(step.seconds)
 
     assert seconds(1e-4) == pytest.approx(seconds(0.0), rel=1e-3)
     assert seconds(10.0) == pytest.approx(10.0 * 9 * (3 + 8 - 1), rel=0.2)

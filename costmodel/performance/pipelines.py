@@ -1,0 +1,250 @@
+"""A pipeline, played: when each rank runs what, from the seconds of its stages' passes and of what they hand on.
+
+Ranks follow the schedule's order; a pass starts when its rank is free and what it reads has come. Micro-batches are
+alike, so from some number of them on each further period of them takes as long: a step of very many is played with few.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodel.cost.pipeline import Passage, PipelineRank, StagePasses
+from costmodel.errors import SettingError
+from costmodel.graph.kernel import Message
+from costmodel.performance.fusion import Fusion
+from costmodel.performance.laws import KernelModel, Numbers
+from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet
+from costmodel.performance.queues import CollectiveSum, Player, Programmer, RankProgram
+from costmodel.performance.work import StepPhase, Task, work_of
+from costmodel.training.schedules import Action, Schedule
+from costmodel.training.settings import Settings
+
+PassSeconds = Mapping[tuple[int, str], Numbers]
+"""Seconds of each pass of each stage."""
+SAME = 1e-9
+"""Share of a period's seconds by which two periods that are alike may differ."""
+WHOLE = ("gpipe", "looped-bfs")
+"""Schedules that run a stage on all micro-batches before another."""
+MOST_PLAYED = 8_192
+"""Passes of one of these that are played."""
+MOST_TRIES = 3
+"""How often more micro-batches are played where periods differ yet."""
+
+
+class StagePass(NamedTuple):
+    """A pass of a stage on a rank, from when to when [s]."""
+
+    rank: int
+    action: Action
+    start: float
+    end: float
+
+
+def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[Numbers]:
+    """When each rank is done with its last pass [s]. handing: seconds that a result takes to the next rank.
+
+    Few micro-batches are played, and those after them by what the last period of them took. Schedules that run a stage
+    on all micro-batches before another have several such stretches, of which another may be the longest where there are
+    more: of these as many are played as there is time for.
+    """
+    period = 2 * schedule.ranks
+    most = MOST_PLAYED // (2 * schedule.stages)
+    least = most // 2 // period * period if schedule.name in WHOLE else 2 * period
+    first = max(least, 2 * period) + schedule.microbatches % period
+    for attempt in range(MOST_TRIES):
+        counts = [first + n * period for n in range(3)]
+        if counts[-1] >= schedule.microbatches or (shorter := _shorter(schedule, counts)) is None:
+            break
+        before, middle, last = (np.array(np.broadcast_arrays(*play(each, passes, handing))) for each in shorter)
+        if attempt == MOST_TRIES - 1 or np.allclose(last - middle, middle - before, rtol=SAME, atol=0.0):
+            return [*(last + (schedule.microbatches - counts[-1]) / period * (last - middle))]
+        first += 4 * period
+    return play(schedule, passes, handing)
+
+
+def _shorter(schedule: Schedule, counts: list[int]) -> list[Schedule] | None:
+    """The same with fewer micro-batches; None if it takes no such pipeline, or not in rounds of as many."""
+    if schedule.name.startswith("interleaved") and schedule.microbatches % schedule.ranks:
+        return None
+    try:
+        return [type(schedule)(schedule.ranks, schedule.stages_per_rank, count) for count in counts]
+    except SettingError:
+        return None
+
+
+def play(
+    schedule: Schedule, passes: PassSeconds, handing: Numbers, note: Callable[[StagePass], None] | None = None
+) -> list[Numbers]:
+    """The same with every micro-batch played. note: is told of each pass."""
+    larger: Callable[[Numbers, Numbers], Numbers] = np.maximum
+    if all(isinstance(seconds, float) for seconds in (*passes.values(), handing)):
+        larger = max
+    ranks = [schedule.rank_of(stage) for stage in range(schedule.stages)]
+    ahead = [deque(schedule.actions(rank)) for rank in range(schedule.ranks)]
+    free: list[Numbers] = [0.0] * schedule.ranks
+    results: dict[Action, Numbers] = {}
+    left = sum(map(len, ahead))
+    while left:
+        for rank, queue in enumerate(ahead):
+            while queue:
+                before = schedule.needs(queue[0])
+                start = free[rank]
+                if before is not None:
+                    if before not in results:
+                        break
+                    start = larger(start, results[before] + (handing if ranks[before.stage] != rank else 0.0))
+                action = queue.popleft()
+                left -= 1
+                free[rank] = results[action.result] = start + passes[action.stage, action.kind]
+                if note is not None:
+                    note(StagePass(rank, action, float(start), float(free[rank])))
+    return free
+
+
+class StageWork(ProgramSet):
+    """The passes of one stage over one micro-batch, by what schedules call them."""
+
+    def __init__(self, stage: StagePasses, settings: Settings, *, fuse: bool) -> None:
+        work = work_of(stage.tape, settings, fuse=fuse)
+        self.fusions: list[Fusion] = work.fusions
+        programmer = Programmer(stage.tape.layout, work.tasks, int(settings.micro_batches), lambda *_: False)
+
+        def program(passage: Passage, *phases: str, tasks: Callable[[Task], bool] = lambda task: True) -> RankProgram:
+            return programmer.program(passage.moments, passage.loops, passage.messages, phases=phases, tasks=tasks)
+
+        backward = ("backward", "recompute")
+        programs = {"F": program(stage.later_forward, "forward", "loss"), "B": program(stage.later, *backward)}
+        if stage.inputs.moments:
+            programs["I"] = program(stage.inputs, *backward, tasks=lambda task: not _of_weights(task))
+            programs["W"] = program(stage.later_weights, *backward, tasks=_of_weights)
+        super().__init__(programmer.tasks, programs)
+
+    def passes(self, model: KernelModel, kernel_seconds: Sequence[Numbers], prices: Prices) -> dict[str, Player]:
+        """Each pass by itself, as it was played; a stage that has no gradients of inputs makes all with weights'."""
+        players: dict[str, Player] = {}
+        for name in self.programs:
+            players[name] = Player(prices, model.launch_seconds)
+            self.play(players[name], name, np.array(kernel_seconds))
+            players[name].end()
+        return {"I": Player(prices), "W": players["B"], **players}
+
+
+def _of_weights(task: Task) -> bool:
+    return "weight" in task.kernel.name or "bias" in task.kernel.name
+
+
+class PipelineWork:
+    """What the ranks of a pipeline ask of their devices in a step, stages that are alike once.
+
+    ranks: all of them. shown: the one that has most to do; tasks: its own. model: of the machine, which decides that.
+    """
+
+    def __init__(self, ranks: Sequence[PipelineRank], model: KernelModel, *, fuse: bool) -> None:
+        self.ranks = sorted(ranks, key=lambda rank: rank.rank)
+        self.schedule, self.settings = self.ranks[0].schedule, self.ranks[0].settings
+        alike: dict[int, StageWork] = {}
+        self.stages: dict[int, StageWork] = {}
+        for rank in self.ranks:
+            for stage, passes in rank.stages.items():
+                if id(passes) not in alike:
+                    alike[id(passes)] = StageWork(passes, self.settings, fuse=fuse)
+                self.stages[stage] = alike[id(passes)]
+        self._kinds = list(alike.values())
+        busy = {
+            work: sum(task.times * own for task, own in zip(work.tasks, work.table.times(model), strict=True))
+            for work in self._kinds
+        }
+        self.shown = max(self.ranks, key=lambda rank: sum(busy[self.stages[stage]] for stage in rank.stages))
+        self.tasks = [task for stage in self.shown.stages for task in self.stages[stage].tasks]
+        self.fusions = [fusion for stage in self.shown.stages for fusion in self.stages[stage].fusions]
+        self._endings: dict[tuple[StageWork, ...], ProgramSet] = {}
+
+    def step(self, model: KernelModel, prices: Prices) -> tuple[list[Numbers], PlayedStep]:
+        """Seconds of each task's kernel of the rank that is shown, and the step as it was played."""
+        seconds = {work: work.table.times(model) for work in self._kinds}
+        players = {work: work.passes(model, own, prices) for work, own in seconds.items()}
+        endings = [self._ending(rank, model, prices) for rank in self.ranks]
+        message = self._handed()
+        handing = 0.0 if message is None else _plain(prices(message).seconds)
+        whole = self._whole(players, endings, handing)
+        ending = endings[self.ranks.index(self.shown)]
+        phases: dict[StepPhase, Numbers] = dict(ending.phase_seconds)
+        sums = list(ending.sums.values())
+        for (stage, kind), times in self._counts().items():
+            player = players[self.stages[stage]][kind]
+            for phase, each in player.phase_seconds.items():
+                phases[phase] = phases.get(phase, 0.0) + times * each
+            sums += [_times(own, times) for own in player.sums.values()]
+        alone = whole if np.ndim(whole) or not handing else self._whole(players, endings, 0.0)
+        if message is not None:
+            price, sent = prices(message), self._sent()
+            sums.append(CollectiveSum("forward", "stages", message, price, sent, whole - alone))
+        kernel_seconds = [each for stage in self.shown.stages for each in seconds[self.stages[stage]]]
+        return kernel_seconds, PlayedStep(whole, phases, sums, alone - sum(phases.values()))
+
+    def passes(self, players: Mapping[StageWork, Mapping[str, Player]]) -> dict[tuple[int, str], Numbers]:
+        """Seconds of each pass of each stage."""
+        every = ((stage, kind, player) for stage, work in self.stages.items() for kind, player in players[work].items())
+        return {(stage, kind): _plain(player.device) for stage, kind, player in every}
+
+    def _whole(
+        self, players: Mapping[StageWork, Mapping[str, Player]], endings: Sequence[Player], handing: Numbers
+    ) -> Numbers:
+        """Seconds of the step: of the rank that is done last."""
+        ends = ends_of(self.schedule, self.passes(players), handing)
+        return reduce(np.maximum, [end + ending.device for end, ending in zip(ends, endings, strict=True)])
+
+    def _counts(self) -> Counter[tuple[int, str]]:
+        """How often the rank that is shown runs each pass of its stages."""
+        counts: Counter[tuple[int, str]] = Counter()
+        for run in self.schedule.runs(self.shown.rank):
+            for action in run.actions:
+                counts[action.stage, action.kind] += run.times
+        return counts
+
+    def _handed(self) -> Message | None:
+        """What a stage hands to the next: of the first one that is on another rank."""
+        stages = {stage: passes for rank in self.ranks for stage, passes in rank.stages.items()}
+        for stage, passes in sorted(stages.items()):
+            if stage + 1 < self.schedule.stages and self._apart(stage, stage + 1):
+                result = passes.tape.result[0].storage
+                return Message("send", "pp", self.schedule.ranks, result.elements, result.dtype)
+        return None
+
+    def _apart(self, stage: int, other: int) -> bool:
+        return self.schedule.rank_of(stage) != self.schedule.rank_of(other)
+
+    def _sent(self) -> int:
+        """How often the rank that is shown hands on a result or a gradient in a step."""
+        last = self.schedule.stages - 1
+        forth = sum(stage < last and self._apart(stage, stage + 1) for stage in self.shown.stages)
+        back = sum(stage > 0 and self._apart(stage, stage - 1) for stage in self.shown.stages)
+        return self.schedule.microbatches * (forth + back)
+
+    def _ending(self, rank: PipelineRank, model: KernelModel, prices: Prices) -> Player:
+        """What a rank does after its passes: gradients are summed over ranks, and weights updated."""
+        key = tuple(self.stages[stage] for stage in rank.stages)
+        if key not in self._endings:
+            tasks = [task for work in key for task in work.tasks if task.phase == "update"]
+            passage = rank.ending
+            programmer = Programmer(rank.tapes[0].layout, tasks, 1, lambda *_: False)
+            program = programmer.program(passage.moments, passage.loops, passage.messages, phases=("optimizer",))
+            self._endings[key] = ProgramSet(programmer.tasks, {"ending": program})
+        ending, player = self._endings[key], Player(prices, model.launch_seconds)
+        ending.play(player, "ending", np.array(ending.table.times(model)))
+        player.end()
+        return player
+
+
+def _plain(seconds: Numbers) -> Numbers:
+    """A number as Python has it, which is compared faster; an array as it is."""
+    return seconds if np.ndim(seconds) else float(seconds)
+
+
+def _times(own: CollectiveSum, times: int) -> CollectiveSum:
+    return CollectiveSum(own.phase, own.layer, own.message, own.price, times * own.times, times * own.exposed)

@@ -1,0 +1,118 @@
+"""Seconds of pipelines, played."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.performance.pipelines import StagePass, ends_of, play
+from costmodel.training.schedules import SCHEDULES, Schedule
+
+KINDS = ("F", "B", "I", "W")
+UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+
+
+def schedule_of(name: str, ranks: int, rounds: int) -> Schedule:
+    kind = SCHEDULES[name]
+    return kind(ranks, kind.only_stages or 2, ranks * rounds)
+
+
+class Counted(dict[Any, float]):
+    """Seconds of passes, which count how often they are asked for."""
+
+    asked = 0
+
+    def __getitem__(self, key: Any) -> float:
+        self.asked += 1
+        return super().__getitem__(key)
+
+
+def units(schedule: Schedule) -> Counted:
+    return Counted({(stage, kind): UNITS[kind] for stage in range(schedule.stages) for kind in KINDS})
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("ranks", "rounds"), [(2, 2), (4, 3), (3, 7)])
+def test_equal_passes_wait_as_long_as_the_schedule_says(name: str, ranks: int, rounds: int) -> None:
+    schedule = schedule_of(name, ranks, rounds)
+    ends = play(schedule, units(schedule), 0.0)
+    busy = 3.0 * schedule.microbatches * schedule.stages_per_rank
+    assert max(ends) - busy == schedule.idle
+    assert ends == [own[-1].end for own in schedule.timetable(lambda action: UNITS[action.kind])]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_periods_stand_for_all_micro_batches(name: str, data: st.DataObject) -> None:
+    """Few micro-batches and what a period of them takes give what all of them do, whatever stages take."""
+    ranks = data.draw(st.integers(2, 4))
+    schedule = schedule_of(name, ranks, data.draw(st.integers(30, 40)))
+    seconds = st.integers(1, 9).map(float)
+    passes = {key: data.draw(seconds) for key in units(schedule)}
+    handing = data.draw(st.sampled_from([0.0, 0.5, 3.0]))
+    assert ends_of(schedule, passes, handing) == pytest.approx(play(schedule, passes, handing))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_work_does_not_grow_with_micro_batches(name: str) -> None:
+    schedule = schedule_of(name, 4, 8192)
+    passes = units(schedule)
+    ends_of(schedule, passes, 0.1)
+    assert passes.asked < 15_000 < schedule.microbatches * schedule.stages
+
+
+def test_no_rank_runs_two_passes_at_a_time_or_one_before_its_input() -> None:
+    schedule = schedule_of("interleaved-1f1b", 4, 3)
+    told: list[StagePass] = []
+    play(schedule, units(schedule), 0.25, told.append)
+    ends = {each.action: each for each in told}
+    for each in told:
+        before = schedule.needs(each.action)
+        if before is not None:
+            source = ends[before]
+            assert each.start >= source.end + 0.25 * (source.rank != each.rank)
+    for rank in range(4):
+        own = sorted((each.start, each.end) for each in told if each.rank == rank)
+        assert all(end <= start for (_, end), (start, _) in pairwise(own))
+
+
+MODEL = cm.GPT(vocab=512, context=256, width=256, layers=8, heads=8)
+HOW: dict[str, Any] = {"seq": 256, "precision": "bf16", "attention": "flash"}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"pp": 4, "accumulate": 8},
+        {"pp": 2, "accumulate": 6, "tp": 2, "dp": 2},
+        {"pp": 4, "vpp": 2, "accumulate": 8, "schedule": "zbv-zero-bubble"},
+    ],
+    ids=str,
+)
+def test_time_of_a_pipeline_is_its_passes_its_bubble_and_what_it_hands_on(layout: dict[str, Any]) -> None:
+    p = cm.predict(MODEL, **HOW | layout)
+    time = p.on("dgx-h100")
+    handed = [part for part in time.collectives if part.axis == "pp"]
+    assert [part.operation for part in handed] == ["send"]
+    phases = sum(phase.seconds for phase in time.phases)
+    assert time.seconds == pytest.approx(phases + time.bubble + handed[0].exposed)
+    assert time.low <= time.seconds <= time.high
+    assert max(map(len, str(time).splitlines())) <= 80
+
+
+def test_the_rank_with_head_and_loss_is_the_slowest() -> None:
+    wide = cm.GPT(vocab=64_000, context=256, width=256, layers=8, heads=8)
+    time = cm.predict(wide, pp=4, accumulate=8, **HOW).on("dgx-h100")
+    assert "head" in {row.name for row in time.layers}
+
+
+def test_many_micro_batches_take_as_much_longer_as_there_are_more() -> None:
+    few, many = (cm.predict(MODEL, pp=4, accumulate=m, **HOW).on("dgx-h100") for m in (64, 32_768))
+    assert many.bubble == pytest.approx(few.bubble, rel=0.01)
+    assert many.tokens_per_second > few.tokens_per_second  # type: ignore[operator]
