@@ -156,12 +156,12 @@ class Prediction(Costs, Data):
         """
         import json
 
-        from costmodel.hardware.catalogue import load_machine
+        from costmodel.hardware.cluster import machine_or_cluster
         from costmodel.importers.files import as_json, build
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        prediction = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"], load_machine))
+        prediction = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"], machine_or_cluster))
         actual, stored = json.loads(prediction.to_json()), as_json(data, "a prediction")
         for field in {**actual, **stored}:
             if field not in actual or stored.get(field) != actual[field]:

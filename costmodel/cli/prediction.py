@@ -197,11 +197,29 @@ def ranks(model: str, settings: dict[str, Any]) -> Any:
 
 @verb(
     MODEL,
+    option("--network", metavar="RATE", help="With --on, of one adapter between nodes: '400 Gb/s'."),
     *OPTIONS,
-    examples=("collectives llama-3.1-8b --seq 4096 --tp 8 --sp true",),
+    examples=(
+        "collectives llama-3.1-8b --seq 4096 --tp 8 --sp true",
+        "collectives llama-3.1-8b --seq 4096 --precision bf16 --tp 8 --on dgx-h100",
+    ),
 )
-def collectives(model: str, settings: dict[str, Any]) -> Any:
-    """Every collective of one step of the heaviest rank: sums by axis and operation, then each in order."""
+def collectives(model: str, settings: dict[str, Any], network: str | None) -> Any:
+    """Every collective of one step of the heaviest rank: sums by axis and operation, then each in order.
+
+    With --on the seconds of each, and what the device waits for.
+    """
     from costmodel.analysis.predict import predict as predicted
 
-    return predicted(model, **settings).collectives
+    prediction = predicted(model, **settings)
+    if (machine := prediction.settings.on) is None:
+        if network is not None:
+            raise click.UsageError("--network: give --on CLUSTER too, whose nodes it joins")
+        return prediction.collectives
+    from costmodel.cost.question import heading
+    from costmodel.performance.report import StepCollectives
+
+    stack: Any = prediction.settings.stack
+    time = prediction.on(machine, stack=stack, network=network)  # type: ignore[arg-type]
+    title = f"{heading(prediction.model, prediction.settings)} on {time.machine.name}"
+    return StepCollectives(title, tuple(time.collectives), time.seconds)

@@ -199,13 +199,12 @@ class Cluster(Answer, Description):
         return self.group(axis, devices, stride, layout.devices)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field that is given, in SI units, the machine by its name; with it the size of a node."""
+        """Every field that is given, in SI units, a ready machine by its name; of it `Cluster` makes an equal one."""
         fields = self.model_dump(exclude_none=True, exclude_defaults=True)
-        fields |= {
-            "machine": self.machine.name,
-            "node_size": self.size,
-            "link": self.inside.model_dump(exclude_none=True),
-        }
+        try:
+            fields["machine"] = machine_name(self.machine)
+        except SettingError:
+            fields["machine"] = self.machine.to_dict()
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -287,21 +286,29 @@ class Clusters(Answer, tuple[Cluster, ...]):
         return [cluster.to_dict() for cluster in self]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each cluster."""
-        return self.to_dict()
+        """A row for each cluster: its machine, devices of a node, and bandwidths of a device [B/s]."""
+        return [
+            {
+                "cluster": cluster.name,
+                "machine": cluster.machine.name,
+                "node_size": cluster.size,
+                "link": cluster.inside.bandwidth,
+                "topology": cluster.joined,
+                "network": None if cluster.network is None else cluster.network_bandwidth,
+            }
+            for cluster in self
+        ]
 
     def sheet(self) -> Sheet:
         """What there is to read."""
         rows = [
             (
-                cluster.name,
-                cluster.machine.name,
-                str(cluster.size),
-                show_amount(cluster.inside.bandwidth, "B/s", 3),
-                cluster.joined,
-                "-" if cluster.network is None else show_amount(cluster.network_bandwidth, "B/s", 3),
+                *(str(row[name]) for name in ("cluster", "machine", "node_size")),
+                show_amount(row["link"], "B/s", 3),
+                row["topology"],
+                "-" if row["network"] is None else show_amount(row["network"], "B/s", 3),
             )
-            for cluster in self
+            for row in self.rows()
         ]
         header = ("cluster", "machine", "node", "link", "topology", "network")
         notes = ("link, network: of a device, each way; node: devices that the link joins",)
@@ -363,6 +370,33 @@ def load_cluster(cluster: ClusterLike, network: LinkLike = None) -> Cluster:
     )
 
 
+def machine_or_cluster(on: ClusterLike) -> Machine | Cluster:
+    """What time is asked of: a machine by its name, else a cluster, each from a file or its fields too.
+
+    Raises CostModelError, of a name that is neither with the nearest machines.
+    """
+    if isinstance(on, Cluster | Machine):
+        return on
+    if isinstance(on, Mapping):
+        return Cluster(**on) if "machine" in on else load_machine(on)
+    if isinstance(on, os.PathLike) or (isinstance(on, str) and is_path(on)):
+        return read_fields(
+            on, "machine", lambda data: Cluster(**data) if "machine" in data else Machine(**data), "name: lab"
+        )
+    try:
+        return load_machine(on)
+    except UnknownNameError:
+        if (name := _known().get(_key(on))) is None:
+            raise
+        return _all()[name]
+
+
+def machine_of(on: ClusterLike) -> Machine:
+    """The machine of what time is asked of, see `machine_or_cluster`."""
+    device = machine_or_cluster(on)
+    return device.machine if isinstance(device, Cluster) else device
+
+
 def cluster_name(cluster: ClusterLike) -> str:
     """What `load_cluster` knows a cluster by: the path of its file, or the name of a ready one or of a ready machine.
 
@@ -382,25 +416,13 @@ def cluster_name(cluster: ClusterLike) -> str:
 
 
 def _loaded(cluster: ClusterLike) -> Cluster:
-    if isinstance(cluster, Cluster):
-        return cluster
-    if isinstance(cluster, Machine):
-        return _of_machine(cluster)
-    if isinstance(cluster, Mapping):
-        return Cluster(**cluster) if "machine" in cluster else _of_machine(load_machine(cluster))
-    if isinstance(cluster, os.PathLike) or is_path(cluster):
-        return read_fields(
-            cluster,
-            "cluster or machine",
-            lambda data: Cluster(**data) if "machine" in data else _of_machine(Machine(**data)),
-            "name: lab",
-        )
-    if (name := _known().get(_key(cluster))) is not None:
+    if isinstance(cluster, str) and not is_path(cluster) and (name := _known().get(_key(cluster))) is not None:
         return _all()[name]
     try:
-        return _of_machine(load_machine(cluster))
+        device = machine_or_cluster(cluster)
     except UnknownNameError:
-        raise _unknown(cluster) from None
+        raise _unknown(str(cluster)) from None
+    return _of_machine(device) if isinstance(device, Machine) else device
 
 
 def _of_machine(machine: Machine) -> Cluster:

@@ -86,12 +86,12 @@ def read_setting(name: str, value: Any) -> Any:
 
 
 def _machine(value: Any) -> Any:
-    """What time is asked of: a name that is known, the path of a file as text, or a machine, also from its fields."""
-    from costmodel.hardware.catalogue import load_machine
+    """What time is asked of: a known name, a path as text, or a machine or cluster, from its fields too."""
+    from costmodel.hardware.cluster import machine_or_cluster
 
     if isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value)):
         return os.fspath(value)
-    machine = load_machine(value)  # an unknown name is refused here
+    machine = machine_or_cluster(value)  # an unknown name is refused here
     return machine if isinstance(value, Mapping) else value
 
 

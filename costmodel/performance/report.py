@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.architectures.base import BatchShape
-from costmodel.display.answer import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
@@ -219,3 +220,43 @@ def _dot(kernel: KernelTime) -> Dot:
     label = f"{kernel.layer}, {kernel.kernel}"
     once = kernel.seconds
     return Dot(label, kernel.bound, kernel.share, kernel.intensity, rate, rate, once, once, once, once, 0.0, (label,))
+
+
+@dataclass(frozen=True, repr=False)
+class StepCollectives(Answer):
+    """The collectives of a step, in the order in which they first run, with their seconds and what is waited for.
+
+    title: of the question. parts: a row for those that are alike. seconds: of the step.
+    """
+
+    title: str
+    parts: tuple[CollectivePart, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: seconds of the step, then every row [bytes, s]."""
+        return {"seconds": self.seconds, "collectives": self.rows()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for collectives that are alike."""
+        return [part._asdict() for part in self.parts]
+
+    def sheet(self) -> Sheet:
+        """A line for each, with one collective's bytes and time, and what the device waits for all of them."""
+        rows: list[TextRow] = [
+            (
+                f"{part.axis} {part.operation}",
+                part.phase,
+                _short(part.layer, NAME - 8),
+                f"{part.times:,}",
+                show_bytes(part.bytes),
+                show_seconds(part.seconds / part.times),
+                show_seconds(part.exposed),
+            )
+            for part in self.parts
+        ]
+        header = ("in order", "phase", "layer", "times", "bytes", "time", "exposed")
+        notes = ["bytes, time: of one; exposed: what the device waits for all of them"]
+        if not rows:
+            return Sheet([self.title, "no collectives"], [])
+        return Sheet([self.title], [Table(header, rows, words=frozenset({0, 1, 2}))], notes=notes)

@@ -17,9 +17,9 @@ from costmodel.cost.question import heading
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.arguments import typed
-from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
-from costmodel.hardware.catalogue import MachineLike, load_machine
-from costmodel.hardware.cluster import Cluster, ClusterLike, LinkLike, load_cluster
+from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.hardware.catalogue import MachineLike
+from costmodel.hardware.cluster import Cluster, ClusterLike, LinkLike, load_cluster, machine_of
 from costmodel.hardware.machine import Machine
 from costmodel.performance.accounting import SharedStep, StepTime, SymbolicTime
 from costmodel.performance.breakdown import (
@@ -495,20 +495,6 @@ def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, flo
     return anchors
 
 
-def _machine_of(base: Any) -> Machine:
-    """A machine, or that of a cluster. Raises CostModelError."""
-    if isinstance(base, Cluster):
-        return base.machine
-    try:
-        return load_machine(base)
-    except UnknownNameError:
-        try:
-            return load_cluster(base).machine
-        except UnknownNameError:
-            pass
-        raise
-
-
 @typed
 def time_on(
     prediction: Costs,
@@ -553,7 +539,7 @@ def time_on(
         cluster.place(layout)  # a network that it lacks is refused here
     elif network is not None:
         raise SettingError(f"network={shown(network)} is between devices, of which there is one: leave it out")
-    device = _machine_of(base) if cluster is None else cluster.machine
+    device = machine_of(base) if cluster is None else cluster.machine
     if tier == "calibrated" and calibration is None:
         raise SettingError(
             f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"

@@ -126,3 +126,23 @@ def test_nodes_without_a_network_are_refused() -> None:
             load_cluster(cm.Machine(name="x", peak={"fp32": "1 TFLOP/s"}, bandwidth="9 GB/s", memory="1 GiB")).inside
         )
     )
+
+
+@pytest.mark.parametrize(
+    "on", ["p4d", "mi300x-8", load_cluster("p4d"), {"name": "x", "machine": "h100-sxm", "node_size": 4}]
+)
+def test_a_cluster_is_taken_wherever_a_machine_is(on: Any) -> None:
+    plain = cm.predict("mlp-mnist", batch=8)
+    asked = cm.predict("mlp-mnist", batch=8, on=on)
+    cluster = load_cluster(on)
+    assert plain.on(on).seconds == plain.on(cluster.machine).seconds == asked.value("seconds")
+    assert cm.Prediction.from_dict(asked.to_dict()).settings.on == asked.settings.on
+
+
+def test_a_cluster_of_a_file_is_the_same(tmp_path: Any) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("name: lab\nmachine: h100-sxm\nnode_size: 4\nnetwork: 200 Gb/s\n")
+    assert load_cluster(path) == lab(node_size=4, network="200 Gb/s")
+    assert cm.predict("mlp-mnist", batch=8).on(path).machine.name == "h100-sxm"
+    path.write_text("name: lab\nmachine: h100-sxm\nnode_size: 4\nnetwork: 200\n")
+    assert f"{path}, line 4" in error_of(lambda: load_cluster(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any, get_args
@@ -205,3 +206,20 @@ def test_steps_and_collectives_are_measured_together(tmp_path: Path, capsys: pyt
 )
 def test_collectives_that_cannot_be_are_refused(row: str) -> None:
     assert "Traceback" not in error_of(lambda: cm.fit_machine("h100-sxm", [row]))
+
+
+def test_collectives_of_a_step_have_seconds_where_a_cluster_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("gpt2-small", "--seq", "64", "--tp", "4")
+    code, out, _ = here(capsys, "collectives", *question, "--on", "p4d", "--json")
+    assert code == 0
+    rows = json.loads(out)["collectives"]
+    first = cm.collective_seconds(rows[0]["operation"], rows[0]["bytes"], devices=4, on="p4d")
+    assert rows[0]["seconds"] / rows[0]["times"] == pytest.approx(first.seconds)
+    assert sum(row["times"] for row in rows) == sum(
+        call.times for call in cm.predict("gpt2-small", seq=64, tp=4).collectives
+    )
+    code, out, _ = here(capsys, "collectives", *question, "--on", "p4d")
+    assert all(word in out for word in ("tp all_reduce", "exposed", "embedding.reduce"))
+    code, _, err = here(capsys, "collectives", *question, "--network", "100Gb/s")
+    assert code == 2
+    assert "give --on CLUSTER too" in err
