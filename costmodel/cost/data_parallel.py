@@ -5,14 +5,21 @@ filled in the order in which gradients came in the first step, the first up to 1
 gradient that takes it there closes each. That a bucket is sent while backward goes on is not told: they are listed in
 the order in which they fill, at its end. Buffers are those of the first rank, which sends them before each forward.
 
+With ``ZeroRedundancyOptimizer`` (`zero=1`) gradients are summed as before, not scattered, and whole tensors are dealt
+out: the largest first, each to the rank that has least so far, which has its states, updates it and sends it to all.
+
 Source: ``torch/csrc/distributed/c10d/reducer.cpp``: ``rebuild_buckets``, ``compute_bucket_assignment_by_size``;
-``torch/nn/parallel/distributed.py``: ``_sync_buffers``.
+``torch/nn/parallel/distributed.py``: ``_sync_buffers``; ``torch/distributed/optim/zero_redundancy_optimizer.py``:
+``_partition_parameters``, ``_sync_params``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
 
+from costmodel.cost.forward import LoopEdge
 from costmodel.cost.liveness import Lifetimes, unrolled
 from costmodel.errors import SettingError
 from costmodel.graph.kernel import Message
@@ -69,6 +76,55 @@ def send_gradients(lifetimes: Lifetimes, sums: list[Message]) -> None:
     """After backward."""
     if sums:
         lifetimes.send(sums, lifetimes.moment("backward", "gradients", ""))
+
+
+def dealt_out(tape: Tape) -> list[list[Storage]]:
+    """Trained weights, each round's by itself, that each rank updates; of ranks that have none there is no list."""
+    weights = [weight for weight in tape.updated for _ in range(branch_value(weight.times))]
+    weights.sort(key=lambda weight: branch_value(weight.elements), reverse=True)
+    dealt: list[list[Storage]] = [[] for _ in range(min(tape.layout.dp, len(weights)))]
+    least = [(0, rank) for rank in range(len(dealt))]
+    heapify(least)
+    for weight in weights:
+        elements, rank = heappop(least)
+        dealt[rank].append(weight)
+        heappush(least, (elements + branch_value(weight.elements), rank))
+    return dealt
+
+
+def dealt(tape: Tape) -> bool:
+    """Whether ranks update whole tensors in turn, see `dealt_out`."""
+    return copied(tape) and tape.layout.zero == 1
+
+
+def _most(tape: Tape) -> list[Storage]:
+    """Those of the rank that has most."""
+    return max(dealt_out(tape), key=lambda own: sum(branch_value(weight.elements) for weight in own), default=[])
+
+
+def updated(tape: Tape) -> Iterable[tuple[Storage, int]]:
+    """Weights that a rank updates, of ranks that differ the one with most, and how many there are of each."""
+    return Counter(_most(tape)).items() if dealt(tape) else ((weight, weight.times) for weight in tape.updated)
+
+
+def in_turn(tape: Tape, weights: list[tuple[Storage, str] | LoopEdge]) -> list[tuple[Storage, str] | LoopEdge]:
+    """Weights in the order in which a rank updates them; those of one size in a row stand as one, and as its rounds."""
+    if not dealt(tape):
+        return weights
+    order: list[tuple[Storage, str] | LoopEdge] = []
+    for weight, times in updated(tape):
+        order.append((weight, ""))
+        if times > 1:
+            order += [LoopEdge(True, times - 2), (weight, ""), LoopEdge(False, times - 2)]
+    return order
+
+
+def send_weights(tape: Tape, lifetimes: Lifetimes) -> None:
+    """After the update: each weight, from the rank that has it."""
+    if dealt(tape):
+        now = lifetimes.moment("optimizer", "weights", "")
+        sent = [weight for own in dealt_out(tape) for weight in own]
+        lifetimes.send([Message("broadcast", "dp", tape.layout.dp, w.elements, w.dtype) for w in sent], now)
 
 
 def _in_order(lifetimes: Lifetimes, arrivals: Iterable[tuple[int, Storage]]) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.cost.allocator import ALLOTTED, segment_bytes
 from costmodel.cost.backward import BackwardLiveness, update
-from costmodel.cost.data_parallel import bucket_bytes, copied, gradient_sums, send_buffers, send_gradients
+from costmodel.cost.data_parallel import (
+    bucket_bytes,
+    copied,
+    gradient_sums,
+    in_turn,
+    send_buffers,
+    send_gradients,
+    send_weights,
+    updated,
+)
 from costmodel.cost.forward import ForwardLiveness
 from costmodel.cost.liveness import (
     ACTIVATIONS,
@@ -81,10 +90,11 @@ def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTen
         if s.dtype == policy.quantised:
             yield PersistentTensor("weights", policy.scale_bytes(share.shape), s.times)
     yield from (PersistentTensor("weights", *each) for each in gathered_throughout(tape))
-    for s in tape.updated:
+    own = list(updated(tape))
+    for s, times in own:
         if master := share_of(tape, s).master:
-            yield PersistentTensor("masters", size_bytes(s.elements, master), s.times)
-    shapes = [(share_of(tape, s).shape, s.times) for s in tape.updated]
+            yield PersistentTensor("masters", size_bytes(s.elements, master), times)
+    shapes = [(share_of(tape, s).shape, times) for s, times in own]
     for shape, times in [((flat_length(tape),), 1)] if optimizer.flat and shapes else shapes:
         for size in optimizer.state_sizes(shape, state_bytes):
             yield PersistentTensor("optimizer", size, times)
@@ -551,7 +561,8 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
         send_gradients(lifetimes, gradient_sums(tape, lifetimes, backward.arrivals))
         gradients += forward.sharding.gradients if forward.sharding else []
         if runtime is None:
-            update(forward.weights, tape, settings, lifetimes)
+            update(in_turn(tape, forward.weights), tape, settings, lifetimes)
+            send_weights(tape, lifetimes)
         else:
             runtime.end_backward(lifetimes)
             runtime.update(lifetimes)

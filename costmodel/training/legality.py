@@ -55,8 +55,15 @@ def _check_passes(settings: Settings, layout: Layout) -> None:
 
 def _check_copies(settings: Settings, layout: Layout) -> None:
     """Raise SettingError for what is not worked out of DistributedDataParallel."""
-    if layout.zero:
-        raise SettingError(f"zero={layout.zero} of runtime 'torch' is not worked out: use zero=3, or fsdp={layout.dp}")
+    if layout.zero and (layout.tp > 1 or layout.pp > 1):
+        raise SettingError(
+            f"zero=1 of runtime 'torch' is not worked out with tp or pp: use fsdp={layout.dp}, or runtime='megatron'"
+        )
+    if layout.zero and settings.states.flat:
+        raise SettingError(
+            f"zero=1 deals weights out one by one, and optimizer {settings.states.name!r} has them in a row: leave it "
+            "out"
+        )
     if layout.sp or layout.ep > 1:
         axis = "sp" if layout.sp else "ep"
         raise SettingError(f"dp={layout.dp} is not worked out with {axis}: use fsdp={layout.dp} in place of dp")

@@ -32,6 +32,7 @@ from torch.distributed._functional_collectives import (
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.experimental._context_parallel import _attention as context_parallel
@@ -544,9 +545,10 @@ def _optimizer(question: dict[str, Any], weights: list[nn.Parameter]) -> torch.o
 
     adam._get_value = adamw._get_value = lambda x: 1.0 if isinstance(x, Tensor) else x
     way = {"foreach": question.get("update") == "foreach", "fused": question.get("update") == "fused"}
-    if question.get("optimizer", "sgd") == "sgd":
-        return torch.optim.SGD(weights, lr=0.1, **way)
-    return torch.optim.AdamW(weights, **way)
+    kind = torch.optim.SGD if question.get("optimizer", "sgd") == "sgd" else torch.optim.AdamW
+    if question.get("zero") == 1:
+        return ZeroRedundancyOptimizer(weights, kind, lr=0.1, **way)
+    return kind(weights, lr=0.1, **way)
 
 
 POLICIES = {
@@ -622,7 +624,12 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     optimizer.step()
     optimizer.zero_grad()
     weights = list(model.parameters())
-    states = [x for of_weight in optimizer.state.values() for x in of_weight.values() if isinstance(x, Tensor)]
+    states = [
+        x
+        for of_weight in getattr(optimizer, "optim", optimizer).state.values()
+        for x in of_weight.values()
+        if isinstance(x, Tensor)
+    ]
     given = [tokens, *others, targets, *weights, *model.buffers(), *states]
     saved = None
     if fsdp == 1:

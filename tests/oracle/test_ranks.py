@@ -333,6 +333,25 @@ def test_gradients_of_copies_are_summed_in_the_buckets_of_a_real_step(
     assert sum(x.bytes for x in p.rank.timeline.collectives if x.operation == "all_reduce") == p.memory.gradients
 
 
+@pytest.mark.parametrize("chosen", [{"dp": 3}, {"dp": 2, "update": "foreach"}, {"dp": 40, "tied": True}], ids=str)
+def test_the_rank_that_updates_most_of_whole_weights_costs_what_it_does(chosen: dict[str, Any]) -> None:
+    """Sums of gradients are those of buckets, above; the largest tensor is the first rank's."""
+    sizes = {"vocab": 64, "layers": 3, "width": 16, "kv_heads": 8, "head_size": 4, "mlp_width": 40, "mlp": "gated"}
+    model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm", "tied": "tied" in chosen}
+    asked: dict[str, Any] = {"batch": 2, "seq": 8, "optimizer": "adamw", "zero": 1} | chosen
+    asked.pop("tied", None)
+    p = cm.predict(cm.Transformer.of(model), **asked)
+    seen = [run({"model": model, "kernel": "eager", **asked, "rank": rank}) for rank in range(min(asked["dp"], 3))]
+    most = max(seen, key=lambda found: found.stays[2])
+    assert p.memory.optimizer == most.stays[2]
+    sent = [x for x in p.rank.timeline.every_collective() if x.phase == "optimizer"]
+    for found in seen:
+        assert [(x.phase, x.operation, x.bytes, x.devices) for x in sent] == [tuple(each) for each in found.collectives]
+    ours, extra = stated(p.rank), most.buffers - p.memory.buffers
+    assert 0 <= ours["backward"].alive - (most.most["backward"].alive - extra) <= 4
+    assert ours["optimizer"].alive == most.most["optimizer"].alive - extra
+
+
 REAL: list[dict[str, Any]] = [
     {"tp": 2},
     {"tp": 4},
