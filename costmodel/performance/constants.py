@@ -53,6 +53,7 @@ VOLTA = Reference("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture
 POWER = Reference("power of CMOS: f·V², between linear and cubic in f")
 NCCL = Reference("NCCL 2.19 to 2.27: tuning model and search (src/graph), nccl-tests as published", confirmed=True)
 RCCL = Reference("RCCL: tuning model (src/graph/tuning.cc)", confirmed=True)
+XGMI = Reference("AMD ROCm blog: RCCL bandwidth and xGMI performance on MI300X", confirmed=True)
 KNOWN = Reference("general knowledge")
 HERE = Reference("the machine itself", confirmed=True)
 
@@ -361,8 +362,8 @@ class Constants:
             "A100 232 of 300 GB/s by switches, 193-208 a bridged pair, less in part of a mesh",
         ),
         ("hopper", 0.62, 0.8, 0.83, NCCL, "H100 369, H20 358 of 450 GB/s"),
-        ("blackwell", 0.6, 0.77, 0.82, NCCL, "B200 660-720 of 900 GB/s"),
-        ("cdna3", 0.55, 0.72, 0.78, KNOWN, "MI300X 310-340 of 448 GB/s"),
+        ("blackwell", 0.6, 0.78, 0.82, NCCL, "B200 660-722 of 900 GB/s"),
+        ("cdna3", 0.55, 0.72, 0.78, XGMI, "MI300X 48 of 64 GB/s a link, 310-340 of 448 in all"),
         ("cdna2", 0.4, 0.65, 0.8, KNOWN, "as cdna3"),
         ("tpu", 0.8, 0.9, 0.97, KNOWN, "JAX scaling book: collectives at 0.9 of the ICI bandwidth and more"),
     )
@@ -384,6 +385,14 @@ class Constants:
     )
     switch_share: float = _by_family(
         "share of a link's bandwidth that large sums in its switches reach",
+        (
+            "blackwell",
+            0.35,
+            0.57,
+            0.62,
+            NCCL,
+            "8 x B200 474 GB/s of 900 by 9/8 bytes each way; 72 x GB200 425-429 by 73/72",
+        ),
         ("", 0.4, 0.69, 0.74, NCCL, "8 x H100 269-275 GB/s of 450 by 9/8 bytes each way; not set up everywhere: rings"),
     )
     collective_conditions: float = _by_family(
