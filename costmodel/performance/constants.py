@@ -54,6 +54,7 @@ POWER = Reference("power of CMOS: f·V², between linear and cubic in f")
 NCCL = Reference("NCCL 2.19 to 2.27: tuning model and search (src/graph), nccl-tests as published", confirmed=True)
 RCCL = Reference("RCCL: tuning model (src/graph/tuning.cc)", confirmed=True)
 XGMI = Reference("AMD ROCm blog: RCCL bandwidth and xGMI performance on MI300X", confirmed=True)
+VARIED = Reference("Sinha et al. 2022, Not All GPUs Are Created Equal (SC22)")
 KNOWN = Reference("general knowledge")
 HERE = Reference("the machine itself", confirmed=True)
 
@@ -439,6 +440,18 @@ class Constants:
         ("ampere", 16.0, 24.0, 32.0, NCCL, "24 channels on 8 x A100"),
         ("hopper", 16.0, 24.0, 32.0, NCCL, "16 to 32 channels on 8 x H100; 16 of sums in switches"),
         ("tpu", 0.01, 0.02, 0.05, KNOWN, "transfers are of units of their own"),
+    )
+    slowest_device: float = _by_family(
+        "time of kernels on the slowest of many devices over that on a typical one",
+        (
+            "",
+            1.0,
+            1.04,
+            1.11,
+            VARIED,
+            "8 % between boards of one kind (at most 22 %), half of it above",
+        ),
+        ("tpu", 1.0, 1.01, 1.04, KNOWN, "at one clock"),
     )
     conditions: float = _by_family(
         "time over that of a cool, idle machine with the libraries of the other constants",

@@ -48,6 +48,11 @@ class ProgramSet:
         launches = np.array([float(task.kernel.launches) for task in tasks])
         self._launches = {name: program.weights @ launches for name, program in programs.items()}
 
+    def kernel_seconds(self, model: KernelModel) -> list[Numbers]:
+        """Of each task's kernel, once, on the slowest of many devices, for which the others wait."""
+        slowest = 1.0 if model.tier == "ceiling" else model.constants.slowest_device
+        return [slowest * seconds for seconds in self.table.times(model)]
+
     def play(self, player: Player, name: str, kernel_seconds: Numbers, *, last: bool = True) -> None:
         """One of them. kernel_seconds: of each task's kernel, once."""
         program, launches = self.programs[name], self._launches[name]
@@ -98,7 +103,7 @@ class RankWork(ProgramSet):
         self, model: KernelModel, prices: Prices, trace: list[Played] | None = None
     ) -> tuple[list[Numbers], PlayedStep]:
         """Seconds of each task's kernel, and the step as it was played. trace: is told what is on each queue."""
-        kernel_seconds = self.table.times(model)
+        kernel_seconds = self.kernel_seconds(model)
         player, seconds = Player(prices, model.launch_seconds, trace), np.array(kernel_seconds)
         if self.micro_batches > 1:
             player.repeat(lambda: self.play(player, "passes", seconds, last=False), self.micro_batches - 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -54,8 +54,8 @@ def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[N
     """
     period = 2 * schedule.ranks
     most = MOST_PLAYED // (2 * schedule.stages)
-    least = most // 2 // period * period if schedule.name in WHOLE else 2 * period
-    first = max(least, 2 * period) + schedule.microbatches % period
+    least = most // 2 // period * period if schedule.name in WHOLE else 0
+    first = max(least, period) + schedule.microbatches % period
     for attempt in range(MOST_TRIES):
         counts = [first + n * period for n in range(3)]
         if counts[-1] >= schedule.microbatches or (shorter := _shorter(schedule, counts)) is None:
@@ -77,6 +77,37 @@ def _shorter(schedule: Schedule, counts: list[int]) -> list[Schedule] | None:
         return None
 
 
+class _Turn(NamedTuple):
+    """A pass in an order in which all can be played: its rank, and the number of the pass that it reads from, if any.
+
+    apart: whether that is on another rank.
+    """
+
+    rank: int
+    action: Action
+    before: int | None
+    apart: bool
+
+
+@lru_cache(maxsize=32)
+def _order(schedule: Schedule) -> tuple[_Turn, ...]:
+    """Every pass of a step, each after what it reads."""
+    ahead = [deque(schedule.actions(rank)) for rank in range(schedule.ranks)]
+    numbers: dict[Action, int] = {}
+    order: list[_Turn] = []
+    while any(ahead):
+        for rank, queue in enumerate(ahead):
+            while queue:
+                before = schedule.needs(queue[0])
+                if before is not None and before not in numbers:
+                    break
+                action = queue.popleft()
+                numbers[action.result] = len(order)
+                apart = before is not None and schedule.rank_of(before.stage) != rank
+                order.append(_Turn(rank, action, None if before is None else numbers[before], apart))
+    return tuple(order)
+
+
 def play(
     schedule: Schedule, passes: PassSeconds, handing: Numbers, note: Callable[[StagePass], None] | None = None
 ) -> list[Numbers]:
@@ -84,25 +115,17 @@ def play(
     larger: Callable[[Numbers, Numbers], Numbers] = np.maximum
     if all(isinstance(seconds, float) for seconds in (*passes.values(), handing)):
         larger = max
-    ranks = [schedule.rank_of(stage) for stage in range(schedule.stages)]
-    ahead = [deque(schedule.actions(rank)) for rank in range(schedule.ranks)]
     free: list[Numbers] = [0.0] * schedule.ranks
-    results: dict[Action, Numbers] = {}
-    left = sum(map(len, ahead))
-    while left:
-        for rank, queue in enumerate(ahead):
-            while queue:
-                before = schedule.needs(queue[0])
-                start = free[rank]
-                if before is not None:
-                    if before not in results:
-                        break
-                    start = larger(start, results[before] + (handing if ranks[before.stage] != rank else 0.0))
-                action = queue.popleft()
-                left -= 1
-                free[rank] = results[action.result] = start + passes[action.stage, action.kind]
-                if note is not None:
-                    note(StagePass(rank, action, float(start), float(free[rank])))
+    ends: list[Numbers] = []
+    for rank, action, before, apart in _order(schedule):
+        start = free[rank]
+        if before is not None:
+            start = larger(start, ends[before] + handing if apart else ends[before])
+        end = start + passes[action.stage, action.kind]
+        free[rank] = end
+        ends.append(end)
+        if note is not None:
+            note(StagePass(rank, action, float(start), float(end)))
     return free
 
 
@@ -156,7 +179,7 @@ class PipelineWork:
                 self.stages[stage] = alike[id(passes)]
         self._kinds = list(alike.values())
         busy = {
-            work: sum(task.times * own for task, own in zip(work.tasks, work.table.times(model), strict=True))
+            work: sum(task.times * own for task, own in zip(work.tasks, work.kernel_seconds(model), strict=True))
             for work in self._kinds
         }
         self.shown = max(self.ranks, key=lambda rank: sum(busy[self.stages[stage]] for stage in rank.stages))
@@ -166,7 +189,7 @@ class PipelineWork:
 
     def step(self, model: KernelModel, prices: Prices) -> tuple[list[Numbers], PlayedStep]:
         """Seconds of each task's kernel of the rank that is shown, and the step as it was played."""
-        seconds = {work: work.table.times(model) for work in self._kinds}
+        seconds = {work: work.kernel_seconds(model) for work in self._kinds}
         players = {work: work.passes(model, own, prices) for work, own in seconds.items()}
         endings = [self._ending(rank, model, prices) for rank in self.ranks]
         message = self._handed()
@@ -236,7 +259,7 @@ class PipelineWork:
             program = programmer.program(passage.moments, passage.loops, passage.messages, phases=("optimizer",))
             self._endings[key] = ProgramSet(programmer.tasks, {"ending": program})
         ending, player = self._endings[key], Player(prices, model.launch_seconds)
-        ending.play(player, "ending", np.array(ending.table.times(model)))
+        ending.play(player, "ending", np.array(ending.kernel_seconds(model)))
         player.end()
         return player
 

@@ -116,3 +116,12 @@ def test_many_micro_batches_take_as_much_longer_as_there_are_more() -> None:
     few, many = (cm.predict(MODEL, pp=4, accumulate=m, **HOW).on("dgx-h100") for m in (64, 32_768))
     assert many.bubble == pytest.approx(few.bubble, rel=0.01)
     assert many.tokens_per_second > few.tokens_per_second  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_published_steps_of_megatron_are_within_a_tenth() -> None:
+    from tests.benchmarks.bench_steps import scores
+
+    every = scores()
+    assert all(of.error < 0.1 for source, of in every.items() if "Megatron" in source or "Korthikanti" in source)
+    assert all(of.after_scalar < of.trivial for of in every.values())

@@ -1,0 +1,77 @@
+"""How far seconds of published training steps are off: ``python -m tests.benchmarks.bench_steps``.
+
+By source: the mean error as predicted, after one scalar for all rows, how many measured steps are in the range, and the
+error of the trivial answer, the mean MFU of the source's other rows. What a publication does not say is in `unknown`.
+"""
+
+from __future__ import annotations
+
+import json
+from math import exp, log
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import costmodel as cm
+
+ROWS = Path(__file__).with_name("measured_steps.json")
+
+
+class Scored(NamedTuple):
+    """A measured step: predicted over measured seconds, the measured MFU, and whether the range has it."""
+
+    ratio: float
+    mfu: float
+    within: bool
+
+
+class Score(NamedTuple):
+    """Of the rows of a source: mean errors, and the share of steps in their ranges."""
+
+    rows: int
+    error: float
+    after_scalar: float
+    trivial: float
+    within: float
+
+
+def scored(row: dict[str, Any]) -> Scored:
+    """One row."""
+    model = row["model"] if isinstance(row["model"], str) else cm.GPT(**row["model"])
+    machine = cm.load_machine(row["machine"])
+    if "hardware" in row:
+        machine = cm.Machine(**machine.model_dump() | row["hardware"])
+    p = cm.predict(model, **row["settings"])
+    network = row.get("network") if p.settings.layout.devices > 1 else None
+    time = p.on(machine, network=network, stack=row.get("stack", "eager"))
+    ratio = time.seconds / row["seconds"]
+    return Scored(ratio, time.mfu * ratio, time.low <= row["seconds"] <= time.high)
+
+
+def score(steps: list[Scored]) -> Score:
+    """Of several rows."""
+    scalar = exp(mean(log(step.ratio) for step in steps))
+    total = sum(step.mfu for step in steps)
+    trivial = [step.mfu / ((total - step.mfu) / max(1, len(steps) - 1)) - 1 for step in steps] if steps[1:] else [0.0]
+    return Score(
+        len(steps),
+        mean(abs(step.ratio - 1) for step in steps),
+        mean(abs(step.ratio / scalar - 1) for step in steps),
+        mean(map(abs, trivial)),
+        mean(step.within for step in steps),
+    )
+
+
+def scores() -> dict[str, Score]:
+    """By source."""
+    rows: dict[str, list[Scored]] = {}
+    for row in json.loads(ROWS.read_text(encoding="utf-8"))["rows"]:
+        rows.setdefault(row["source"], []).append(scored(row))
+    return {source: score(steps) for source, steps in rows.items()}
+
+
+if __name__ == "__main__":
+    print(f"{'source':64}{'rows':>5}{'error':>8}{'scalar':>8}{'one MFU':>9}{'in range':>10}")
+    for source, of in scores().items():
+        line = f"{of.rows:5}{of.error:8.1%}{of.after_scalar:8.1%}{of.trivial:9.1%}{of.within:10.0%}"
+        print(f"{source[:63]:64}{line}")
