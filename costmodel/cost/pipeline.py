@@ -99,12 +99,27 @@ class Passage(NamedTuple):
         return cls(lifetimes.moments[start:end], tuple(line[2 * start : 2 * end] for line in changes), loops, messages)
 
 
+PASSES = ("forward", "later_forward", "first", "later", "inputs", "first_weights", "later_weights")
+"""What a rank does with a stage and a micro-batch: attributes of `StagePasses`."""
+
+
+def pass_name(action: Action, begun: set[int]) -> str:
+    """Which of `PASSES` an action is, after those of which `begun` has the stages that have gradients already."""
+    known = action.stage in begun
+    if action.kind == "F":
+        return "later_forward" if known else "forward"
+    if action.kind == "I":
+        return "inputs"
+    begun.add(action.stage)
+    return ("later" if known else "first") + ("_weights" if action.kind == "W" else "")
+
+
 class StagePasses:
     """The passes of one stage over one micro-batch: forward, and backward as the first to make gradients, or later.
 
     result: what it hands on [bytes]. loss: what is kept of that until all passes are done [bytes]. walk: the forward
-    one, which knows the weights in the order of their use. named: what was made of a micro-batch, if that has a name
-    until the next one's is there (``Schedule1F1B``: `output`) [bytes].
+    one, which knows the weights in the order of their use. named: what was made of a micro-batch, and the gradient that
+    was sent last, if these have names until the next ones are there (``Schedule1F1B``: `output`, `bwd_sends`) [bytes].
     """
 
     def __init__(
@@ -135,6 +150,9 @@ class StagePasses:
             self.later_forward = self.forward.with_change(2 * start, -self.named)
             self.first = self.first.with_change(-1, self.named)
             self.later = self.later.with_change(-1, self.named)
+        if named and not tape.layout.first:
+            self.named += tape.arrived.bytes
+            self.first = self.first.with_change(-1, tape.arrived.bytes)
         self.inputs = Passage([], tuple(() for _ in LINES), [], [])
         self.first_weights, self.later_weights = self.first, self.later
         if splits and not tape.layout.first:  # which has no gradients of inputs: all is made with those of weights
@@ -232,7 +250,6 @@ class PipelineRank:
         self.lifetimes = Lifetimes()
         self._changes: list[list[int]] = [[] for _ in LINES]
         self._begun: set[int] = set()
-        self._carried = 0
         posted = iter(pipeline.posted[rank]) if pipeline.posted else None
         for run in self.schedule.runs(rank):
             self._add_run(run, posted)
@@ -286,27 +303,8 @@ class PipelineRank:
                 self.lifetimes.loop(start, times - 1)
 
     def _add_action(self, action: Action, posted: Posted) -> None:
-        stage = self.stages[action.stage]
         messages = [self._message(*each) for each in posted.before], [self._message(*each) for each in posted.after]
-        if action.kind == "F":
-            self._add(stage.later_forward if action.stage in self._begun else stage.forward, messages)
-            return
-        if action.kind == "I":
-            self._add(stage.inputs, messages)
-            return
-        first = action.stage not in self._begun
-        self._begun.add(action.stage)
-        if action.kind == "W":
-            self._add(stage.first_weights if first else stage.later_weights, messages)
-            return
-        self._add(stage.first if first else stage.later, messages)
-        if first and self.schedule.name == "1f1b" and action.stage and stage.runtime is None:
-            self._carry(stage.tape.arrived.bytes)
-
-    def _carry(self, size: int) -> None:
-        """The gradient that was sent last has a name until the next is sent (``Schedule1F1B``: `bwd_sends`)."""
-        self._carried += size
-        self._changes[TEMPORARIES][-1] += size
+        self._add(getattr(self.stages[action.stage], pass_name(action, self._begun)), messages)
 
     def _nominal(self, action: Action) -> Posted:
         """What a pass receives right before it, and sends right after it."""
@@ -357,7 +355,7 @@ class PipelineRank:
         self.ending = Passage.between(ending, ending.changes(), 0, len(ending.moments))
         self._add(self.ending)
         losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
-        named = self._carried + sum(stage.named for stage in self.stages.values())
+        named = sum(stage.named for stage in self.stages.values())
         self._changes[TEMPORARIES][start] -= named + losses
 
 
