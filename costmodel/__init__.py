@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from costmodel.analysis.break_even import break_even
     from costmodel.analysis.checkpoint import cheapest_checkpoint
     from costmodel.analysis.compare import compare
+    from costmodel.analysis.layouts import layouts
     from costmodel.analysis.match import match
     from costmodel.analysis.pareto import pareto
     from costmodel.analysis.predict import Prediction, predict
@@ -60,6 +61,7 @@ _HOMES = {
     "Prediction": "costmodel.analysis.predict",
     "predict": "costmodel.analysis.predict",
     "recommend": "costmodel.analysis.recommend",
+    "layouts": "costmodel.analysis.layouts",
     "match": "costmodel.analysis.match",
     **dict.fromkeys(("Cluster", "clusters", "load_cluster"), "costmodel.hardware.cluster"),
     "Machine": "costmodel.hardware.machine",
@@ -110,6 +112,7 @@ __all__ = [
     "explore",
     "fit_machine",
     "from_torch",
+    "layouts",
     "load",
     "load_cluster",
     "load_machine",

@@ -15,6 +15,7 @@ import costmodel as cm
 from costmodel.analysis.break_even import BreakEven
 from costmodel.analysis.checkpoint import CheckpointChoice
 from costmodel.analysis.compare import Comparison
+from costmodel.analysis.layouts import Layouts
 from costmodel.analysis.match import Match
 from costmodel.analysis.recommend import Recommendations
 from costmodel.analysis.sensitivity import Sensitivities
@@ -28,7 +29,7 @@ from costmodel.training.settings import SETTING_NAMES
 
 RESULTS = (
     *(BreakEven, CheckpointChoice, Comparison, Explanation, Fit, Flops, Match, Memory, Recommendations, Row),
-    *(Sensitivities, Solution, Timeline),
+    *(Layouts, Sensitivities, Solution, Timeline),
 )
 """What public functions answer with."""
 PUBLIC: dict[str, Any] = {

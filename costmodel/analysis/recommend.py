@@ -374,7 +374,7 @@ def recommend(
         (True, 'flash')
 
     """
-    budget, spared = _budget(memory, settings.get("on")), read_reserve(reserve)
+    budget, spared = budget_of(memory, settings.get("on")), read_reserve(reserve)
     if not fits(flops_per_byte, Annotated[float, Bounds("FLOPs", 0, below=1e9)]):
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
     options = {name: _listed(name, value) for name, value in settings.items()}
@@ -414,7 +414,7 @@ RANK = 16
 """Of adapters, where they are tried (Hu et al. 2022, table 6: more does little)."""
 
 
-def _budget(memory: Any, on: Any) -> Budget:
+def budget_of(memory: Any, on: Any) -> Budget:
     """The memory that is given, or the machine's. Raises SettingError."""
     if memory is None and on is None:
         raise SettingError("memory is not given: give what there is, such as memory='24 GiB', or a machine with on")

@@ -97,6 +97,31 @@ def recommend(
     )
 
 
+@verb(
+    MODEL,
+    click.Argument(["memory"], required=False, metavar="[MEMORY]"),
+    RESERVE,
+    *AXES,
+    examples=(
+        "layouts llama-3.1-8b --devices 16 --on h100-sxm --seq 8192 --global-batch 64",
+        "layouts llama-3.1-70b 80GB --devices 256 --seq 8192 --global-batch 1024 --runtime megatron --tp 4,8",
+        "layouts gpt2-small 8GiB --devices 4 --global-batch 32 --seq 512 --json",
+    ),
+    judged=True,
+)
+def layouts(model: str, memory: str | None, reserve: str | None, settings: dict[str, Any]) -> Any:
+    """Every layout over --devices that fits, with every micro-batch and recomputation, ranked.
+
+    MEMORY is what a device has, such as 80GB: that of the machine unless given. Exit code 0, or 1 if nothing fits.
+
+    What is given stays; of several values one is chosen.
+    """
+    from costmodel.analysis.layouts import layouts as every_layout
+
+    choices = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in settings.items()}
+    return every_layout(model, memory=memory, reserve=reserve or 0, **choices)
+
+
 compare = public(
     "compare",
     "Models or settings side by side: values, differences and ratios to the first. Options take several values.",

@@ -275,7 +275,10 @@ costmodel = Verbs(
         "Models": ("models", ("models", "show", "list")),
         "Machines": ("machines", ("machines", "clusters")),
         "Serving": ("serving", ("serve",)),
-        "Which size or setting": ("analysis", ("solve", "break-even", "sensitivity", "recommend", "compare")),
+        "Which size or setting": (
+            "analysis",
+            ("solve", "break-even", "sensitivity", "recommend", "layouts", "compare"),
+        ),
         "Many questions": ("sweep", ("sweep", "pareto")),
         "In a browser": ("explorer", ("explore",)),
         "This machine": ("roofline", ("roofline",)),

@@ -32,10 +32,10 @@ from costmodel.cost.liveness import (
     Moment,
     MomentLoop,
 )
-from costmodel.cost.runtimes import rank_of
+from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.graph.kernel import Message, Operation
 from costmodel.graph.tape import Tape
-from costmodel.training.schedules import Action, ActionKind, Run
+from costmodel.training.schedules import Action, ActionKind, Run, Schedule
 from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -140,24 +140,80 @@ class StagePasses:
         self._kept = kept
         self._handed_over = handed_over
         self._handed_back = handed_back
-        self._folds = not splits
+        self._splits = splits
         self.forward, self.first, self.walk = self._walked(accumulates=False)
-        self.later = self._walked(accumulates=True)[1]
-        self.named = self.result if named and tape.layout.last and not kept else 0
-        self.later_forward = self.forward
-        if self.named:
-            start = next(n for n, (phase, _, _) in enumerate(self.forward.moments) if phase == "loss")
-            self.later_forward = self.forward.with_change(2 * start, -self.named)
-            self.first = self.first.with_change(-1, self.named)
-            self.later = self.later.with_change(-1, self.named)
-        if named and not tape.layout.first:
-            self.named += tape.arrived.bytes
-            self.first = self.first.with_change(-1, tape.arrived.bytes)
-        self.inputs = Passage([], tuple(() for _ in LINES), [], [])
-        self.first_weights, self.later_weights = self.first, self.later
-        if splits and not tape.layout.first:  # which has no gradients of inputs: all is made with those of weights
-            self.inputs, self.first_weights = self._split(accumulates=False)
-            self.later_weights = self._split(accumulates=True)[1]
+        self._output = self.result if named and tape.layout.last and not kept else 0
+        self._sent = tape.arrived.bytes if named and not tape.layout.first else 0
+        self.named = self._output + self._sent
+        self.first = self.first.with_change(-1, self.named) if self.named else self.first
+
+    @cached_property
+    def later_forward(self) -> Passage:
+        """Forward once there are gradients: what takes the place of an earlier result lets go of that."""
+        if not self._output:
+            return self.forward
+        start = next(n for n, (phase, _, _) in enumerate(self.forward.moments) if phase == "loss")
+        return self.forward.with_change(2 * start, -self._output)
+
+    @cached_property
+    def later(self) -> Passage:
+        """Backward where there are gradients already."""
+        if self.runtime is not None and self.runtime.drops:
+            return self.first
+        later = self._walked(accumulates=True)[1]
+        return later.with_change(-1, self._output) if self._output else later
+
+    @property
+    def inputs(self) -> Passage:
+        """Backward for the input alone; nothing of the first stage, which makes all gradients with those of weights."""
+        return self._first_parts[0] if self._apart else Passage([], tuple(() for _ in LINES), [], [])
+
+    @property
+    def first_weights(self) -> Passage:
+        """Backward for weights, as the first to make their gradients."""
+        return self._first_parts[1] if self._apart else self.first
+
+    @cached_property
+    def later_weights(self) -> Passage:
+        """The same where there are gradients already."""
+        return self._split(accumulates=True)[1] if self._apart else self.later
+
+    @property
+    def _apart(self) -> bool:
+        return self._splits and not self.tape.layout.first
+
+    @cached_property
+    def _first_parts(self) -> tuple[Passage, Passage]:
+        return self._split(accumulates=False)
+
+    @staticmethod
+    def manner(settings: Settings, schedule: Schedule, stage: int) -> dict[str, bool]:
+        """How a stage is run: what its passes are beside the tape, by the arguments' names."""
+        own = schedule.rank_of(stage)
+        handed_over = stage + 1 < schedule.stages and schedule.rank_of(stage + 1) == own
+        runs_on = settings.layout.runtime != "torch"  # which drops what it has sent, and keeps no outputs
+        return {
+            "kept": settings.return_outputs and not runs_on,
+            "handed_over": handed_over or runs_on,
+            "handed_back": stage > 0 and schedule.rank_of(stage - 1) == own,
+            "splits": schedule.splits,
+            "named": schedule.name == "1f1b" and not runs_on,
+        }
+
+    @property
+    def buffers(self) -> int:
+        """What it has for each micro-batch throughout: what it is fed or receives, and the gradient of its result.
+
+        Nothing in another runtime than PyTorch's, where that comes and goes with each [bytes].
+        """
+        if self.runtime is not None:
+            return 0
+        return sum(x.storage.bytes for x in self.tape.inputs.values()) + (0 if self.tape.layout.last else self.result)
+
+    @property
+    def joined(self) -> int:
+        """What of its results is joined in the end, for each micro-batch [bytes]."""
+        return self.result if self._kept and self.tape.layout.last else 0
 
     def _walked(self, *, accumulates: bool) -> tuple[Passage, Passage, ForwardLiveness]:
         tape, lifetimes = self.tape, Lifetimes()
@@ -165,7 +221,7 @@ class StagePasses:
         if self.runtime is not None:  # what comes in has memory of its own when it comes
             now = lifetimes.moment("forward", "received", "")
             handed += [lifetimes.take(x.storage.bytes, now, ACTIVATIONS) for x in tape.inputs.values()]
-        forward = ForwardLiveness(tape, lifetimes, loops=self._folds)
+        forward = ForwardLiveness(tape, lifetimes, loops=not self._splits)
         cut = len(lifetimes.moments)
         if self.runtime is not None and not tape.layout.last:
             now = lifetimes.moment("backward", "received", "")
@@ -236,6 +292,21 @@ class StagePasses:
         return Passage.between(lifetimes, changes, cut, middle), Passage.between(lifetimes, changes, middle, end)
 
 
+def end_step(
+    stages: Sequence[tuple[StagePasses, RankRuntime | None]], settings: Settings, lifetimes: Lifetimes
+) -> None:
+    """Gradients of all stages of a rank are summed over ranks, then their weights updated."""
+    for stage, runtime in stages:
+        if runtime is None:
+            send_gradients(lifetimes, stage.sums)
+            update(stage.walk.weights, stage.tape, settings, lifetimes)
+        else:
+            runtime.end_backward(lifetimes)
+    for _, runtime in stages:
+        if runtime is not None:
+            runtime.update(lifetimes)
+
+
 class PipelineRank:
     """One rank of a pipeline. lifetimes: what it does in a step, whose changes are those of passes.
 
@@ -267,15 +338,8 @@ class PipelineRank:
 
     @property
     def buffers(self) -> int:
-        """What it has for all micro-batches: what its stages are fed or receive, and gradients of results [bytes].
-
-        Nothing in another runtime than PyTorch's, where that comes and goes with each.
-        """
-        if self.settings.layout.runtime != "torch":
-            return 0
-        received = sum(x.storage.bytes for tape in self.tapes for x in tape.inputs.values())
-        returned = sum(stage.result for stage in self.stages.values() if not stage.tape.layout.last)
-        return self.schedule.microbatches * (received + returned)
+        """What it has for all micro-batches: see `StagePasses.buffers` [bytes]."""
+        return self.schedule.microbatches * sum(stage.buffers for stage in self.stages.values())
 
     @property
     def changes(self) -> Course:
@@ -339,18 +403,9 @@ class PipelineRank:
         """Outputs are joined, then weights updated."""
         ending = Lifetimes()
         for stage in self.stages.values():
-            if stage.tape.layout.last and self.settings.return_outputs and stage.runtime is None:
-                now = ending.moment("backward", "joined outputs", "")
-                ending.take(stage.result * self.schedule.microbatches, now)
-        for stage in self.stages.values():
-            if stage.runtime is None:
-                send_gradients(ending, stage.sums)
-                update(stage.walk.weights, stage.tape, self.settings, ending)
-            else:
-                stage.runtime.end_backward(ending)
-        for stage in self.stages.values():
-            if stage.runtime is not None:
-                stage.runtime.update(ending)
+            if stage.joined:
+                ending.take(stage.joined * self.schedule.microbatches, ending.moment("backward", "joined outputs", ""))
+        end_step([(stage, stage.runtime) for stage in self.stages.values()], self.settings, ending)
         start = 2 * len(self.lifetimes.moments)
         self.ending = Passage.between(ending, ending.changes(), 0, len(ending.moments))
         self._add(self.ending)
@@ -367,7 +422,7 @@ class Pipeline:
         self.settings = settings
         self.schedule = settings.layout.pipeline(settings.micro_batches)
         self._traced: dict[tuple[object, ...], Tape] = {}
-        self._passes: dict[tuple[Tape, bool, bool], StagePasses] = {}
+        self._passes: dict[tuple[object, ...], StagePasses] = {}
 
     @cached_property
     def tapes(self) -> list[Tape]:
@@ -384,21 +439,10 @@ class Pipeline:
 
     def passes(self, stage: int) -> StagePasses:
         """Those of a stage."""
-        schedule, own = self.schedule, self.schedule.rank_of(stage)
-        handed_over = stage + 1 < schedule.stages and schedule.rank_of(stage + 1) == own
-        handed_back = stage > 0 and schedule.rank_of(stage - 1) == own
-        key = self.tapes[stage], handed_over, handed_back
+        manner = StagePasses.manner(self.settings, self.schedule, stage)
+        key = self.tapes[stage], *manner.values()
         if key not in self._passes:
-            runs_on = self.settings.layout.runtime != "torch"  # which drops what it has sent, and keeps no outputs
-            self._passes[key] = StagePasses(
-                self.tapes[stage],
-                self.settings,
-                kept=self.settings.return_outputs and not runs_on,
-                handed_over=handed_over or runs_on,
-                handed_back=handed_back,
-                splits=schedule.splits,
-                named=schedule.name == "1f1b" and not runs_on,
-            )
+            self._passes[key] = StagePasses(self.tapes[stage], self.settings, **manner)
         return self._passes[key]
 
     @cached_property

@@ -1,0 +1,96 @@
+"""Every way to lay a model out over devices and to run a step on it, legal or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any, get_args
+
+from costmodel.architectures.base import divisors
+from costmodel.symbolic.sizes import peek
+from costmodel.training.layout import ContextKind, Runtime
+from costmodel.training.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+CHECKPOINTS = ("none", "selective", "block")
+"""What is recomputed, unless a user says between what to choose."""
+Options = Mapping[str, Sequence[Any]]
+"""Values of settings that a user chooses between, or the one that is given."""
+Mesh = dict[str, Any]
+"""Settings that lay devices out, without those at their defaults."""
+
+
+class Meshes:
+    """All layouts of a model over so many devices, by the settings that say them.
+
+    Degrees are divisors whose product is the devices. Stages of a rank (vpp) are as many as cut the blocks evenly.
+    """
+
+    def __init__(self, model: Architecture, devices: int, options: Options) -> None:
+        self.devices = devices
+        self.options = options
+        self.layers = int(peek(getattr(model, "layers", 0) or 0))
+        self.experts = getattr(model, "experts", None) is not None
+
+    def __iter__(self) -> Iterator[Mesh]:
+        for runtime in self._values("runtime", get_args(Runtime)):
+            for degrees in self._degrees(runtime):
+                names, values = [], []
+                for name, choices in self._variants(runtime, **degrees):
+                    names.append(name)
+                    values.append(self._values(name, choices))
+                for choice in product(*values):
+                    mesh = {"runtime": runtime, **degrees, **dict(zip(names, choice, strict=True))}
+                    for schedule in self._schedules(runtime, degrees["pp"]):
+                        yield {**mesh, **schedule}
+
+    def _values(self, name: str, usual: Sequence[Any]) -> Sequence[Any]:
+        return self.options.get(name, usual)
+
+    def _degrees(self, runtime: Runtime) -> Iterator[dict[str, int]]:
+        """Degrees of tensor, context, pipeline, sharded and data parallel that make up the devices."""
+        for tp in self._shares(self.devices, "tp"):
+            for cp in self._shares(self.devices // tp, "cp"):
+                for pp in self._shares(self.devices // tp // cp, "pp"):
+                    rest = self.devices // tp // cp // pp
+                    for fsdp in self._shares(rest, "fsdp") if runtime == "torch" else (1,):
+                        if "dp" not in self.options or rest // fsdp in self.options["dp"]:
+                            yield {"tp": tp, "cp": cp, "pp": pp, "fsdp": fsdp, "dp": rest // fsdp}
+
+    def _shares(self, whole: int, name: str) -> list[int]:
+        allowed = self.options.get(name)
+        return [n for n in divisors(whole) if allowed is None or n in allowed]
+
+    def _variants(
+        self, runtime: Runtime, tp: int, cp: int, pp: int, fsdp: int, dp: int
+    ) -> Iterator[tuple[str, Sequence[Any]]]:
+        """What goes with these degrees, and its values."""
+        torch = runtime == "torch"
+        if tp > 1:
+            yield "sp", (False, True)
+        if tp > 1 and torch:
+            yield "loss_parallel", (False, True)
+        if cp > 1:
+            yield "cp_kind", get_args(ContextKind)
+        if self.experts:
+            yield "ep", divisors(fsdp * cp if torch else dp)
+        if fsdp > 1:
+            yield "reshard", (True, False)
+        elif torch and dp == 1 and cp > 1:
+            yield "zero", (3,)  # which is how weights are split over the ranks of sequences alone
+        elif dp > 1:
+            yield "zero", {"torch": (0, 1), "megatron": (0, 1), "deepspeed": (1, 2, 3)}[runtime]
+
+    def _schedules(self, runtime: Runtime, pp: int) -> Iterator[Mesh]:
+        """Orders of a pipeline's micro-batches, with stages of a rank."""
+        if pp == 1:
+            yield {}
+            return
+        blocks = self.layers + 2 if runtime != "torch" and self.layers % pp else self.layers
+        several = [vpp for vpp in range(2, blocks // pp + 1) if blocks % (pp * vpp) == 0]
+        for name in self._values("schedule", tuple(SCHEDULES)):
+            only = SCHEDULES[name].only_stages
+            for vpp in self._values("vpp", several if only is None else (only,)):
+                yield {"schedule": name, "vpp": vpp}

@@ -1,0 +1,357 @@
+"""Which layout over devices: all that are worked out and fit, ranked, and why the others do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+from costmodel.analysis.candidates import CHECKPOINTS, Mesh, Meshes
+from costmodel.analysis.predict import Prediction, predict
+from costmodel.analysis.recommend import budget_of
+from costmodel.architectures.base import divisors
+from costmodel.cost.peaks import RankPeaks
+from costmodel.display.answer import Answer, Sheet
+from costmodel.display.table import Table, printable
+from costmodel.display.units import Budget, read_reserve, show_bytes, show_exact
+from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.importers.files import read_setting
+from costmodel.importers.zoo import load
+from costmodel.training.keywords import SeveralSettings
+from costmodel.training.setting import plain
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, takes_settings
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+CHOSEN = (*LAYOUT_NAMES, "batch", "checkpoint")
+"""Settings that are chosen unless they are given."""
+NEVER_CHOSEN = ("devices", "global_batch", "bucket_view", "return_outputs", "cp_balanced")
+"""Of these those that stay as they are given, or at their default."""
+DEFAULTS = {"precision": "bf16-master-fp32-gradients", "attention": "flash"}
+MOST_SHOWN = 10
+"""Rows of the table; `Layouts` has all."""
+MOST_MESHES = 1_000_000
+"""Ways to lay out devices that are gone through."""
+
+
+@dataclass(frozen=True)
+class RankedLayout:
+    """A layout that fits, with how a step is run on it. settings: what to give `predict` for it."""
+
+    model: Architecture = field(repr=False)
+    settings: Mapping[str, Any]
+    peak: int
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """The same by itself."""
+        return predict(self.model, **self.settings)
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """The best is the smallest."""
+        return (self.peak, self.plainness)
+
+    @property
+    def plainness(self) -> tuple[Any, ...]:
+        """The simplest is the smallest: with the fewest settings that are not at their defaults, and lower degrees."""
+        own = {name: value for name, value in self.settings.items() if name in CHOSEN}
+        numbers = [value for name, value in own.items() if type(value) is int and name in LAYOUT_NAMES]
+        return len(own), sum(numbers), sorted(map(str, own.items()))
+
+    def text(self, *names: str) -> str:
+        """The settings of its layout in words; of others that are named their values."""
+        parts = [f"{name}" if value is True else f"{name} {value}" for name, value in self._layout() if name in names]
+        return " ".join(parts)
+
+    def _layout(self) -> Iterator[tuple[str, Any]]:
+        settings = Settings(**self.settings)
+        for name in LAYOUT_NAMES:
+            value = settings.layout.dp if name == "dp" else getattr(settings, name)
+            if value != SETTINGS[name].default and not (name == "dp" and value == 1):
+                yield name, value
+
+
+class Reason(NamedTuple):
+    """Why some candidates are not among the answers, as the first of them says it, and how many they are."""
+
+    text: str
+    count: int
+
+
+class Tally:
+    """Candidates counted by reason; reasons that differ in numbers alone are one."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._texts: dict[str, str] = {}
+
+    def add(self, text: str, count: int) -> None:
+        """So many more."""
+        kind = re.sub("[0-9][0-9,]*", "#", text)
+        self._texts.setdefault(kind, text)
+        self._counts[kind] = self._counts.get(kind, 0) + count
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The most frequent first."""
+        counts = sorted(self._counts.items(), key=lambda item: -item[1])
+        return tuple(Reason(self._texts[kind], count) for kind, count in counts if count)
+
+
+@dataclass(frozen=True, repr=False)
+class Layouts(Answer):
+    """The layouts that fit, ranked; true if any does.
+
+    title: the model's. devices: in all. budget: what each has [bytes]; None: as much as they need. reserve: what is
+    left of it for what is not modelled [bytes]. entries: what fits, ranked. unfit: what does not, by reason. refused:
+    what is not worked out, or cannot be, by reason.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.layouts("gpt2-small", devices=2, seq=512, global_batch=4, memory="8 GiB", runtime="megatron")
+        >>> found.best.settings["runtime"], found.best.peak == found.best.prediction.memory.peak
+        ('megatron', True)
+
+    """
+
+    title: str
+    devices: int
+    budget: Budget | None
+    reserve: int
+    entries: tuple[RankedLayout, ...]
+    unfit: tuple[Reason, ...]
+    refused: tuple[Reason, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[RankedLayout]:
+        return iter(self.entries)
+
+    def __getitem__(self, rank: int) -> RankedLayout:
+        return self.entries[rank]
+
+    @property
+    def best(self) -> RankedLayout:
+        """The first. Raises SettingError if nothing fits."""
+        if not self:
+            raise SettingError(self._head())
+        return self.entries[0]
+
+    @property
+    def candidates(self) -> int:
+        """All ways to lay the devices out and to run a step that were gone through."""
+        return len(self) + sum(reason.count for reason in (*self.unfit, *self.refused))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [bytes]."""
+        return {
+            "fits": bool(self),
+            "devices": self.devices,
+            "budget": self.budget.bytes if self.budget else None,
+            "reserve": self.reserve,
+            "candidates": self.candidates,
+            "layouts": [
+                {"rank": n, "settings": {name: plain(v) for name, v in entry.settings.items()}, "peak": entry.peak}
+                for n, entry in enumerate(self.entries, 1)
+            ],
+            "unfit": [reason._asdict() for reason in self.unfit],
+            "refused": [reason._asdict() for reason in self.refused],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each layout that fits."""
+        return [{**entry, **entry.pop("settings")} for entry in self.to_dict()["layouts"]]
+
+    def table(self) -> Table:
+        """The first of them."""
+        names = [name for name in LAYOUT_NAMES if name not in ("devices", "global_batch", "runtime")]
+        rows = [
+            (
+                str(rank),
+                str(entry.settings.get("runtime", "torch")),
+                entry.text(*names),
+                str(entry.settings["batch"]),
+                str(entry.settings.get("checkpoint", "none")),
+                show_bytes(entry.peak),
+            )
+            for rank, entry in enumerate(self.entries[:MOST_SHOWN], 1)
+        ]
+        return Table(("", "runtime", "layout", "batch", "recomputed", "peak"), rows, words=frozenset({1, 2, 4}))
+
+    def _head(self) -> str:
+        unfit = sum(reason.count for reason in self.unfit)
+        room = f" {show_bytes(self.budget.bytes)} ({self.budget.reading})" if self.budget else ""
+        reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
+        fit = f"{show_exact(len(self))} of {show_exact(len(self) + unfit)} ways to run it on {self.devices:,} devices"
+        return f"{self.title}: {fit} fit{room}{reserve}" if self.budget else f"{self.title}: {fit}"
+
+    def sheet(self) -> Sheet:
+        """The first of them; what does not fit by reason."""
+        head = [printable(self._head()), "ranked by the heaviest rank's memory alone"]
+        notes = [f"{reason.count:,} do not fit: {reason.text}" for reason in self.unfit]
+        if refused := sum(reason.count for reason in self.refused):
+            notes.append(f"{refused:,} more are not worked out, most of them since: {self.refused[0].text}")
+        return Sheet(head, [self.table()] if self else [], notes=[printable(note) for note in notes])
+
+
+@takes_settings(several=True, batch=..., checkpoint=..., **DEFAULTS)
+def layouts(
+    model: Architecture | str,
+    *,
+    memory: str | float | None = None,
+    reserve: str | int = 0,
+    **settings: Unpack[SeveralSettings],
+) -> Layouts:
+    """Every layout of a training step over `devices` that fits, with every micro-batch and recomputation, ranked.
+
+    All legal degrees of tensor, sequence, context, pipeline, expert, sharded and data parallel are gone through, in
+    every runtime and under every schedule, each with what is recomputed and with every micro-batch that `global_batch`
+    allows. What is given stays; of a list one is chosen.
+
+    Args:
+        model: as `predict` takes it.
+        memory: of a device, such as "80 GB" (default: that of the machine; without one nothing is left out).
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes; `devices` and `global_batch` are needed.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.layouts("gpt2-small", devices=4, seq=512, global_batch=8, runtime="torch", checkpoint="none")
+        >>> bool(found), found.best.settings["devices"]
+        (True, 4)
+
+    """
+    for name in ("devices", "global_batch"):
+        if settings.get(name) is None:
+            raise SettingError(f"{name} is not given: give {SETTINGS[name].example!r}, say, for {name}")
+    architecture = load(model) if isinstance(model, str) else model
+    options = {name: _values(name, value) for name, value in {**DEFAULTS, **settings}.items()}
+    fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN or name in NEVER_CHOSEN}
+    budget = budget_of(memory, fixed.get("on")) if memory is not None or fixed.get("on") is not None else None
+    search = _Search(architecture, fixed, options, None if budget is None else budget.bytes - read_reserve(reserve))
+    search.run()
+    if not (search.entries or search.unfit.reasons):
+        reason = search.refused.reasons[0].text if search.refused.reasons else "no degrees make up the devices"
+        raise SettingError(f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {reason}")
+    entries = tuple(sorted(search.entries, key=lambda entry: entry.rank))
+    return Layouts(
+        architecture.title,
+        fixed["devices"],
+        budget,
+        read_reserve(reserve),
+        entries,
+        search.unfit.reasons,
+        search.refused.reasons,
+    )
+
+
+def _values(name: str, value: Any) -> Sequence[Any]:
+    """What is chosen between. Raises SettingError."""
+    listed = isinstance(value, list | range)
+    if listed and (name not in CHOSEN or name in NEVER_CHOSEN):
+        raise SettingError(f"{name}={shown(value)} is a list: give one value")
+    if listed and not len(value):
+        raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
+    return [read_setting(name, each) for each in (value if listed else [value])]
+
+
+TOO_MUCH_HELD = "weights, gradients and states alone take too much"
+TOO_MUCH_BESIDE = "weights, gradients and states would, but not with what passes keep and make"
+
+
+class _Search:
+    """All candidates of a question, each counted once. room: of each device [bytes]; None: as much as it takes."""
+
+    def __init__(
+        self, model: Architecture, fixed: dict[str, Any], options: Mapping[str, Sequence[Any]], room: int | None
+    ) -> None:
+        self.model = model
+        self.fixed = {name: value for name, value in fixed.items() if name not in ("devices", "global_batch")}
+        self.devices: int = fixed["devices"]
+        self.samples: int = fixed["global_batch"]
+        self.options = options
+        self.checkpoints = options.get("checkpoint", CHECKPOINTS)
+        self.room = room
+        self.peaks = RankPeaks(model)
+        self.entries: list[RankedLayout] = []
+        self.unfit, self.refused = Tally(), Tally()
+        self._local: dict[Any, str] = {}
+
+    def run(self) -> None:
+        """Go through them."""
+        for number, mesh in enumerate(Meshes(self.model, self.devices, self.options)):
+            if number == MOST_MESHES:
+                raise SettingError(f"more than {MOST_MESHES:,} layouts: give some of the degrees, such as pp=1")
+            self._add(mesh)
+
+    def _add(self, mesh: Mesh) -> None:
+        batches = self._batches(mesh)
+        all_ways = len(batches) * len(self.checkpoints)
+        if not batches:
+            text = f"global_batch={self.samples} is no multiple of what {mesh['fsdp'] * mesh['dp']} ranks take at once"
+            self.refused.add(text, len(self.checkpoints))
+            return
+        try:
+            stages = mesh["pp"] * mesh.get("vpp", 1)
+            first = Settings(**self.fixed, **mesh, batch=batches[0], accumulate=2 * stages)
+            self._check_model(first)
+            if self.room is not None and self.peaks.least(first) > self.room:
+                self.unfit.add(TOO_MUCH_HELD, all_ways)
+                return
+        except CostModelError as error:
+            self.refused.add(str(error), all_ways)
+            return
+        for checkpoint in self.checkpoints:
+            for place, batch in enumerate(batches):
+                if not self._add_way(mesh, batch, checkpoint):
+                    self.unfit.add(TOO_MUCH_BESIDE, len(batches) - place)
+                    break
+
+    def _add_way(self, mesh: Mesh, batch: int, checkpoint: Any) -> bool:
+        """Whether larger micro-batches may fit if this one does not, which then counts with them."""
+        micro_batches = self.samples // (mesh["fsdp"] * mesh["dp"] * batch)
+        try:
+            settings = Settings(**self.fixed, **mesh, batch=batch, accumulate=micro_batches, checkpoint=checkpoint)
+            peak = self.peaks.peak(settings, self.room)
+        except CostModelError as error:
+            self.refused.add(str(error), 1)
+            return True
+        if self.room is not None and peak > self.room:
+            if self.peaks.floor(settings) > self.room:
+                return False
+            self.unfit.add(TOO_MUCH_BESIDE, 1)
+            return True
+        own = {name: value for name, value in mesh.items() if value != SETTINGS[name].default and name != "dp"}
+        own |= {"batch": batch} | ({"checkpoint": checkpoint} if checkpoint != "none" else {})
+        whole = {"devices": self.devices, "global_batch": self.samples}
+        self.entries.append(RankedLayout(self.model, {**self.fixed, **whole, **own}, peak))
+        return True
+
+    def _batches(self, mesh: Mesh) -> list[int]:
+        """Micro-batches of a rank."""
+        each, rest = divmod(self.samples, mesh["fsdp"] * mesh["dp"])
+        allowed = self.options.get("batch")
+        return [] if rest else [n for n in divisors(each) if allowed is None or n in allowed]
+
+    def _check_model(self, settings: Settings) -> None:
+        """Raise SettingError if the model is not laid out so."""
+        layout = settings.layout._replace(dp=1, schedule="1f1b", reshard=True)
+        if layout not in self._local:
+            try:
+                _ = self.model.local(layout)
+                self._local[layout] = ""
+            except CostModelError as error:
+                self._local[layout] = str(error)
+        if self._local[layout]:
+            raise SettingError(self._local[layout])

@@ -1,0 +1,278 @@
+"""Peaks of very many layouts of one model: what layouts have in common is worked out once, and no timeline is kept.
+
+A pipeline's ranks run a few kinds of stages, whose passes are the same under every schedule, number of micro-batches
+and number of copies. Of a pass only two numbers matter to a peak: what it leaves alive, and the most alive within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from costmodel.architectures.trace import trace
+from costmodel.cost.allocator import exactly
+from costmodel.cost.costs import Costs
+from costmodel.cost.liveness import Course, Lifetimes, MomentLoop
+from costmodel.cost.pipeline import StagePasses, end_step, pass_name
+from costmodel.cost.runtimes import rank_of
+from costmodel.cost.timeline import ON_HOST, gradient_bytes, persistent_bytes
+from costmodel.graph.tape import Tape
+from costmodel.training.dtypes import Dtype
+from costmodel.training.layout import Layout
+from costmodel.training.schedules import Schedule
+from costmodel.training.settings import Settings
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+Kept = TypeVar("Kept")
+
+
+class Extent(NamedTuple):
+    """Of a stretch of a step what it leaves alive, and the most that is alive within it, beside what was [bytes]."""
+
+    net: int
+    high: int
+
+    @classmethod
+    def of(cls, changes: Course, loops: list[MomentLoop]) -> Extent:
+        """That of moments, from what is taken and given back around each."""
+        lifetimes = Lifetimes()
+        lifetimes.loops = loops
+        (levels,) = lifetimes.levels(((*map(sum, zip(*changes, strict=True)), 0, 0),))
+        return cls(levels[-1], max(levels[:-1], default=0))
+
+    @classmethod
+    def of_several(cls, extents: Iterable[Extent]) -> Extent:
+        """That of stretches one after the other."""
+        alive = high = 0
+        for extent in extents:
+            high = max(high, alive + extent.high)
+            alive += extent.net
+        return cls(alive, high)
+
+    def repeated(self, times: int) -> Extent:
+        """That of the same stretch so many times."""
+        return Extent(times * self.net, self.high + max(0, (times - 1) * self.net))
+
+
+class Turns(NamedTuple):
+    """Passes of a rank in order, each a stage and one of `pipeline.PASSES`, which happen so many times."""
+
+    passes: tuple[tuple[int, str], ...]
+    times: int
+
+
+class Held(NamedTuple):
+    """What a stage's weights take: throughout, and with all that its gradients have in the end [bytes]."""
+
+    throughout: int
+    least: int
+
+
+class StageExtents(dict[str, Extent]):
+    """What each of `pipeline.PASSES` of a stage takes, worked out when it is first asked for."""
+
+    def __init__(self, passes: StagePasses) -> None:
+        super().__init__()
+        self.passes = passes
+
+    def __missing__(self, name: str) -> Extent:
+        passage = getattr(self.passes, name)
+        self[name] = extent = Extent.of(passage.changes, passage.loops)
+        return extent
+
+
+class StageKey(NamedTuple):
+    """What stages have in common that cost the same. common: what of batch, checkpoint and layout matters to them."""
+
+    common: Hashable
+    kind: object
+    first: bool
+    last: bool
+    arrival: Dtype | None
+
+
+class RankPeaks:
+    """Peaks of the heaviest ranks of one model, under settings that differ in some alone.
+
+    They may differ in layout, batch, micro-batches and checkpoint: `LAYOUT_NAMES`, batch, accumulate and checkpoint.
+    """
+
+    def __init__(self, model: Architecture) -> None:
+        self.model = model
+        self._known: dict[Hashable, object] = {}
+
+    def peak(self, settings: Settings, room: int | None = None) -> int:
+        """The most alive at once on the heaviest rank, as `Costs.memory.peak` says [bytes]. Raises CostModelError.
+
+        room: what there is; of a peak above that only so much is worked out as shows that it is.
+        """
+        layout = settings.layout
+        if layout.pp == 1:
+            return self._once(("peak", *_rank_key(settings)), lambda: int(self._alone(settings).timeline.peak))
+        if layout.shards > 1:  # whose stages gather weights in the order of the schedule
+            return int(Costs(self.model, settings).timeline.peak)
+        schedule = layout.pipeline(settings.micro_batches)
+        stages = self._stages(settings, schedule)
+        peak = 0
+        for rank in range(schedule.ranks):
+            if room is not None and (least := self._least_of_rank(settings, schedule, rank, stages)) > room:
+                return least
+            peak = max(peak, self._peak_of_rank(settings, schedule, rank, stages))
+            if room is not None and peak > room:
+                break
+        return peak
+
+    def least(self, settings: Settings) -> int:
+        """Weights, gradients, states and buffers of the heaviest rank, whatever it computes [bytes].
+
+        Raises CostModelError.
+        """
+        layout = settings.layout
+        if layout.pp == 1:
+            key = ("least", *_rank_key(settings))
+            return self._once(key, lambda: _held(self._alone(settings).tape, settings).least)
+        if layout.shards > 1:
+            return 0
+        schedule = layout.pipeline(settings.micro_batches)
+        stages = self._stages(settings, schedule)
+        ranks = map(schedule.stages_of, range(schedule.ranks))
+        return max(sum(self._held(settings, stages[stage]).least for stage in own) for own in ranks)
+
+    def floor(self, settings: Settings) -> int:
+        """What larger micro-batches of as many samples a step take too, at least [bytes]. Raises CostModelError.
+
+        Of a pipeline the most alive within one pass: how many are in flight falls with the number of micro-batches.
+        """
+        layout = settings.layout
+        if layout.pp == 1:
+            return self.peak(replace(settings, accumulate=1))
+        if layout.shards > 1:
+            return 0
+        schedule = layout.pipeline(settings.micro_batches)
+        stages = self._stages(settings, schedule)
+        return max(
+            self._held(settings, key).throughout + _once_through(self._passes(settings, schedule, stage, key))
+            for stage, key in enumerate(stages)
+        )
+
+    def _once(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]  # type: ignore[return-value]
+
+    def _alone(self, settings: Settings) -> Costs:
+        """The one kind of rank of a layout without stages."""
+        key = ("rank", *_rank_key(settings))
+        return self._once(key, lambda: Costs(self.model, settings, trace(self.model, settings)))
+
+    def _stages(self, settings: Settings, schedule: Schedule) -> list[StageKey]:
+        """What tells each stage of a pipeline from those of others. Raises CostModelError."""
+        layout = settings.layout
+        common = (settings.batch, settings.checkpoint, _alike(layout)._replace(pp=2, vpp=1, schedule="1f1b"))
+        keys: list[StageKey] = []
+        arrival: Dtype | None = None
+        for stage in range(schedule.stages):
+            here = layout._replace(stage=stage)
+            key = StageKey(common, self.model.stage_kind(here), here.first, here.last, arrival)
+            tape = self._once(key, partial(trace, self.model, settings, layout=here, arrival=arrival))
+            keys.append(key)
+            arrival = tape.result[0].dtype
+        return keys
+
+    def _least_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
+        """What a rank has with most micro-batches in flight, at least [bytes]."""
+        own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
+        throughout = sum(self._held(settings, stages[stage]).throughout for stage in own)
+        kept = min(extents["forward"].net - extents.passes.named for extents in own.values())
+        ahead = (min(schedule.in_flight(rank), schedule.microbatches * len(own)) - 1) * max(0, kept)
+        return throughout + ahead + min(map(_once_through, own.values()))
+
+    def _peak_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
+        own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
+        m, passes = schedule.microbatches, [extents.passes for extents in own.values()]
+        throughout = sum(self._held(settings, stages[stage]).throughout for stage in own)
+        throughout += m * sum(each.buffers for each in passes)
+        turns: list[Turns] = self._once((schedule, rank), lambda: list(_turns(schedule, rank)))
+        run = Extent.of_several(
+            Extent.of_several([own[stage][name] for stage, name in each]).repeated(times) for each, times in turns
+        )
+        let_go = sum(each.named + m * each.loss for each in passes)
+        ending = max(*(m * each.joined for each in passes), self._update(settings, own, stages).high)
+        return throughout + max(run.high, run.net - let_go + ending)
+
+    def _passes(self, settings: Settings, schedule: Schedule, stage: int, key: StageKey) -> StageExtents:
+        """A stage's passes, and what each takes."""
+        manner = StagePasses.manner(settings, schedule, stage)
+        return self._once(
+            (key, *manner.values()), lambda: StageExtents(StagePasses(self._tape(key), settings, **manner))
+        )
+
+    def _tape(self, key: StageKey) -> Tape:
+        return self._known[key]  # type: ignore[return-value]
+
+    def _on_copies(self, settings: Settings, key: StageKey) -> Tape:
+        """The tape of a stage on as many copies of the model as there are."""
+        tape = copy(self._tape(key))
+        tape.layout = tape.layout._replace(dp=settings.layout.dp)
+        return tape
+
+    def _held(self, settings: Settings, key: StageKey) -> Held:
+        return self._once(("held", key, settings.layout.dp), lambda: _held(self._on_copies(settings, key), settings))
+
+    def _update(self, settings: Settings, own: dict[int, StageExtents], stages: list[StageKey]) -> Extent:
+        """The end of a rank's step, after outputs are joined."""
+        keys = [stages[stage] for stage in own]
+
+        def walked() -> Extent:
+            ending = Lifetimes()
+            runtimes = [rank_of(self._on_copies(settings, key), settings) for key in keys]
+            passes = [extents.passes for extents in own.values()]
+            end_step([*zip(passes, runtimes, strict=True)], settings, ending)
+            return Extent.of(ending.changes(), ending.loops)
+
+        return self._once(("update", *keys, settings.layout.dp), walked)
+
+
+def _once_through(extents: StageExtents) -> int:
+    """The most alive while one micro-batch goes through a stage and back."""
+    forward, backward = extents["forward"], extents["first"]
+    return max(forward.high, forward.net + backward.high)
+
+
+def _rank_key(settings: Settings) -> tuple[Hashable, ...]:
+    """What matters to a rank that has all blocks."""
+    return settings.batch, settings.checkpoint, min(settings.micro_batches, 2), _alike(settings.layout)
+
+
+def _alike(layout: Layout) -> Layout:
+    """A layout that costs each rank the same memory, but for what other runtimes split over copies of the model."""
+    copies_split = layout.pp == 1 and (layout.runtime != "torch" or layout.zero)
+    return layout if copies_split else layout._replace(dp=min(layout.dp, 2))
+
+
+def _held(tape: Tape, settings: Settings) -> Held:
+    """What a tape's weights take."""
+    lines = persistent_bytes(tape, settings, exactly)
+    staged = tape.layout.pp > 1
+    throughout = sum(size for line, size in lines.items() if line not in (*ON_HOST, *(("inputs",) if staged else ())))
+    runtime = rank_of(tape, settings)
+    earlier = runtime.lasting_bytes if runtime is not None and runtime.drops else 0
+    return Held(throughout + earlier, throughout + max(earlier, gradient_bytes(tape, settings, exactly)))
+
+
+def _turns(schedule: Schedule, rank: int) -> Iterator[Turns]:
+    """What a rank computes in a step."""
+    begun: set[int] = set()
+    for run in schedule.runs(rank):
+        left = run.times
+        while left:
+            before = len(begun)
+            passes = tuple((action.stage, pass_name(action, begun)) for action in run.actions)
+            times = 1 if len(begun) > before else left  # the next time none of these gradients is the first
+            yield Turns(passes, times)
+            left -= times

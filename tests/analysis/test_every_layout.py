@@ -1,0 +1,110 @@
+"""Every layout of a step: which fit, which are refused, and that each is what a prediction says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.analysis.candidates import Meshes
+from costmodel.cost.peaks import RankPeaks
+from costmodel.errors import CostModelError, SettingError
+from costmodel.training.schedules import SCHEDULES
+from costmodel.training.settings import Settings
+from tests.profiles import examples
+
+MODEL = cm.Transformer(vocab=96, context=64, layers=4, width=32, heads=4, kv_heads=2, mlp_width=64, tied=False)
+RUN: dict[str, Any] = {"seq": 16, "devices": 4, "global_batch": 8, "precision": "fp32"}
+RUN["schedule"] = ["1f1b", "looped-bfs"]
+PEAKS = RankPeaks(MODEL)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> dict[str, Any]:
+    """Settings of a run over few devices, legal or not."""
+    runtime = draw(st.sampled_from(["torch", "megatron", "deepspeed"]))
+    run: dict[str, Any] = {"runtime": runtime, "tp": draw(st.sampled_from([1, 1, 2])), "batch": draw(st.integers(1, 3))}
+    run |= {"dp": draw(st.sampled_from([1, 2, 4])), "checkpoint": draw(st.sampled_from(["none", "block", "selective"]))}
+    run["accumulate"] = draw(st.sampled_from([1, 2, 4, 8, 12]))
+    run["zero"] = draw(st.sampled_from({"torch": [0], "megatron": [0, 1], "deepspeed": [1, 2, 3]}[runtime]))
+    if draw(st.booleans()):
+        schedule = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))]
+        vpp = schedule.only_stages or draw(st.sampled_from([1, 2]))
+        run |= {"pp": 2, "schedule": schedule.name, "vpp": vpp, "return_outputs": draw(st.booleans())}
+    elif runtime == "torch":
+        run |= {"fsdp": draw(st.sampled_from([1, 2])), "sp": run["tp"] > 1}
+    return run
+
+
+@examples(20)
+@given(runs())
+def test_peaks_of_many_layouts_are_those_of_predictions(run: dict[str, Any]) -> None:
+    fixed = {"seq": 16, "precision": "bf16-master-fp32-gradients" if run["runtime"] != "torch" else "fp32"}
+    try:
+        p = cm.predict(MODEL, **fixed, **run)
+    except CostModelError:
+        return
+    settings = Settings(**fixed, **run)
+    peak = RankPeaks(MODEL).peak(settings) if run["runtime"] == "torch" else PEAKS.peak(settings)
+    assert peak == p.memory.peak
+    assert PEAKS.least(settings) <= peak if run["runtime"] != "torch" else True
+    assert RankPeaks(MODEL).peak(settings, room=peak - 1) > peak - 1
+
+
+@pytest.fixture(scope="module")
+def all_layouts() -> Any:
+    return cm.layouts(MODEL, **RUN)
+
+
+def test_each_layout_is_what_a_prediction_says(all_layouts: Any) -> None:
+    assert len(all_layouts) > 100
+    for entry in all_layouts.entries[:: len(all_layouts) // 20]:
+        p = entry.prediction
+        assert (p.memory.peak, p.settings.layout.devices) == (entry.peak, 4)
+        assert p.settings.micro_batches * p.settings.batch * p.settings.layout.samplers == 8
+
+
+def test_layouts_are_ranked_and_each_is_there_once(all_layouts: Any) -> None:
+    peaks = [entry.peak for entry in all_layouts]
+    assert peaks == sorted(peaks)
+    assert len({str(sorted(entry.settings.items(), key=str)) for entry in all_layouts}) == len(peaks)
+
+
+def test_no_layout_that_fits_is_left_out(all_layouts: Any) -> None:
+    """What is skipped with a reason really is too much: those within a budget are the same as of all."""
+    room = sorted(entry.peak for entry in all_layouts)[len(all_layouts) // 3]
+    within = cm.layouts(MODEL, memory=room, **RUN)
+    expected = [entry.settings for entry in all_layouts if entry.peak <= room]
+    assert [entry.settings for entry in within] == expected
+    assert within.candidates == all_layouts.candidates
+
+
+def test_degrees_of_every_mesh_make_up_the_devices() -> None:
+    for mesh in Meshes(MODEL, 12, {}):
+        assert mesh["tp"] * mesh["cp"] * mesh["pp"] * mesh["fsdp"] * mesh["dp"] == 12
+
+
+def test_what_is_given_stays() -> None:
+    found = cm.layouts(MODEL, **RUN, tp=2, runtime=["megatron", "torch"], checkpoint="block", batch=[1, 2], pp=[1, 2])
+    assert {entry.prediction.settings.tp for entry in found} == {2}
+    assert {entry.prediction.settings.checkpoint for entry in found} == {"block"}
+    assert {entry.settings.get("runtime", "torch") for entry in found} == {"torch", "megatron"}
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"global_batch": 4}, "devices is not given"),
+        ({"devices": 4}, "global_batch is not given"),
+        ({"devices": 4, "global_batch": 4, "tp": []}, "tp=.* is empty"),
+        ({"devices": 4, "global_batch": 4, "seq": [16, 32]}, "seq=.* is a list"),
+        ({"devices": 4, "global_batch": 4, "tp": 3}, "no degrees make up the devices"),
+        ({"devices": 4, "global_batch": 4, "mode": "inference"}, "no layout of .* is worked out"),
+    ],
+)
+def test_a_question_without_layouts_says_why(question: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        cm.layouts(MODEL, **question)
