@@ -79,7 +79,7 @@ class Reason(NamedTuple):
     """Why some candidates are not among the answers, as the first of them says it, and how many they are."""
 
     text: str
-    count: int
+    candidates: int
 
 
 class Tally:
@@ -148,7 +148,7 @@ class Layouts(Answer):
     @property
     def candidates(self) -> int:
         """All ways to lay the devices out and to run a step that were gone through."""
-        return len(self) + sum(reason.count for reason in (*self.unfit, *self.refused))
+        return len(self) + sum(reason.candidates for reason in (*self.unfit, *self.refused))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes]."""
@@ -187,7 +187,7 @@ class Layouts(Answer):
         return Table(("", "runtime", "layout", "batch", "recomputed", "peak"), rows, words=frozenset({1, 2, 4}))
 
     def _head(self) -> str:
-        unfit = sum(reason.count for reason in self.unfit)
+        unfit = sum(reason.candidates for reason in self.unfit)
         room = f" {show_bytes(self.budget.bytes)} ({self.budget.reading})" if self.budget else ""
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
         fit = f"{show_exact(len(self))} of {show_exact(len(self) + unfit)} ways to run it on {self.devices:,} devices"
@@ -196,13 +196,15 @@ class Layouts(Answer):
     def sheet(self) -> Sheet:
         """The first of them; what does not fit by reason."""
         head = [printable(self._head()), "ranked by the heaviest rank's memory alone"]
-        notes = [f"{reason.count:,} do not fit: {reason.text}" for reason in self.unfit]
-        if refused := sum(reason.count for reason in self.refused):
+        notes = [f"{reason.candidates:,} do not fit: {reason.text}" for reason in self.unfit]
+        if refused := sum(reason.candidates for reason in self.refused):
             notes.append(f"{refused:,} more are not worked out, most of them since: {self.refused[0].text}")
         return Sheet(head, [self.table()] if self else [], notes=[printable(note) for note in notes])
 
 
-@takes_settings(several=True, batch=..., checkpoint=..., **DEFAULTS)
+@takes_settings(
+    several=True, batch=..., checkpoint=..., precision=DEFAULTS["precision"], attention=DEFAULTS["attention"]
+)
 def layouts(
     model: Architecture | str,
     *,
@@ -239,7 +241,7 @@ def layouts(
     options = {name: _values(name, value) for name, value in {**DEFAULTS, **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN or name in NEVER_CHOSEN}
     budget = budget_of(memory, fixed.get("on")) if memory is not None or fixed.get("on") is not None else None
-    search = _Search(architecture, fixed, options, None if budget is None else budget.bytes - read_reserve(reserve))
+    search = _Candidates(architecture, fixed, options, None if budget is None else budget.bytes - read_reserve(reserve))
     search.run()
     if not (search.entries or search.unfit.reasons):
         reason = search.refused.reasons[0].text if search.refused.reasons else "no degrees make up the devices"
@@ -270,7 +272,7 @@ TOO_MUCH_HELD = "weights, gradients and states alone take too much"
 TOO_MUCH_BESIDE = "weights, gradients and states would, but not with what passes keep and make"
 
 
-class _Search:
+class _Candidates:
     """All candidates of a question, each counted once. room: of each device [bytes]; None: as much as it takes."""
 
     def __init__(
