@@ -79,10 +79,8 @@ def _check_sharding(settings: Settings, layout: Layout) -> None:
     axis = "cp" if layout.cp > 1 else "ep" if layout.ep > 1 else "tp"
     single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
     lifted: set[str] = set()
-    if layout.tp == 1 and settings.checkpoint == "block":
-        lifted.add("checkpoint")
     if 1 in (layout.tp, layout.cp):
-        lifted |= {"accumulate", "dp"}
+        lifted |= {"accumulate", "dp"} | ({"checkpoint"} if settings.checkpoint == "block" else set())
     if layout.tp * layout.cp == 1:
         lifted.add("update")
     if layout.cp == 1 and not layout.split_loss:  # which reduces some of its sums in fp32

@@ -331,8 +331,6 @@ def over_contexts(model: models.Transformer, mesh: DeviceMesh, kind: str, *, bal
         else:
             attention.fused = partial(around_ring, attention.fused, mesh)
     context_parallel._cp_options.enable_load_balance = balanced
-    propagated = ShardingPropagator._propagate_tensor_meta_non_cached
-    ShardingPropagator._propagate_tensor_meta_non_cached = partialmethod(_unseen, propagated)
     if kind != "ulysses":
         context_parallel.set_rotate_method({"all-gather": "allgather", "ring": "alltoall"}[kind])
         context_parallel._enable_cp_dtensor_dispatcher()
@@ -461,6 +459,8 @@ def cost(question: dict[str, Any]) -> RankCost:
     models.FusedRMS.forward = staticmethod(_norm_of_squares)
     models.FusedRMS.backward = staticmethod(_norm_of_squares_backward)
     DeviceMesh.__init__ = _real_mesh
+    propagated = ShardingPropagator._propagate_tensor_meta_non_cached
+    ShardingPropagator._propagate_tensor_meta_non_cached = partialmethod(_unseen, propagated)
     if question.get("real", False):
         torch.manual_seed(0)
         return _cost(question, spec, mesh, "cpu", split_loss=split_loss)
