@@ -56,7 +56,7 @@ class Calibration(Description):
     machine: str = Field(min_length=1, description="the machine that was measured")
     constants: Annotated[dict[str, float], BeforeValidator(_constants)] = Field(description="measured, by name")
     collectives: Annotated[dict[str, float], BeforeValidator(_collectives)] = Field(
-        default_factory=dict, description="time of collectives over what is typical, by link and group size"
+        default_factory=dict, description="time of bytes in collectives over what is typical, by link and group size"
     )
     date: str = Field(default="", description="when, such as 2026-11-22")
     software: str = Field(default="", description="what ran, such as PyTorch 2.13, CUDA 13.0, driver 580")

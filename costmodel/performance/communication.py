@@ -11,10 +11,10 @@ doc/PERFORMANCE.md; Thakur et al. 2005, Optimization of collective communication
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import ceil, exp, inf, log, log2
+from math import ceil, inf, log2
 from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
@@ -108,8 +108,11 @@ class CollectiveTime(NamedTuple):
     processors: Numbers
 
 
-class _Way(NamedTuple):
-    seconds: Numbers
+class Way(NamedTuple):
+    """A collective by one algorithm and protocol: its start and hops, and its bytes over the bandwidth reached [s]."""
+
+    latency: Numbers
+    bytes: Numbers
     algorithm: str
     protocol: str
 
@@ -122,8 +125,8 @@ class CollectiveModel:
     """How long collectives take on a cluster.
 
     cluster: on what. constants: shares of bandwidth and latencies, which may be arrays. tier: with "ceiling" nothing
-    but bytes over the datasheet's bandwidth counts. factors: how much longer collectives were measured to take, by
-    link and group size, see `factor_name`.
+    but bytes over the datasheet's bandwidth counts. factors: how much longer bytes were measured to take, by link and
+    group size, see `factor_name`.
     """
 
     def __init__(
@@ -160,25 +163,12 @@ class CollectiveModel:
         """The same from the bytes of the whole tensor, or an array of them."""
         if group.devices == 1:
             return NONE
-        ways = list(self._ways(operation, size, group))
-        seconds, algorithm, protocol = _fastest(ways)
-        factor = 1.0 if self.ideal else self.factor(group) * self.constants.collective_conditions
-        return CollectiveTime(factor * seconds, algorithm, protocol, self.link(group), self._processors(size))
-
-    def predicted(self, measured: Iterable[MeasuredCollective]) -> Iterator[float]:
-        """Seconds of collectives that were measured, over neighbouring devices."""
-        for row in measured:
-            yield float(self.time(row.operation, row.bytes, self.cluster.group("", row.devices)).seconds)
-
-    def measured(self, rows: Sequence[MeasuredCollective]) -> dict[str, float]:
-        """How much longer measured collectives take than here, by link and group size: the geometric mean of rows."""
-        logs: dict[str, list[float]] = {}
-        for row, seconds in zip(rows, self.predicted(rows), strict=True):
-            if not seconds:
-                raise SettingError(f"measured {shown(row.row)}: one device has nothing to send: say on how many it was")
-            name = factor_name(self.link(self.cluster.group("", row.devices)), row.devices)
-            logs.setdefault(name, []).append(log(row.seconds / seconds))
-        return {name: exp(sum(each) / len(each)) for name, each in logs.items()}
+        factor = 1.0 if self.ideal else self.factor(group)
+        conditions = 1.0 if self.ideal else self.constants.collective_conditions
+        ways = list(self.ways(operation, size, group))
+        seconds, fastest = _fastest([way.latency + factor * way.bytes for way in ways])
+        of = ways[fastest]
+        return CollectiveTime(conditions * seconds, of.algorithm, of.protocol, self.link(group), self._processors(size))
 
     def link(self, group: DeviceGroup) -> str:
         """The name of the slowest link that a group's messages go over."""
@@ -186,15 +176,15 @@ class CollectiveModel:
         return network.name if group.nodes > 1 and network is not None else self.cluster.inside.name
 
     def factor(self, group: DeviceGroup) -> float:
-        """How much longer than typical: as measured with that link and group size, else with the nearest size."""
+        """How much longer bytes take than typical: as measured with that link and group size, else the nearest size."""
         link = self.link(group)
         sizes = {int(size): value for name, value in self.factors.items() for size in _size_of(name, link)}
         if not sizes:
             return 1.0
         return sizes[min(sizes, key=lambda size: (abs(log2(size / group.devices)), size))]
 
-    def _ways(self, operation: Operation, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
-        """Seconds by each algorithm and protocol that there is for an operation."""
+    def ways(self, operation: Operation, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
+        """Each algorithm and protocol that there is for an operation."""
         if operation == "all_to_all":
             yield self._pairwise(size, group)
         elif operation in ("send", "receive"):
@@ -232,7 +222,7 @@ class CollectiveModel:
         seconds = self._start + (0.0 if self.ideal else of.start) + inside * self._hop * hop
         return seconds + across * (self._network_hop * of.network + (0.0 if self.ideal else wire))
 
-    def _ring(self, size: Numbers, group: DeviceGroup, turns: float, hops: int, across: int) -> Iterator[_Way]:
+    def _ring(self, size: Numbers, group: DeviceGroup, turns: float, hops: int, across: int) -> Iterator[Way]:
         """Around all devices, of a node's part over all its adapters at the same time."""
         g = group.inside
         link = 0.0 if g == 1 else turns * size / self._inside(group)
@@ -241,9 +231,9 @@ class CollectiveModel:
         for protocol in self._protocols:
             way = ("ring", protocol)
             slow = PLATEAU if protocol == "Simple" and group.nodes > 1 else 1.0
-            yield _Way(slow * self._hops(way, hops - across, across) + seconds / self._shares[way], *way)
+            yield Way(slow * self._hops(way, hops - across, across), seconds / self._shares[way], *way)
 
-    def _tree(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
+    def _tree(self, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
         """Two binary trees over nodes, and a chain inside each, up and down (Sanders et al. 2009).
 
         Each node sends twice the tensor where it has two children and a parent, and once where there are two nodes.
@@ -255,9 +245,9 @@ class CollectiveModel:
             inside = 0.0 if group.inside == 1 else 2 * size / (self._inside(group) * self._shares[way])
             across = 0.0 if nodes == 1 else self._network(turns * size / group.inside, group)
             across = across / self._shares["ring", protocol]
-            yield _Way(latency + _most(inside, across), *way)
+            yield Way(latency, _most(inside, across), *way)
 
-    def _in_switch(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
+    def _in_switch(self, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
         """Switches add up what each device sends, once, and hand each its share, and the sum of all shares to all.
 
         So a device sends and receives 1 + 1/n of the tensor. Between nodes each device sums its share with those of its
@@ -268,30 +258,30 @@ class CollectiveModel:
             return
         inside = (1 + 1 / g) * size / (cluster.link_bandwidth(g) * self._switch_share)
         if group.nodes == 1:
-            yield _Way(self._hops(("in-switch", "Simple"), 1, 0) + inside, "in-switch", "Simple")
+            yield Way(self._hops(("in-switch", "Simple"), 1, 0), inside, "in-switch", "Simple")
             return
         way = ("in-switch" if cluster.network_reduction else "in-switch tree", "Simple")
         steps = 1 if cluster.network_reduction else 2 * ceil(log2(group.nodes))
         passes = 1 if cluster.network_reduction else 2 * (group.nodes - 1) / group.nodes
         across = self._network(passes * size / g, group)
-        yield _Way(self._hops(way, 1, steps) + _most(inside, across), *way)
+        yield Way(self._hops(way, 1, steps), _most(inside, across), *way)
 
-    def _doubling(self, size: Numbers, group: DeviceGroup) -> _Way:
+    def _doubling(self, size: Numbers, group: DeviceGroup) -> Way:
         """Parallel trees of one device a node: of logarithmic depth, at 3/4 of the bandwidth (NCCL's PAT)."""
         n = group.devices
         latency = self._hops(("ring", "Simple"), 0, ceil(log2(n)) / 3.5)
         share = 1.0 if self.ideal else DOUBLING
-        return _Way(latency + self._network((n - 1) / n * size, group) / share, "tree", "Simple")
+        return Way(latency, self._network((n - 1) / n * size, group) / share, "tree", "Simple")
 
-    def _pairwise(self, size: Numbers, group: DeviceGroup) -> _Way:
+    def _pairwise(self, size: Numbers, group: DeviceGroup) -> Way:
         """Each device sends each other its part; to other nodes over the device's own adapter, at the same time."""
         n, g = group.devices, group.inside
         inside = 0.0 if g == 1 else (g - 1) / n * size / self._inside(group)
         across = 0.0 if group.nodes == 1 else self._network((n - g) / n * size, group)
         latency = self._hops(("ring", "Simple"), 1 if g > 1 else 0, 1 if group.nodes > 1 else 0)
-        return _Way(latency + _most(inside, across), "pairwise", "Simple")
+        return Way(latency, _most(inside, across), "pairwise", "Simple")
 
-    def _point_to_point(self, size: Numbers, group: DeviceGroup) -> Iterator[_Way]:
+    def _point_to_point(self, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
         """From a device to the next of its group, over the network if that is in another node."""
         between = group.nodes > 1
         seconds = self._network(size, group) if between else size / self._inside(group)
@@ -299,7 +289,7 @@ class CollectiveModel:
             if protocol != "LL128":
                 way = ("ring", protocol)
                 latency = self._hops(way, 0 if between else 1, 1 if between else 0)
-                yield _Way(latency + seconds / self._shares[way], "point-to-point", protocol)
+                yield Way(latency, seconds / self._shares[way], "point-to-point", protocol)
 
     def _processors(self, size: Numbers) -> Numbers:
         """Of each device that are busy with it: one for each piece, until all that communication takes are."""
@@ -326,13 +316,14 @@ def _most(a: Numbers, b: Numbers) -> Numbers:
     return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
 
 
-def _fastest(ways: list[_Way]) -> _Way:
-    """The one that takes the least time; of arrays the least of each, by the name of the first."""
-    if all(isinstance(way.seconds, float) for way in ways):
-        return min(ways, key=lambda way: way.seconds)
-    seconds = np.broadcast_arrays(*(way.seconds for way in ways))
-    first = min(range(len(ways)), key=lambda number: float(seconds[number].flat[0]))
-    return ways[first]._replace(seconds=np.minimum.reduce(seconds))
+def _fastest(seconds: list[Numbers]) -> tuple[Numbers, int]:
+    """The least time, of arrays each of them, and which it is, of arrays that of the first."""
+    if not any(isinstance(each, np.ndarray) for each in seconds):
+        least = min(seconds)
+        return least, seconds.index(least)
+    together = np.broadcast_arrays(*seconds)
+    first = [float(each.flat[0]) for each in together]
+    return np.minimum.reduce(together), first.index(min(first))
 
 
 SHARES = ("link_share", "host_share", "network_share", "switch_share", "collective_conditions")

@@ -409,7 +409,7 @@ class Constants:
     )
     collective_seconds: float = _by_family(
         "start of a collective of the protocol of least latency [s]",
-        ("", 6e-06, 1e-05, 2.6e-05, NCCL, "baseLat 6.6 us; with launch 8 x H20 18, 8 x A100 24-32 us of 32 KiB"),
+        ("", 6e-06, 1.2e-05, 2.8e-05, NCCL, "baseLat 6.6 us; with launch 8 x H20 18, 8 x A100 24-32 us of 32 KiB"),
         ("cdna1", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
         ("cdna2", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
         ("cdna3", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),

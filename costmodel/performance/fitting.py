@@ -18,13 +18,14 @@ from costmodel.display.table import Table
 from costmodel.display.units import show_change, show_seconds
 from costmodel.documents.arguments import Positive, fits, typed
 from costmodel.errors import SettingError, shown
-from costmodel.hardware.cluster import ClusterLike, cluster_name, load_cluster
+from costmodel.hardware.cluster import Cluster, ClusterLike, cluster_name, load_cluster
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration, MeasuredStep, measured_step
 from costmodel.performance.communication import (
     CollectiveModel,
     MeasuredCollective,
     collective_model,
+    factor_name,
     measured_collective,
 )
 from costmodel.performance.constants import UNITS, Constants, constant, typical
@@ -48,7 +49,7 @@ FEW = 3
 """From fewer rows than this a single number is taken: how much longer all kernels take."""
 
 
-FACTORS = "links: time of collectives over what is typical, by how many devices take part"
+FACTORS = "links: time of bytes in collectives over what is typical, by how many devices take part"
 """What the factors of a calibration are, as a note."""
 
 
@@ -162,8 +163,7 @@ def fit_machine(machine: ClusterLike, measured: str | Iterable[str | MeasuredSte
 
     Fewer than three steps give one number: how much longer kernels take than typical (`conditions`), or if the device
     waits for it, how long the host takes to start one. More give several constants, each drawn to its typical value as
-    strongly as its range is narrow. Collectives give a factor for each link and number of devices: how much longer
-    they take than typical, in the geometric mean.
+    strongly as its range is narrow. Collectives give a factor for each link and number of devices, see `link_factors`.
 
     Args:
         machine: a ready machine or cluster, or the path of a file of one, which the calibration names.
@@ -200,18 +200,74 @@ def fit_machine(machine: ClusterLike, measured: str | Iterable[str | MeasuredSte
         names = _one(times) if len(steps) < FEW else effective(FITTED, device, predicted, 0.001)
         lines = [(step.row, step.seconds) for step in steps]
         fields |= calibrated(device, names, predicted, lines, software, name).stated()
-    model = CollectiveModel(cluster, typical(device))
-    fields |= {"collectives": model.measured(collectives), "measured": [row.row for row in (*steps, *collectives)]}
+    factors, latencies = link_factors(cluster, collectives)
+    fields |= {
+        "constants": dict(fields["constants"]) | latencies,
+        "collectives": factors,
+        "measured": [row.row for row in (*steps, *collectives)],
+    }
     calibration = Calibration(**fields)
+    before, after = CollectiveModel(cluster, typical(device)), collective_model(calibration)[0]
     return StepFit(
         calibration,
         tuple(steps),
         tuple(time.seconds for time in times),
         tuple(_time_of(step, calibration) for step in steps),
         tuple(collectives),
-        tuple(model.predicted(collectives)),
-        tuple(collective_model(calibration)[0].predicted(collectives)),
+        tuple(_seconds_of(row, before) for row in collectives),
+        tuple(_seconds_of(row, after) for row in collectives),
     )
+
+
+def _seconds_of(row: MeasuredCollective, model: CollectiveModel) -> float:
+    """Of a collective over neighbouring devices. Raises SettingError if one device is all that takes part."""
+    if row.devices == 1:
+        raise SettingError(f"measured {shown(row.row)}: one device has nothing to send: say on how many it was")
+    return float(model.time(row.operation, row.bytes, model.cluster.group("", row.devices)).seconds)
+
+
+LATENCIES = ("collective_seconds", "hop_seconds", "host_hop_seconds", "network_hop_seconds")
+"""Constants that are scaled together where small collectives were measured."""
+SMALL = 0.3
+"""Share of a collective's time that does not follow its bytes, from which it tells what the rest takes."""
+APART = 0.5
+"""Logarithms: of how far latencies and factors of links leave their middle, where both are fitted."""
+
+
+def link_factors(cluster: Cluster, rows: Sequence[MeasuredCollective]) -> tuple[dict[str, float], dict[str, float]]:
+    """How much longer bytes take than typical, by link and group size, and latencies where small ones were measured.
+
+    Gauss-Newton steps on logarithms, as in `calibrated`: one factor for each link and group size, which a large
+    collective alone determines, and one for all latencies.
+    """
+    model = CollectiveModel(cluster, typical(cluster.machine))
+    groups = [cluster.group("", row.devices) for row in rows]
+    names = list(dict.fromkeys(factor_name(model.link(group), group.devices) for group in groups))
+    of = [names.index(factor_name(model.link(group), group.devices)) for group in groups]
+    ways = [list(model.ways(row.operation, row.bytes, group)) for row, group in zip(rows, groups, strict=True)]
+    logs = np.zeros(len(names) + 1)
+
+    def parts(number: int) -> tuple[float, float]:
+        """Start and hops, and bytes, of the fastest way with these factors [s]."""
+        latency, factor = exp(logs[-1]), exp(logs[of[number]])
+        return min(((latency * way.latency, factor * way.bytes) for way in ways[number]), key=sum)
+
+    shares = [latency / (latency + rest) for latency, rest in map(parts, range(len(rows)))]
+    small = any(share > SMALL for share in shares)
+    prior = np.eye(len(logs)) / APART if small else np.zeros_like(np.eye(len(logs)))
+    for _ in range(ROUNDS if rows else 0):
+        slopes, off = np.zeros((len(rows), len(logs))), np.zeros(len(rows))
+        for number, row in enumerate(rows):
+            latency, rest = parts(number)
+            slopes[number, of[number]] = rest / (latency + rest)
+            slopes[number, -1] = latency / (latency + rest) if small else 0.0
+            off[number] = log(row.seconds / (latency + rest))
+        matrix, right = np.vstack([slopes / NOISE, prior]), np.concatenate([off / NOISE, -prior @ logs])
+        step = np.linalg.lstsq(matrix, right, rcond=None)[0]
+        logs = np.clip(logs + np.clip(step, -LONGEST, LONGEST), -FARTHEST, FARTHEST)
+    middle, scale = typical(cluster.machine), exp(logs[-1])
+    latencies = {name: getattr(middle, name) * scale for name in LATENCIES} if small else {}
+    return {name: exp(value) for name, value in zip(names, logs, strict=False)}, latencies
 
 
 def _time_of(step: MeasuredStep, machine: Machine | Calibration) -> Time:

@@ -108,14 +108,17 @@ def test_nodes_are_crossed_at_the_network_s_pace() -> None:
     assert 15 / 16 * size / time.seconds == pytest.approx(8 * 47e9, rel=0.1)
 
 
-def test_a_measured_factor_is_of_its_link_and_the_nearest_group_size() -> None:
+def test_a_measured_factor_is_of_the_bytes_over_its_link_by_the_nearest_group_size() -> None:
     cluster = load_cluster("dgx-a100")
     measured = {factor_name("NVLink 3", 2): 1.5, factor_name("NVLink 3", 8): 2.0, factor_name("other", 4): 9.0}
     plain, scaled = model("dgx-a100"), CollectiveModel(cluster, typical(cluster.machine), factors=measured)
     for devices, factor in ((2, 1.5), (3, 1.5), (6, 2.0), (8, 2.0)):
         group = cluster.group("tp", devices)
-        ratio = scaled.time("all_reduce", 2**26, group).seconds / plain.time("all_reduce", 2**26, group).seconds
-        assert math.isclose(ratio, factor)
+        large, small = 2**36, 2**10
+        times = [(one.time("all_reduce", large, group).seconds, one.time("all_reduce", small, group).seconds)
+                 for one in (plain, scaled)]  # fmt: skip
+        assert math.isclose(times[1][0] / times[0][0], factor, rel_tol=1e-3)
+        assert math.isclose(times[1][1] / times[0][1], 1.0, rel_tol=1e-2)
 
 
 def test_processors_follow_the_pieces_of_a_message() -> None:
@@ -174,7 +177,7 @@ def test_measured_collectives_give_a_factor_for_each_link_and_group_size(tmp_pat
     assert list(fit.calibration.collectives) == ["NVLink 4 on 8", "NVLink 4 on 2"]
     assert fit.calibration.constants == {}
     assert fit.collectives_after[2] == pytest.approx(3e-4)
-    assert fit.collectives_after[0] / 0.42e-3 == pytest.approx(4e-3 / fit.collectives_after[1])
+    assert fit.collectives_after[0] / 0.42e-3 == pytest.approx(4e-3 / fit.collectives_after[1], rel=0.1)
     fit.save(tmp_path / "lab.yaml")
     plain = cm.collective_seconds("all-reduce", "64 MiB", devices=2, on="h100-sxm")
     lab = cm.collective_seconds("all-reduce", "64 MiB", devices=2, on=tmp_path / "lab.yaml")
@@ -182,6 +185,35 @@ def test_measured_collectives_give_a_factor_for_each_link_and_group_size(tmp_pat
     assert lab.high / lab.low < plain.high / plain.low
     typically = cm.collective_seconds("all-reduce", "64 MiB", devices=2, on=tmp_path / "lab.yaml", tier="typical")
     assert typically.seconds == plain.seconds
+
+
+@pytest.mark.parametrize(("devices", "share"), [(2, 0.56), (4, 0.24), (8, 0.5)])
+def test_one_large_sum_tells_a_host_of_slow_links_from_a_quick_one(devices: int, share: float) -> None:
+    """Of a host whose starts are as usual and whose links are not, one line says what all sizes take."""
+    links = typical(cm.load_machine("a100-sxm-80gb")).link_share / share
+    cluster = load_cluster("dgx-a100")
+    host = CollectiveModel(cluster, typical(cluster.machine), factors={factor_name("NVLink 3", devices): links})
+    group = cluster.group("tp", devices)
+    seconds = {2**k: host.time("all_reduce", 2**k, group).seconds for k in range(16, 31)}
+    fit = cm.fit_machine("dgx-a100", f"all-reduce 64 MiB on {devices}: {seconds[2**26] * 1e6:.3f} us")
+    after = {s: cm.collective_seconds("all-reduce", s, devices=devices, on=fit.calibration).seconds for s in seconds}
+    assert max(abs(after[size] / seconds[size] - 1) for size in seconds) < 1e-3
+
+
+def test_small_collectives_tell_what_starts_take() -> None:
+    cluster = load_cluster("dgx-h100")
+    slow = typical(cluster.machine)
+    slow = slow.changed(collective_seconds=2 * slow.collective_seconds, hop_seconds=2 * slow.hop_seconds)
+    host, sizes = CollectiveModel(cluster, slow), [2**12, 2**16, 2**20, 2**26, 2**30]
+    rows = [
+        f"all-gather {size} bytes on {n}: {host.time('all_gather', size, cluster.group('', n)).seconds * 1e6:.4f} us"
+        for size in sizes
+        for n in (2, 8)
+    ]
+    fit = cm.fit_machine("dgx-h100", rows)
+    off = [after / row.seconds - 1 for after, row in zip(fit.collectives_after, fit.collectives, strict=True)]
+    assert max(map(abs, off)) < 0.12
+    assert fit.calibration.constants["collective_seconds"] == pytest.approx(slow.collective_seconds, rel=0.1)
 
 
 def test_steps_and_collectives_are_measured_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
