@@ -46,6 +46,8 @@ def _collectives(value: Any) -> dict[str, float]:
     return {name: float(number) for name, number in value.items()}
 
 
+SHARES = ("link_share", "host_share", "network_share", "switch_share", "collective_conditions")
+"""Constants whose range measured collectives close."""
 GROUP = re.compile(r".{1,1000} on [1-9][0-9]{0,8}")
 """A link and how many devices take part in a collective over it."""
 
@@ -67,6 +69,11 @@ class Calibration(Description):
         if not self.constants and not self.collectives:
             raise ValueError("it names no constant: give one such as {'product_share': 0.84}")
         return self
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Constants without a range: those that were measured, and where collectives were, shares of bandwidth too."""
+        return (*self.constants, *(SHARES if self.collectives else ()))
 
     def on(self, machine: Machine) -> Constants:
         """A value for each constant: measured, or typical of the machine's family."""

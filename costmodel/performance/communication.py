@@ -26,7 +26,7 @@ from costmodel.documents.arguments import typed
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.graph.kernel import Operation, wire_bytes
 from costmodel.hardware.cluster import Cluster, ClusterLike, DeviceGroup, LinkLike, load_cluster
-from costmodel.performance.calibration import Calibration, calibration_of
+from costmodel.performance.calibration import SHARES, Calibration, calibration_of
 from costmodel.performance.constants import Constants, Interval, interval, typical
 from costmodel.performance.laws import Numbers, Tier
 
@@ -324,10 +324,6 @@ def _fastest(seconds: list[Numbers]) -> tuple[Numbers, int]:
     together = np.broadcast_arrays(*seconds)
     first = [float(each.flat[0]) for each in together]
     return np.minimum.reduce(together), first.index(min(first))
-
-
-SHARES = ("link_share", "host_share", "network_share", "switch_share", "collective_conditions")
-"""Constants that a measured collective of the same link and group size leaves no range."""
 
 
 @dataclass(frozen=True, repr=False)

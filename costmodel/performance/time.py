@@ -547,7 +547,7 @@ def time_on(
     how: dict[str, Any] = {"allow_tf32": allow_tf32, "channels_last": channels_last, "cluster": cluster}
     known, anchors, constants = (), (), typical(device)
     if calibration is not None and tier in (None, "calibrated"):
-        tier, known = "calibrated", tuple(calibration.constants)
+        tier, known = "calibrated", calibration.known
         anchors, constants = _anchors(calibration, device), calibration.on(device)
         how["factors"] = calibration.collectives
     return Time(prediction, device, Stack.of(stack), tier or "typical", constants, known, anchors, **how)

@@ -255,3 +255,14 @@ def test_collectives_of_a_step_have_seconds_where_a_cluster_is_named(capsys: pyt
     code, _, err = here(capsys, "collectives", *question, "--network", "100Gb/s")
     assert code == 2
     assert "give --on CLUSTER too" in err
+
+
+def test_measured_collectives_narrow_the_range_of_a_step(tmp_path: Path) -> None:
+    p = cm.predict("gpt2-small", batch=1, seq=1024, tp=4, precision="bf16")
+    fit = cm.fit_machine("dgx-a100", ["all-reduce 64 MiB on 4: 0.5 ms"])
+    fit.save(tmp_path / "lab.yaml")
+    plain, lab = p.on("dgx-a100"), p.on(tmp_path / "lab.yaml")
+    assert lab.high / lab.low < plain.high / plain.low
+    (part, *_) = lab.collectives
+    asked = cm.collective_seconds(part.operation, part.bytes, devices=4, on=fit.calibration)
+    assert part.seconds / part.times == pytest.approx(asked.seconds)
