@@ -6,7 +6,7 @@ has seconds by the cluster. Both are played in the order of the rank's timeline,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.graph.kernel import Kernel, Message
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers
-from costmodel.performance.queues import CollectiveSum, Played, Player, Price, Programmer, RankProgram
+from costmodel.performance.queues import CollectiveSum, Player, Price, Programmer, QueueEvent, RankProgram
 from costmodel.performance.work import StepPhase, Task, work_of
 from costmodel.training.layout import Layout
 
@@ -39,10 +39,11 @@ class PlayedStep(NamedTuple):
 
 
 class ProgramSet:
-    """Programs over the same tasks, by name, and what they take."""
+    """Programs over the same tasks, by name, and what they take. alone: whether no other device is waited for."""
 
-    def __init__(self, tasks: Sequence[Task], programs: Mapping[str, RankProgram]) -> None:
+    def __init__(self, tasks: Sequence[Task], programs: Mapping[str, RankProgram], *, alone: bool = False) -> None:
         self.tasks = tasks
+        self.alone = alone
         self.programs = programs
         self.table = KernelTable([task.kernel for task in tasks])
         launches = np.array([float(task.kernel.launches) for task in tasks])
@@ -50,14 +51,14 @@ class ProgramSet:
 
     def kernel_seconds(self, model: KernelModel) -> list[Numbers]:
         """Of each task's kernel, once, on the slowest of many devices, for which the others wait."""
-        slowest = 1.0 if model.tier == "ceiling" else model.constants.slowest_device
+        slowest = 1.0 if self.alone or model.tier == "ceiling" else model.constants.slowest_device
         return [slowest * seconds for seconds in self.table.times(model)]
 
     def play(self, player: Player, name: str, kernel_seconds: Numbers, *, last: bool = True) -> None:
         """One of them. kernel_seconds: of each task's kernel, once."""
         program, launches = self.programs[name], self._launches[name]
         host = np.multiply.outer(launches, player.launch_seconds)
-        player.play(program, program.weights @ kernel_seconds, host, last=last)
+        player.play(program, program.weights @ kernel_seconds, host, kernel_seconds, last=last)
 
 
 def _once(runtime: RankRuntime | None, moment: Moment, message: Message) -> bool:
@@ -97,10 +98,10 @@ class RankWork(ProgramSet):
             [(now - cut, message) for now, message in messages if now >= cut],
             phases=("optimizer",),
         )
-        super().__init__(programmer.tasks, {"passes": passes, "ending": ending})
+        super().__init__(programmer.tasks, {"passes": passes, "ending": ending}, alone=settings.layout.devices == 1)
 
     def step(
-        self, model: KernelModel, prices: Prices, trace: list[Played] | None = None
+        self, model: KernelModel, prices: Callable[[Message], Price], trace: list[QueueEvent] | None = None
     ) -> tuple[list[Numbers], PlayedStep]:
         """Seconds of each task's kernel, and the step as it was played. trace: is told what is on each queue."""
         kernel_seconds = self.kernel_seconds(model)
@@ -120,6 +121,11 @@ def _bucket_copies(message: Message) -> tuple[Task, Task]:
         Task("buckets", "bucket", "backward", 1, kernel._replace(name="copy in")),
         Task("buckets", "bucket", "update", 1, kernel._replace(name="copy out")),
     )
+
+
+def no_price(message: Message) -> Price:
+    """Of a message on one device: there is none."""
+    raise ValueError(f"one device sends {message}")
 
 
 class Prices:

@@ -19,7 +19,15 @@ from costmodel.graph.kernel import Message
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, Numbers
 from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet
-from costmodel.performance.queues import CollectiveSum, Player, Programmer, RankProgram
+from costmodel.performance.queues import (
+    MOST_TRACED,
+    CollectiveSum,
+    Player,
+    Programmer,
+    QueueEvent,
+    RankProgram,
+    too_long,
+)
 from costmodel.performance.work import StepPhase, Task, work_of
 from costmodel.training.schedules import Action, Schedule
 from costmodel.training.settings import Settings
@@ -209,6 +217,23 @@ class PipelineWork:
             sums.append(CollectiveSum("forward", "stages", message, price, sent, whole - alone))
         kernel_seconds = [each for stage in self.shown.stages for each in seconds[self.stages[stage]]]
         return kernel_seconds, PlayedStep(whole, phases, sums, alone - sum(phases.values()))
+
+    def trace(self, model: KernelModel, prices: Prices, events: list[QueueEvent]) -> None:
+        """Adds each pass of each rank to events, and its update. Raises SettingError where there are too many."""
+        if 2 * self.schedule.stages * self.schedule.microbatches > MOST_TRACED:
+            raise too_long()
+        players = {work: work.passes(model, work.kernel_seconds(model), prices) for work in self._kinds}
+        message = self._handed()
+        handing = 0.0 if message is None else float(prices(message).seconds)
+
+        def note(each: StagePass) -> None:
+            phase: StepPhase = "forward" if each.action.kind == "F" else "backward"
+            events.append(QueueEvent("device", str(each.action), phase, each.start, each.end, each.rank))
+
+        ends = play(self.schedule, self.passes(players), handing, note)
+        for rank, end in zip(self.ranks, ends, strict=True):
+            ending = self._ending(rank, model, prices).device
+            events.append(QueueEvent("device", "update", "update", float(end), float(end + ending), rank.rank))
 
     def passes(self, players: Mapping[StageWork, Mapping[str, Player]]) -> dict[tuple[int, str], Numbers]:
         """Seconds of each pass of each stage."""

@@ -18,6 +18,7 @@ processors a collective takes slow the kernels beside it. Seconds are numbers or
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -27,6 +28,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from costmodel.cost.liveness import Moment, MomentLoop
+from costmodel.errors import SettingError
 from costmodel.graph.kernel import Kernel, Message
 from costmodel.performance.laws import TINY, Numbers
 from costmodel.performance.work import StepPhase, Task
@@ -286,14 +288,26 @@ class Programmer:
         return tuple(merged)
 
 
-class Played(NamedTuple):
-    """Something on a queue: what, from when to when [s]."""
+class QueueEvent(NamedTuple):
+    """Something on a queue of a rank: what, from when to when [s]."""
 
     queue: str
     name: str
     phase: StepPhase
     start: float
     end: float
+    rank: int = 0
+
+
+MOST_TRACED = 200_000
+"""Events of a trace."""
+
+
+def too_long() -> SettingError:
+    """Of a step that has more events."""
+    return SettingError(
+        f"a step of more than {MOST_TRACED:,} events is too long to trace: ask for fewer micro-batches (accumulate)"
+    )
 
 
 class Price(NamedTuple):
@@ -342,7 +356,7 @@ class Player:
 
     price: Callable[[Message], Price]
     launch_seconds: Numbers = 0.0
-    trace: list[Played] | None = None
+    trace: list[QueueEvent] | None = None
     device: Numbers = 0.0
     host: Numbers = 0.0
     links: dict[str, Numbers] = field(default_factory=dict)
@@ -365,9 +379,22 @@ class Player:
         self._program = RankProgram((), (), [])
         self._seconds: Numbers = ()
         self._host_seconds: Numbers = ()
+        self._kernel_seconds: Sequence[float] = ()
 
-    def play(self, program: RankProgram, seconds: Numbers, host_seconds: Numbers, *, last: bool = True) -> None:
-        """A program, with the device's and the host's seconds of each row; last: of the last micro-batch."""
+    def play(
+        self,
+        program: RankProgram,
+        seconds: Numbers,
+        host_seconds: Numbers,
+        kernel_seconds: Sequence[float] = (),
+        *,
+        last: bool = True,
+    ) -> None:
+        """A program, with the device's and the host's seconds of each row; last: of the last micro-batch.
+
+        kernel_seconds: of each task's kernel, once, for a trace.
+        """
+        self._kernel_seconds = kernel_seconds
         self._program, self._seconds, self._host_seconds, self._last = program, seconds, host_seconds, last
         if last and program.ready:
             self._marks = [(0, self.device)]
@@ -516,11 +543,24 @@ class Player:
         self.host = self.host + host
         self.device = np.maximum(start + seconds, self.host)
         self._half = seconds / 2
-        self._note("device", "kernels", phase, start, self.device)
+        if self.trace is not None:
+            self._note_kernels(phase, row, float(start), float(self.device))
+
+    def _note_kernels(self, phase: StepPhase, row: int, start: float, end: float) -> None:
+        """Each kernel of a row for its share of the time."""
+        shares = {n: times * self._kernel_seconds[n] for n, times in self._program.rows[row].items()}
+        scale = (end - start) / (sum(shares.values()) or 1.0)
+        for number, share in shares.items():
+            task = self._program.tasks[number]
+            self._note("device", f"{task.layer} {task.kernel.name}", phase, start, start + scale * share)
+            start += scale * share
 
     def _note(self, queue: str, name: str, phase: StepPhase, start: Numbers, end: Numbers) -> None:
-        if self.trace is not None and float(end) > float(start):
-            self.trace.append(Played(queue, name, phase, float(start), float(end)))
+        if self.trace is None or float(end) <= float(start):
+            return
+        if len(self.trace) == MOST_TRACED:
+            raise too_long()
+        self.trace.append(QueueEvent(queue, name, phase, float(start), float(end)))
 
     def _summed(self, phase: StepPhase, layer: str, message: Message) -> CollectiveSum:
         """The sum that one more collective is of, once the host has started it."""
@@ -611,3 +651,33 @@ class Player:
 
 def _label(message: Message) -> str:
     return f"{message.axis} {message.operation}"
+
+
+def chrome_trace(title: str, events: Sequence[QueueEvent]) -> str:
+    """Events as JSON that Perfetto and chrome://tracing open: a process for each rank, a thread for each queue.
+
+    Source: Trace Event Format, complete events (X) in microseconds, and metadata (M).
+    """
+    places = sorted({(event.rank, event.queue) for event in events})
+    threads = {place: number for number, place in enumerate(places)}
+    rows: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"{title}, rank {rank}"}}
+        for rank in dict.fromkeys(rank for rank, _ in places)
+    ]
+    rows += [
+        {"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": queue}}
+        for (rank, queue), thread in threads.items()
+    ]
+    rows += [
+        {
+            "ph": "X",
+            "name": event.name,
+            "cat": event.phase,
+            "pid": event.rank,
+            "tid": threads[event.rank, event.queue],
+            "ts": 1e6 * event.start,
+            "dur": 1e6 * (event.end - event.start),
+        }
+        for event in events
+    ]
+    return json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"})

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.architectures.base import BatchShape
 from costmodel.display.answer import Answer, Sheet
+from costmodel.display.figures import DARK, LIGHT
+from costmodel.display.lanes import MOST_LANES, Lane, LaneSpan, lanes
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
@@ -16,6 +18,7 @@ from costmodel.performance.breakdown import CollectivePart, KernelTime, LayerTim
 from costmodel.performance.constants import UNITS, Effect, Interval, Reference
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import Tier
+from costmodel.performance.queues import QueueEvent
 from costmodel.training.settings import Settings
 from costmodel.training.stacks import Stack
 
@@ -260,3 +263,16 @@ class StepCollectives(Answer):
         if not rows:
             return Sheet([self.title, "no collectives"], [])
         return Sheet([self.title], [Table(header, rows, words=frozenset({0, 1, 2}))], notes=notes)
+
+
+def lanes_of(title: str, events: list[QueueEvent], *, dark: bool = False) -> Figure:
+    """A lane for each queue of each rank; those of neighbours of a pipeline below each other."""
+    several = len({event.rank for event in events}) > 1
+    names = {(e.rank, e.queue): f"rank {e.rank}" if several else e.queue for e in events}
+    order = sorted(names, key=lambda lane: (lane[0], lane[1] != "device", lane[1]))
+    rows = [
+        Lane(names[lane], [LaneSpan(e.start, e.end, e.phase) for e in events if (e.rank, e.queue) == lane])
+        for lane in order[:MOST_LANES]
+    ]
+    left_out = f"{len(order) - MOST_LANES} more ranks" if len(order) > MOST_LANES else ""
+    return lanes(title, rows, left_out, DARK if dark else LIGHT)

@@ -17,6 +17,7 @@ from costmodel.cost.question import heading
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.arguments import typed
+from costmodel.documents.files import write
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.catalogue import MachineLike
 from costmodel.hardware.cluster import Cluster, ClusterLike, LinkLike, load_cluster, machine_of
@@ -40,8 +41,9 @@ from costmodel.performance.constants import Constants, Effect, Interval, interva
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.jobs import Carbon, Energy, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
-from costmodel.performance.parallel import Prices, RankWork
+from costmodel.performance.parallel import Prices, RankWork, no_price
 from costmodel.performance.pipelines import PipelineWork
+from costmodel.performance.queues import QueueEvent, chrome_trace
 from costmodel.performance.work import StepWork, work_of
 from costmodel.training.settings import OneStack
 from costmodel.training.stacks import Stack
@@ -137,12 +139,15 @@ class Time(Answer):
         if self._rank is None or self.cluster is None:
             return StepTime(model, self.work.tasks, self._table.times(model), self.samples, self.tokens)
         layout = self.prediction.settings.layout
-        prices = Prices(CollectiveModel(self.cluster, constants, tier, self.factors), layout)
-        kernel_seconds, played = self._rank.step(model, prices)
+        kernel_seconds, played = self._rank.step(model, self._prices(self.cluster, constants, tier))
         shared = SharedStep(
             layout.devices, played.seconds, played.phases, self._contractions, played.sums, played.bubble
         )
         return StepTime(model, self._rank.tasks, kernel_seconds, self.samples, self.tokens, shared)
+
+    def _prices(self, cluster: Cluster, constants: Constants, tier: Tier) -> Prices:
+        model = CollectiveModel(cluster, constants, tier, self.factors)
+        return Prices(model, self.prediction.settings.layout)
 
     @cached_property
     def _own(self) -> StepTime:
@@ -400,6 +405,43 @@ class Time(Answer):
 
         title = f"{heading(self.prediction.model, self.prediction.settings)} on {self.machine.name}"
         return save(roofline(title, self.machine, self.peak, self.kernels, dark=dark), path)
+
+    @cached_property
+    def events(self) -> list[QueueEvent]:
+        """What is on which queue from when to when, every round by itself; of a pipeline the passes of all its ranks.
+
+        Raises SettingError where there are too many.
+        """
+        events: list[QueueEvent] = []
+        model = self._model(self.constants, self.tier)
+        if self.cluster is None or self._rank is None:
+            RankWork(self.prediction, fuse=self.stack.fuses).step(model, no_price, events)
+        elif isinstance(self._rank, RankWork):
+            self._rank.step(model, self._prices(self.cluster, self.constants, self.tier), events)
+        else:
+            self._rank.trace(model, self._prices(self.cluster, self.constants, self.tier), events)
+        return events
+
+    @typed
+    def to_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write `events` as a trace that Perfetto and chrome://tracing open, such as "step.json".
+
+        Raises CostModelError if there are too many, or `path` cannot be written.
+        """
+        write(chrome_trace(self.title, self.events), path)
+
+    @typed
+    def plot_events(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+        """A picture of `events`: a lane for each queue of each rank, along the seconds of the step (extra `plot`).
+
+        Raises CostModelError without matplotlib, or if there are too many, or `path` cannot be written.
+        """
+        from costmodel.display.figures import save
+        from costmodel.performance.report import lanes_of
+
+        on = f"{self.devices:,} × {self.machine.name}" if self.devices > 1 else self.machine.name
+        title = f"{heading(self.prediction.model, self.prediction.settings)} on {on}"
+        return save(lanes_of(title, self.events, dark=dark), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question, then the answer [s]."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import costmodel as cm
+from costmodel.performance import queues
 from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.constants import typical
 from costmodel.performance.laws import KernelModel
@@ -160,3 +163,31 @@ def test_what_is_not_there_is_refused() -> None:
         cm.predict(MODEL, fsdp=8, **SMALL).on("h100-sxm").symbolic()
     with pytest.raises(cm.CostModelError, match="the layout is of 8"):
         cm.predict(MODEL, fsdp=8, **SMALL).on("h100-sxm").run(steps=10, devices=16)
+
+
+@pytest.mark.parametrize("layout", [{}, {"fsdp": 4, "tp": 2}, {"pp": 2, "accumulate": 4}], ids=str)
+def test_a_trace_has_every_event_of_the_step(layout: dict[str, Any], tmp_path: Path) -> None:
+    time = cm.predict(MODEL, batch=8, **SMALL | layout).on("dgx-h100")
+    time.to_trace(tmp_path / "step.json")
+    rows = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    events = [row for row in rows if row["ph"] == "X"]
+    assert max(row["ts"] + row["dur"] for row in events) == pytest.approx(1e6 * time.seconds, rel=1e-3)
+    assert {row["args"]["name"] for row in rows if row["name"] == "thread_name"} >= {"device"}
+    assert {row["pid"] for row in events} == set(range(layout.get("pp", 1)))
+    if "pp" not in layout:
+        device = sum(row["dur"] for row in events if row["cat"] == "forward" and row["tid"] == 0)
+        assert device <= 1e6 * time.forward_seconds * (1 + 1e-9)
+
+
+def test_a_picture_of_the_events_has_a_lane_for_each_queue() -> None:
+    figure = cm.predict(MODEL, fsdp=16, tp=2, **SMALL).on("dgx-h100").plot_events()
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["device", "links", "network"]
+    assert figure.axes[0].get_xlabel() in ("time [ms]", "time [s]")
+
+
+def test_a_step_of_too_many_events_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "MOST_TRACED", 2_000)
+    layouts: list[dict[str, Any]] = [{"pp": 4}, {"fsdp": 2}]
+    for layout in layouts:
+        with pytest.raises(cm.CostModelError, match="too long to trace"):
+            _ = cm.predict(MODEL, accumulate=32_768, **SMALL | layout).on("dgx-h100").events

@@ -1,0 +1,75 @@
+"""Lanes of a timeline: what each queue does from when to when (extra `plot`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, NamedTuple
+
+from costmodel.display.bars import PASSES
+from costmodel.display.figures import canvas, label, literal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from costmodel.display.figures import Theme
+
+MOST_LANES = 24
+"""More lanes than this are left out."""
+COLOURS = {"forward": PASSES["forward"], "backward": PASSES["backward"], "update": "#3b6ea5"}
+"""Of phases."""
+FINEST = 2000
+"""Spans shorter than such a share of all are drawn with their neighbours of the same phase."""
+MOST_EDGED = 120
+"""Spans of a lane that are drawn with edges."""
+WIDEST_TITLE = 95
+"""Characters of a line of the title."""
+
+
+class LaneSpan(NamedTuple):
+    """From when to when [s], in which phase."""
+
+    start: float
+    end: float
+    phase: str
+
+
+class Lane(NamedTuple):
+    """A queue's name, and what is on it, in order."""
+
+    name: str
+    spans: Sequence[LaneSpan]
+
+
+def lanes(title: str, rows: Sequence[Lane], left_out: str, theme: Theme) -> Figure:
+    """One below the other, along the seconds; what is left out is said in the title."""
+    whole = max((span.end for row in rows for span in row.spans), default=1.0)
+    heading = "\n".join(wrap(title + (f" ({left_out})" if left_out else ""), WIDEST_TITLE))
+    figure, axes = canvas((9.0, 1.6 + 0.34 * len(rows)), theme, heading)
+    scale, unit = (1.0, "s") if whole >= 1 else (1e-3, "ms")
+    for place, row in enumerate(rows):
+        for phase, colour in COLOURS.items():
+            spans = _joined([span for span in row.spans if span.phase == phase], whole / FINEST)
+            bars = [(span.start / scale, (span.end - span.start) / scale) for span in spans]
+            edge = theme.paper if len(row.spans) < MOST_EDGED else colour
+            axes.broken_barh(bars, (place - 0.36, 0.72), facecolors=colour, edgecolors=edge, linewidth=0.3)
+    for phase, colour in COLOURS.items():
+        axes.plot([], [], color=colour, linewidth=6, label=phase)
+    axes.set_yticks(range(len(rows)), [literal(row.name) for row in rows], color=theme.ink)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, whole / scale)
+    label(axes, "x", theme, f"time [{unit}]")
+    figure.legend(loc="outside lower right", ncols=len(COLOURS), frameon=False, labelcolor=theme.ink)
+    return figure
+
+
+def _joined(spans: Sequence[LaneSpan], finest: float) -> list[LaneSpan]:
+    """Spans with what is nearer to each than can be seen."""
+    joined: list[LaneSpan] = []
+    for span in spans:
+        short = joined and span.start - joined[-1].end < finest and span.end - joined[-1].start < 4 * finest
+        if short:
+            joined[-1] = joined[-1]._replace(end=max(span.end, joined[-1].end))
+        else:
+            joined.append(span)
+    return joined
