@@ -103,6 +103,7 @@ def trace(
     setting = AttentionSetting(settings.attention, settings.attention_pairs, absorbed, cache, gathered)
     output = model.local(tape.layout).forward(tape, shape, setting)
     tape.recomputation.check()
+    tape.wrapping.check_all("part to wrap")
     if tape.adaptation is not None:
         tape.adaptation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss

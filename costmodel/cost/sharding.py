@@ -21,13 +21,10 @@ from costmodel.cost.allocator import exactly
 from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes, MomentPhase
 from costmodel.errors import SettingError
 from costmodel.graph.kernel import MeshAxis, Message, Operation
-from costmodel.graph.tape import Tape
+from costmodel.graph.tape import ROOT, Tape
 from costmodel.graph.tensor import Block, Call, Shape, Storage
 from costmodel.symbolic.sizes import ceil_div, exact_div, product
 from costmodel.training.dtypes import Dtype, size_bytes
-
-ROOT = "root"
-"""What the unit of all weights that are in no block is called."""
 
 
 class WeightShare(NamedTuple):
@@ -138,7 +135,8 @@ def units_of(tape: Tape) -> dict[Block, WeightUnit]:
             for weight in x.storage, *(w.storage for w in call.stored.values()):
                 if weight in tape.weights and owners.setdefault(weight, unit) is not unit:
                     raise SettingError(
-                        f"weight {weight.name} is in two units of fsdp={tape.layout.fsdp}, as PyTorch refuses: use dp"
+                        f"weight {weight.name} is in two units of fsdp={tape.layout.fsdp}, as PyTorch refuses: use "
+                        "wrap='root'"
                     )
     for weight in tape.weights:
         members[owners.get(weight, tape.root)][weight] = None

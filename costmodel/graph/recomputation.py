@@ -17,17 +17,40 @@ SELECTIVE = "core"
 
 
 @dataclass
-class Recomputation:
-    """What to recompute: every so many equal blocks ("sqrt": as many as there are groups), and parts by name.
+class PartNames:
+    """Parts of a model by name, as `is_named` says.
 
-    A part is named as `is_named` says. depth: the most equal blocks in a row that were met. seen: paths of the parts
-    that were met. matched: the names that some part has.
+    seen: paths of the parts that were met. matched: the names that some part has.
     """
 
-    every: int | str | None = None
     names: frozenset[str] = frozenset()
     seen: set[str] = field(default_factory=set)
     matched: set[str] = field(default_factory=set)
+
+    def picks(self, path: list[str]) -> bool:
+        """Whether the part at this path is one that was named."""
+        if not self.names:
+            return False
+        here = ".".join(path)
+        self.seen.add(here)
+        picked = {name for name in self.names if is_named(here, name)}
+        self.matched |= picked
+        return bool(picked)
+
+    def check_all(self, what: str) -> None:
+        """Raise UnknownNameError for a name that no part has. what: says what they were named for."""
+        for name in sorted(self.names - self.matched):
+            raise unknown_part(what, name, self.seen)
+
+
+@dataclass
+class Recomputation(PartNames):
+    """What to recompute: every so many equal blocks ("sqrt": as many as there are groups), and parts by name.
+
+    depth: the most equal blocks in a row that were met.
+    """
+
+    every: int | str | None = None
     depth: int = 0
     open: bool = False
 
@@ -37,9 +60,9 @@ class Recomputation:
         if not settings.training or settings.checkpoint == "none":
             return cls()
         if settings.checkpoint in ("block", "sqrt"):
-            return cls(1 if settings.checkpoint == "block" else "sqrt")
+            return cls(every=1 if settings.checkpoint == "block" else "sqrt")
         if isinstance(settings.checkpoint, int):
-            return cls(settings.checkpoint)
+            return cls(every=settings.checkpoint)
         names = (SELECTIVE,) if settings.checkpoint == "selective" else settings.checkpoint
         return cls(names=frozenset((names,) if isinstance(names, str) else names))
 
@@ -55,16 +78,6 @@ class Recomputation:
                 f"checkpoint={size} is larger than the depth of {int(depth)} blocks: use at most {int(depth)}"
             )
         return size
-
-    def picks(self, path: list[str]) -> bool:
-        """Whether the part at this path is one that was named."""
-        if not self.names:
-            return False
-        here = ".".join(path)
-        self.seen.add(here)
-        picked = {name for name in self.names if is_named(here, name)}
-        self.matched |= picked
-        return bool(picked)
 
     def part(self, path: list[str], block: Block) -> AbstractContextManager[None]:
         """What is called within, on `block`, is recomputed if the part at this path was named."""
@@ -95,13 +108,12 @@ class Recomputation:
             raise SettingError(
                 "checkpoint by blocks needs a model of equal blocks: name the parts to recompute instead"
             )
-        for name in sorted(self.names - self.matched):
-            if name == SELECTIVE:
-                raise SettingError(
-                    'checkpoint="selective" recomputes attention from its scores to mixed values, and scans, of which'
-                    " this model has none: name the parts to recompute instead"
-                )
-            raise unknown_part("part to checkpoint", name, self.seen)
+        if SELECTIVE in self.names - self.matched:
+            raise SettingError(
+                'checkpoint="selective" recomputes attention from its scores to mixed values, and scans, of which'
+                " this model has none: name the parts to recompute instead"
+            )
+        self.check_all("part to checkpoint")
 
 
 GROUP = "group"

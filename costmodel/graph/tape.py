@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from costmodel.errors import ShapeError, SpecError
-from costmodel.graph.recomputation import GROUP, Recomputation
+from costmodel.graph.recomputation import GROUP, PartNames, Recomputation
 from costmodel.graph.tensor import (
     AbstractLayer,
     Alias,
@@ -28,6 +28,8 @@ from costmodel.training.layout import Layout
 from costmodel.training.precision import FP32, Precision
 from costmodel.training.settings import Device
 
+BLOCK, ROOT = "block", "root"
+"""What `wrap` calls each block, and all that is in no other part."""
 MOST_CALLS = 5_000
 """A graph with more layer calls, repeats folded, is refused: no network has them, and a runaway file does."""
 
@@ -86,6 +88,7 @@ class Tape:
     device: whose kernels decide what is kept, "gpu" or "cpu".
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
+    wrapping: parts by name whose weights are gathered together, where ranks have shares of weights.
     trained: weights that ask for a gradient. updated: those that get one.
     layout: over devices. arrival: the type of what the stage before this one hands on. result: what the model makes.
     outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
@@ -114,6 +117,7 @@ class Tape:
         self.cast = cast
         self.recomputation = recomputation or Recomputation()
         self.adaptation = adaptation
+        self.wrapping = PartNames(frozenset(layout.wrap) - {BLOCK, ROOT} if layout.shards > 1 else frozenset())
         self.root = self.block = Block("", 1, None)
         self.weights: dict[Storage, Shape] = {}
         self.trained: dict[Storage, Shape] = {}
@@ -233,6 +237,13 @@ class Tape:
         )
         if call.differentiated:
             call.saved = tuple([k.storage if isinstance(k, Tensor) else k for k in layer.saved(call)])
+        if not self.wrapping.names:
+            return self._append(call, inputs, name)
+        with self._wrapped([*self._path, name]):
+            return self._append(call, inputs, name)
+
+    def _append(self, call: Call, inputs: Sequence[Tensor], name: str) -> Tensor:
+        """The output of a call that is recorded now, with an adapter's added if there is one."""
         self.block.entries.append(call)
         if self.adaptation is None or not inputs:
             return call.y
@@ -241,9 +252,10 @@ class Tape:
     def weights_of(self, name: str) -> Mapping[str, Tensor]:
         """Weights, as they are stored, of the layer of this name in the part that is open."""
         path = self.within(name)
-        for call in reversed(self.block.entries):
-            if isinstance(call, Call) and call.name == path:
-                return call.stored
+        for entry in reversed(self.block.entries):
+            for call in entry.calls() if isinstance(entry, Block) and entry.unit else (entry,):
+                if isinstance(call, Call) and call.name == path:
+                    return call.stored
         raise AssertionError(f"no layer {path} has been recorded in this block")
 
     def last_call(self) -> Call | None:
@@ -361,7 +373,7 @@ class Tape:
         self._path.append(name)
         self._scopes = f"{outer}{name}{'.' if listed else '/'}"
         try:
-            with self.recomputation.part(self._path, self.block):
+            with self._wrapped(self._path), self.recomputation.part(self._path, self.block):
                 yield
         finally:
             self._path.pop()
@@ -378,8 +390,10 @@ class Tape:
 
     @property
     def part_names(self) -> frozenset[str]:
-        """Names of parts that are asked for: to be recomputed, frozen or adapted."""
-        return self.recomputation.names | (self.adaptation.names if self.adaptation else frozenset())
+        """Names of parts that are asked for: to be recomputed, frozen, adapted or wrapped."""
+        return (
+            self.wrapping.names | self.recomputation.names | (self.adaptation.names if self.adaptation else frozenset())
+        )
 
     @property
     def caller(self) -> str:
@@ -394,11 +408,16 @@ class Tape:
         """A part of the model that can be recomputed by `name`, which its layers do not carry."""
         return self.recomputation.part([*self._path, name], self.block)
 
+    def _wrapped(self, path: list[str]) -> AbstractContextManager[None]:
+        """What is called within is a `unit` if the part at this path was named."""
+        return self.unit(name=path[-1]) if self.wrapping.picks(path) else nullcontext()
+
     @contextmanager
-    def unit(self, part: str = "") -> Iterator[None]:
+    def unit(self, part: str = "", name: str | None = None) -> Iterator[None]:
         """What is called within has its weights gathered together, where ranks have shares of weights.
 
-        part: what it is called by itself, as which it holds what it reads to its end.
+        part: what it is called by itself, as which it holds what it reads to its end. name: of the unit, if another
+        than that of the part that is open.
         """
         block, start, outer = self.block, len(self.block.entries), self._scopes
         self._scopes = f"{outer}{part}/" if part else outer
@@ -406,7 +425,7 @@ class Tape:
         self._scopes = outer
         if self.layout.shards == 1 or not any(not isinstance(entry, Alias) for entry in block.entries[start:]):
             return
-        unit = Block(self._path[-1] if self._path else "", 1, block)
+        unit = Block(name or (self._path[-1] if self._path else ""), 1, block)
         unit.entries, unit.unit = block.entries[start:], True
         block.entries[start:] = [unit]
 
@@ -446,8 +465,8 @@ class Tape:
         return group(x, times - times // size * size)
 
     def in_unit(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Apply `body` to `x`, as a `unit`."""
-        with self.unit():
+        """Apply `body` to `x`, as a `unit` if blocks are some."""
+        with self.unit() if BLOCK in self.layout.wrap else nullcontext():
             return body(x)
 
     def again(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

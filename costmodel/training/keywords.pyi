@@ -76,6 +76,7 @@ class GivenSettings(TypedDict, total=False):
     cp_balanced: bool
     ep: int
     reshard: bool
+    wrap: Names
     pp: int
     vpp: int | None
     schedule: ScheduleName
@@ -130,6 +131,7 @@ class SeveralSettings(TypedDict, total=False):
     cp_balanced: bool | Iterable[bool]
     ep: int | Iterable[int]
     reshard: bool | Iterable[bool]
+    wrap: Names | Iterable[Names]
     pp: int | Iterable[int]
     vpp: int | Iterable[int | None] | None
     schedule: ScheduleName | Iterable[ScheduleName]

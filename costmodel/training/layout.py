@@ -25,11 +25,12 @@ class Layout(NamedTuple):
     have all weights. pp: ranks that have a part of the blocks each, in `vpp` stages, through which micro-batches go in
     the order of `schedule`. stage: the one stage that is meant; None: all. runtime: whose collectives, buffers and
     copies they are. zero: what is split of that which groups have alike: 0 nothing, 1 optimizer states, 2 gradients
-    too, 3 weights too. reshard: whether gathered weights are dropped between forward and backward. bucket_view: whether
-    gradients are views of the buckets they are sent in. cp: ranks that have a part of each sequence, whose attention
-    sees the others' as `cp_kind` says. cp_balanced: whether that part is one of the sequence's first half and one of
-    its second, so that masks leave each as much to do. ep: ranks, of those that weights are split over, that each have
-    some of the experts, whose tokens are sent to them.
+    too, 3 weights too. reshard: whether gathered weights are dropped between forward and backward. wrap: parts whose
+    weights are gathered together, beside all that is in none of them. bucket_view: whether gradients are views of the
+    buckets they are sent in. cp: ranks that have a part of each sequence, whose attention sees the others' as `cp_kind`
+    says. cp_balanced: whether that part is one of the sequence's first half and one of its second, so that masks leave
+    each as much to do. ep: ranks, of those that weights are split over, that each have some of the experts, whose
+    tokens are sent to them.
     """
 
     tp: int = 1
@@ -49,6 +50,7 @@ class Layout(NamedTuple):
     cp_kind: ContextKind = "all-gather"
     cp_balanced: bool = True
     ep: int = 1
+    wrap: tuple[str, ...] = ("block",)
 
     @property
     def single(self) -> bool:

@@ -352,6 +352,16 @@ class Settings(Frozen):
     reshard: Annotated[
         bool, Setting("Drop gathered weights between forward and backward.", False, executed="default")
     ] = True
+    wrap: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Parts whose weights fsdp gathers together: each block, the root alone, or parts by name.",
+            ("mlp", "attention"),
+            takes=Names,
+            read=part_names,
+            executed="default",
+        ),
+    ] = ("block",)
     pp: Annotated[
         int, Setting("Ranks that have a part of the blocks each (pipeline parallel).", 4, executed="default")
     ] = 1
@@ -465,6 +475,8 @@ class Settings(Frozen):
                 raise SettingError(f"{name}={getattr(self, name)} is of what dp ranks have alike: give dp, such as 8")
         if not self.reshard and layout.shards == 1:
             raise SettingError("reshard=False keeps what fsdp gathers: give fsdp, such as fsdp=8, or leave it out")
+        if self.chosen("wrap") and layout.shards == 1:
+            raise SettingError("wrap says what fsdp gathers together: give fsdp, such as fsdp=8, or leave it out")
         if self.global_batch is None:
             return
         together = peek(self.batch * layout.samplers)
@@ -519,6 +531,7 @@ class Settings(Frozen):
             runtime=self.runtime,
             zero=self.zero,
             reshard=self.reshard,
+            wrap=self.wrap,
             bucket_view=self.bucket_view,
             cp=self.cp,
             cp_kind=self.cp_kind,

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
-from costmodel.errors import SettingError
 from costmodel.graph.kernel import Operation, wire_bytes
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS
 from tests.command import here
@@ -245,6 +244,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 3, "cp": 4, "zero": 3, "cp_kind": "ulysses"}, "cp=4 on top of tp=3 does not divide"),
     ({"cp": 2**40, "zero": 3, "cp_kind": "ulysses", "seq": 4096}, "is no multiple of"),
     ({"zero": 4}, "use 0, 1, 2 or 3"),
+    ({"fsdp": 4, "wrap": "mpl"}, "unknown part to wrap 'mpl': did you mean 'mlp'"),
+    ({"wrap": "mlp"}, "give fsdp"),
     ({"dp": 4, "zero": 1, "tp": 2}, "use fsdp=4"),
     ({"dp": 4, "zero": 1, "optimizer": "lbfgs"}, "one by one"),
     ({"dp": 4, "tp": 2, "sp": True}, "use fsdp=4"),
@@ -258,7 +259,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("layout", "words"), BAD, ids=[str(layout) for layout, _ in BAD])
 def test_a_layout_that_cannot_be_is_refused_in_one_line(layout: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingError) as error:
+    with pytest.raises(cm.CostModelError) as error:
         predict(LLAMA, **layout)
     assert words in str(error.value)
     assert "\n" not in str(error.value)

@@ -119,7 +119,7 @@ def test_json_of_a_prediction_reads_back_equal_with_every_setting() -> None:
     stages: dict[str, Any] = {"pp": 2, "accumulate": 4, "batch": 4}
     beside: dict[str, dict[str, Any]] = {  # what a setting asks for
         "page_size": {"cache": "paged"}, "stack": {"on": "h100-sxm"}, "sp": {"tp": 2}, "loss_parallel": {"tp": 2},
-        "devices": {"fsdp": 8}, "reshard": {"fsdp": 8}, "dp": {"runtime": "megatron"}, "bucket_view": {"dp": 8},
+        "devices": {"fsdp": 8}, "reshard": {"fsdp": 8}, "wrap": {"fsdp": 8}, "dp": {"runtime": "megatron"}, "bucket_view": {"dp": 8},
         "zero": {"dp": 8, "runtime": "deepspeed"}, "offload": {"zero": 3, "dp": 8, "runtime": "deepspeed"},
         "cp": {"fsdp": 2, "attention": "flash"}, "cp_kind": {"cp": 4, "fsdp": 2}, "ep": {"fsdp": 8, "batch": 1},
         "cp_balanced": {"cp": 4, "fsdp": 2, "attention": "flash"}, "pp": {"accumulate": 4, "batch": 4},

@@ -571,11 +571,17 @@ def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh
         how["mp_policy"] = policy
     if not question.get("reshard", True):
         how["reshard_after_forward"] = False
+    wrap = question.get("wrap", ["block"])
     for block in model.blocks:
         if ep > 1 and isinstance(block.mlp, models.Experts):
             few = {"shard_placement_fn": lambda _: Shard(1)} if shards > block.mlp.experts.count else {}
             fully_shard(SentExperts.instead(block.mlp, to), **{**how, "mesh": share, **few})
-        fully_shard(block, **how)
+        for part in [part for part in ("attention", "mlp") if part in wrap]:
+            fully_shard(getattr(block, part), **how)
+        if "block" in wrap:
+            fully_shard(block, **how)
+    for part in [part for part in ("tokens", "head") if part in wrap]:
+        fully_shard(getattr(model, part), **how)
     fully_shard(model, **how)
 
 

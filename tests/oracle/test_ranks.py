@@ -261,6 +261,24 @@ def test_a_rank_of_sharded_weights_that_are_cast_frozen_or_adapted_costs_what_it
     assert_a_sharded_rank_agrees(rank, found, asked)
 
 
+WRAPPED: list[dict[str, Any]] = [
+    {"wrap": ["root"]},
+    {"wrap": ["attention", "mlp"], "optimizer": "adamw", "dp": 2},
+    {"wrap": ["block", "mlp"], "precision": "bf16-master", "accumulate": 2},
+    {"wrap": ["block", "embedding", "head"], "reshard": False},
+]
+
+
+@pytest.mark.parametrize("chosen", WRAPPED, ids=lambda chosen: " ".join(f"{k}={v}" for k, v in chosen.items()))
+def test_parts_that_are_gathered_together_by_name_cost_what_they_do(chosen: dict[str, Any]) -> None:
+    sizes = {"vocab": 33, "layers": 3, "width": 24, "kv_heads": 8, "head_size": 4, "mlp_width": 40, "mlp": "gated"}
+    model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm"}
+    asked: dict[str, Any] = {"fsdp": 3, "batch": 2, "seq": 8, "optimizer": "sgd"} | chosen
+    modules = ["tokens" if part == "embedding" else part for part in chosen["wrap"]]
+    found = run({"model": model, "kernel": "eager", **asked, "wrap": modules})
+    assert_a_sharded_rank_agrees(cm.predict(cm.Transformer.of(model), **asked).rank, found, chosen)
+
+
 WITHOUT_BACKWARD: list[dict[str, Any]] = [
     {"fsdp": 2},
     {"fsdp": 3, "dp": 2, "reshard": False},

@@ -58,6 +58,7 @@ AMONG: dict[str, dict[str, object]] = {
     "zero": {"dp": 2},
     "bucket_view": {"dp": 2},
     "reshard": {"fsdp": 2},
+    "wrap": {"fsdp": 2},
     "pp": {"accumulate": 4},
     "vpp": {"pp": 2, "accumulate": 2, "schedule": "looped-bfs"},
     "schedule": {"pp": 2, "accumulate": 2},
