@@ -90,10 +90,10 @@ def _split(model: Model, degree: int, layout: Layout) -> Model:
             raise SettingError(f"sp=True is not worked out for {name} of {model.title}: leave it out")
     if layout.sp and model.head is not None and model.head.transform is not None:
         raise SettingError(f"sp=True is not worked out for head.transform of {model.title}: leave it out")
+    if model.experts is not None and model.experts.capacity_factor is not None and layout.ep == 1:
+        raise SettingError(f"tp={degree} is not worked out for experts.capacity_factor of {model.title}: give ep")
     if model.experts is not None and (model.mlp_bias if model.experts.bias is None else model.experts.bias):
         raise SettingError(f"tp={degree} is not worked out for biases of experts, of {model.title}: leave it out")
-    if model.experts is not None and model.experts.capacity_factor is not None:
-        raise SettingError(f"tp={degree} is not worked out for experts.capacity_factor of {model.title}: leave it out")
     if model.query_key_norm in ("width", "heads"):
         raise SettingError(
             f"tp={degree} is not worked out for query_key_norm {model.query_key_norm!r} of {model.title}, whose "
@@ -174,6 +174,7 @@ def _check_experts(model: TransformerSpec, layout: Layout) -> None:
     if layout.shards <= experts.count or layout.megatron:
         return
     ranks, hidden = layout.shards // layout.ep, model.hidden if experts.width is None else experts.width
+    hidden //= layout.tp
     if hidden % ranks or model.width % ranks:
         near = nearest_divisor(math.gcd(int(hidden), int(model.width)), int(ranks)) * layout.ep
         raise SettingError(
@@ -194,8 +195,6 @@ def _check_context(model: TransformerSpec, layout: Layout) -> None:
         raise SettingError(f"cp={cp} is not worked out for positions {model.positions!r}: leave it out")
     if model.latent is not None:
         raise SettingError(f"cp={cp} is not worked out for latent attention, of {model.title}: leave it out")
-    if layout.ep > 1:
-        raise SettingError(f"cp={cp} is not worked out with ep={layout.ep}: leave one of them out")
     if ring and model.window is not None:
         raise SettingError(f"cp_kind={layout.cp_kind!r} has no window, as {model.title} has: use cp_kind='ulysses'")
     if ring and layout.cp_balanced and not model.causal:

@@ -76,7 +76,7 @@ def _check_copies(settings: Settings, layout: Layout) -> None:
 
 def _check_sharding(settings: Settings, layout: Layout) -> None:
     """Raise SettingError for what is not worked out where weights are split by FSDP."""
-    axis = "cp" if layout.cp > 1 else "ep" if layout.ep > 1 else "tp"
+    axis = next((name for name in ("cp", "tp", "ep") if getattr(layout, name) > 1), "tp")
     single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
     lifted: set[str] = set()
     if 1 in (layout.tp, layout.cp):
@@ -107,7 +107,7 @@ def _check_experts(settings: Settings, layout: Layout) -> None:
     if not settings.training:
         raise SettingError(f"ep={layout.ep} is for training: leave it out of mode {settings.mode!r}")
     megatron = layout.runtime == "megatron"
-    for name in ("tp", "sp") if megatron else ("tp", "pp", "runtime"):
+    for name in ("tp", "sp") if megatron else ("pp", "runtime"):
         if settings.chosen(name):
             raise SettingError(
                 f"{_written(settings, name)} is not worked out with ep={layout.ep}: leave one of them out"

@@ -290,15 +290,14 @@ def split_experts(experts: models.Experts, mesh: DeviceMesh) -> None:
         if part is not None:
             axis = 2 if part is experts.down else 1
             part.weight = nn.Parameter(part.weight.chunk(mesh.size(), axis)[0].contiguous())
-    whole = experts.applied
-
     read = Read(mesh)
 
-    def applied(x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    def summed(whole: Any, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         made = DTensor.from_local(whole(read(x), read(weights), chosen), mesh, [Partial()], run_check=False)
         return made.redistribute(placements=[Replicate()]).to_local()
 
-    experts.applied = applied
+    experts.of_shares = partial(partial, summed)
+    experts.applied = experts.of_shares(experts.applied)
 
 
 def _norm_of_squares(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
@@ -417,7 +416,8 @@ class SentExperts(nn.Module):
         experts.sent_experts = cls(experts, mesh)
         for name in ("gate", "up", "down"):  # under which names weights are known
             object.__setattr__(experts, name, getattr(experts.sent_experts, name))
-        experts.applied = partial(cls.applied, experts)
+        applied = partial(cls.applied, experts)
+        experts.applied = experts.of_shares(applied) if hasattr(experts, "of_shares") else applied
         return experts.sent_experts
 
     def applied(self: Any, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:

@@ -200,20 +200,22 @@ SENT_EXPERTS = st.fixed_dictionaries(
         "choice_bias": st.booleans(),
     },
 )
-SENT = st.fixed_dictionaries(
-    {
-        "fsdp": st.sampled_from([2, 4, 8, 16]),
-        "ep": st.sampled_from([2, 4]),
-        "optimizer": st.sampled_from(["sgd", "adamw"]),
-    },
-    optional={
-        "dp": st.sampled_from([2, 3]),
-        "reshard": st.just(False),
-        "precision": st.sampled_from(["bf16", "bf16-master", "bf16-master-fp32-gradients"]),
-        "accumulate": st.just(2),
-        "checkpoint": st.just("block"),
-        "update": st.just("foreach"),
-    },
+OVER = {
+    "fsdp": st.sampled_from([2, 4, 8, 16]),
+    "ep": st.sampled_from([2, 4]),
+    "optimizer": st.sampled_from(["sgd", "adamw"]),
+}
+BESIDE = {"dp": st.sampled_from([2, 3]), "reshard": st.just(False), "accumulate": st.just(2)}
+FEW_BITS = {"precision": st.sampled_from(["bf16", "bf16-master", "bf16-master-fp32-gradients"])}
+SENT = st.one_of(
+    st.fixed_dictionaries(
+        OVER, optional=BESIDE | FEW_BITS | {"checkpoint": st.just("block"), "update": st.just("foreach")}
+    ),
+    st.fixed_dictionaries(OVER | {"tp": st.sampled_from([2, 4])}, optional=BESIDE | FEW_BITS),
+    st.fixed_dictionaries(
+        OVER | {"cp": st.just(2), "cp_kind": st.sampled_from(["all-gather", "ring", "ulysses"])},
+        optional=BESIDE | {"checkpoint": st.just("block")},
+    ),
 )
 
 
@@ -223,15 +225,21 @@ def test_a_rank_that_sends_tokens_to_experts_costs_what_it_does(
     shape: dict[str, Any], experts: dict[str, Any], runs: dict[str, Any], chosen: dict[str, Any]
 ) -> None:
     """Of experts fewer than ranks each rank has a part of some."""
-    sizes = {"kv_heads": 8, "layers": max(2, shape["layers"]), "width": 64, "mlp_width": 160}
-    model = ALWAYS | shape | sizes | {"experts": experts | {"chosen_groups": 1} if "groups" in experts else experts}
+    experts |= {"chosen_groups": 1} if "groups" in experts else {}
+    experts |= {"bias": False} if "tp" in chosen else {}
+    sizes = {"kv_heads": 8, "layers": max(2, shape["layers"]), "width": 64, "mlp_width": 160, "positions": "rotary"}
+    model = ALWAYS | shape | sizes | {"experts": experts}
     if "precision" in chosen:  # of which the CPU's kernel has other statistics
         model["norm"] = "rmsnorm"
-    chosen["fsdp"] = max(chosen["fsdp"], chosen["ep"])
-    found = run({"model": model, "kernel": "eager", **runs, **chosen})
-    whole = cm.predict(cm.Transformer.of(model), **runs, **chosen)
-    assert_a_sharded_rank_agrees(whole.rank, found, chosen)
-    assert whole.rank.flops.forward == found.forward_flops * chosen.get("accumulate", 1)
+    if "cp" in chosen:
+        runs |= {"seq": 16}
+        chosen |= {"cp_balanced": True}
+    chosen |= {"fsdp": max(chosen["fsdp"], chosen["ep"])}
+    kernel: Any = "flash" if chosen.get("cp_kind", "ulysses") != "ulysses" else "eager"
+    found = run({"model": model, "kernel": kernel, **runs, **chosen})
+    rank = cm.predict(cm.Transformer.of(model), attention=kernel, **runs, **chosen).rank
+    assert_a_sharded_rank_agrees(rank, found, chosen)
+    assert rank.flops.forward == found.forward_flops * chosen.get("accumulate", 1)
 
 
 NAMED = {"embedding": "tokens", "mlp": ".mlp.", "attention": ".attention.", "block": "blocks."}
