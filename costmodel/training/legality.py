@@ -83,7 +83,7 @@ def _check_sharding(settings: Settings, layout: Layout) -> None:
         lifted |= {"accumulate", "dp"} | ({"checkpoint"} if settings.checkpoint == "block" else set())
     if layout.tp * layout.cp == 1:
         lifted.add("update")
-    if layout.cp == 1 and not layout.split_loss:  # which reduces some of its sums in fp32
+    if layout.cp == 1:
         lifted.add("precision")
     single = tuple(name for name in single if name not in lifted)
     for name in single if layout.tp * layout.cp * layout.ep > 1 else ():

@@ -251,7 +251,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dp": 4, "tp": 2, "sp": True}, "use fsdp=4"),
     ({"fsdp": 4, "mode": "decode", "past": 8}, "of a layout use tp, dp"),
     ({"fsdp": 4, "cp": 2, "mode": "inference"}, "cp=2 is not worked out in mode 'inference'"),
-    ({"fsdp": 4, "tp": 2, "loss_parallel": True, "precision": "bf16"}, "precision is not worked out with fsdp and tp"),
     ({"dp": 2, "precision": "bf16-master-fp32-gradients"}, "use fsdp=2"),
     ({"fsdp": 2, "checkpoint": 2}, "use 'block'"),
 ]

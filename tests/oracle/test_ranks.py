@@ -433,6 +433,8 @@ WITH: list[dict[str, Any]] = [
     {"checkpoint": "block", "fsdp": 3, "sp": True, "precision": "bf16", "accumulate": 2, "optimizer": "adamw"},
     {"checkpoint": "block", "fsdp": 2, "dp": 2, "loss_parallel": True},
     {"checkpoint": "block", "fsdp": 2, "precision": "bf16-master-fp32-gradients", "reshard": False},
+    {"loss_parallel": True, "fsdp": 2, "precision": "bf16", "vocab": 1001},
+    {"loss_parallel": True, "fsdp": 3, "tp": 4, "precision": "bf16-master-fp32-gradients", "optimizer": "adamw"},
     {"accumulate": 2, "sp": True, "optimizer": "adamw"},
     {"precision": "bf16", "optimizer": "adamw"},
     {"precision": "bf16", "loss_parallel": True},
@@ -447,6 +449,7 @@ def test_a_tensor_rank_that_accumulates_or_recomputes_costs_what_it_does(chosen:
     sizes = {"vocab": 33, "layers": 2, "width": 24, "kv_heads": 4, "head_size": 4, "mlp_width": 16}
     model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm", "query_key_norm": "head", "tied": True}
     chosen = {"tp": 2, "batch": 2, "seq": 8, "optimizer": "sgd"} | chosen
+    model["vocab"] = chosen.pop("vocab", model["vocab"])
     found = run({"model": model, "kernel": "eager", **chosen})
     rank = cm.predict(cm.Transformer.of(model), **chosen).rank
     if "fsdp" in chosen:
