@@ -16,7 +16,7 @@ from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.symbolic.sizes import LARGEST_SIZE
-from costmodel.training.layout import Layout
+from costmodel.training.layout import Layout, Plan
 from costmodel.training.settings import LossKind
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
@@ -86,6 +86,8 @@ class Architecture(Description):
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
+    HAS_MODULES: ClassVar[bool] = False
+    """Whether it is of modules with names of their own, which a plan may split over ranks."""
     DATA_ALONE: ClassVar[bool] = False
     """Whether its fields are plain data, without layers, whose code may be one's own."""
     DETACHES: ClassVar[bool] = False
@@ -212,6 +214,12 @@ class Architecture(Description):
                 f"pp={layout.pp} is not worked out for {type(self).__name__} {self.title!r}: leave it out"
             )
         return self
+
+    def check_plan(self, plan: Plan) -> None:
+        """Raise SettingError unless the layers that a plan names are this model's."""
+        if plan:
+            kind = type(self).__name__
+            raise SettingError(f"plan is for models of from_torch, not {kind} {self.title!r}: leave it out")
 
     def gathered_keys(self, layout: Layout) -> int | None:
         """Key heads of all ranks where these are fewer than the ranks, which then gather what they make; else None."""

@@ -26,13 +26,14 @@ from costmodel.training.dtypes import Dtype
 from costmodel.training.layout import Layout, multiples_near
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
-OF_ATTENTION, OF_CACHE, OF_TRAINING = map(needing, ("attention", "cache", "training"))
+OF_ATTENTION, OF_CACHE, OF_TRAINING, OF_MODULES = map(needing, ("attention", "cache", "training", "modules"))
 
 
 def applicable(model: Architecture) -> list[str]:
     """Settings that can matter to a model."""
     others = [name for name in BATCH_SYMBOLS if name not in ("batch", *model.BATCH_SIZES)]
     others += () if model.HAS_ATTENTION else (*OF_ATTENTION, *OF_CACHE)
+    others += () if model.HAS_MODULES else OF_MODULES
     return [name for name in SETTING_NAMES if name not in others]
 
 
@@ -45,6 +46,7 @@ def check_applies(model: Architecture, settings: Settings) -> None:
                 f"{setting}={shown(value)} does not apply to {name} {model.title!r}, which has no attention: "
                 "leave it out"
             )
+    model.check_plan(settings.plan)
     for setting in () if settings.keeps else OF_CACHE:
         if (value := getattr(settings, setting)) != SETTINGS[setting].default:
             raise SettingError(

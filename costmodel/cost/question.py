@@ -61,8 +61,10 @@ def _layout(settings: Settings) -> dict[str, str]:
     parts = {"devices": f"{int(devices):,} devices"}
     for name in LAYOUT_NAMES:
         value = getattr(settings, name)
-        if name not in ("devices", "global_batch") and value != SETTINGS[name].default:
+        if name not in ("devices", "global_batch", "plan") and value != SETTINGS[name].default:
             parts[name] = name if value is True else f"{name} {value}"
+    if settings.plan:
+        parts["plan"] = f"a plan of {len(settings.plan)} names"
     if settings.dp is None and settings.layout.dp > 1:
         parts["dp"] = f"dp {settings.layout.dp}"
     return parts

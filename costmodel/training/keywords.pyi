@@ -24,6 +24,7 @@ from costmodel.training.settings import (
     Names,
     OneMachine,
     OneOptimizer,
+    OnePlan,
     OnePrecision,
     OneStack,
     Runtime,
@@ -68,6 +69,7 @@ class GivenSettings(TypedDict, total=False):
     zero: int
     bucket_view: bool
     tp: int
+    plan: OnePlan
     sp: bool
     loss_parallel: bool
     fsdp: int
@@ -123,6 +125,7 @@ class SeveralSettings(TypedDict, total=False):
     zero: int | Iterable[int]
     bucket_view: bool | Iterable[bool]
     tp: int | Iterable[int]
+    plan: OnePlan | Iterable[OnePlan]
     sp: bool | Iterable[bool]
     loss_parallel: bool | Iterable[bool]
     fsdp: int | Iterable[int]

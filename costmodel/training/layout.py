@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
+from costmodel.errors import SettingError, shown
 from costmodel.training.schedules import SCHEDULES, Schedule, ScheduleName
 
 Runtime = Literal["torch", "megatron", "deepspeed"]
 ContextKind = Literal["all-gather", "ring", "ulysses"]
+Plan = tuple[tuple[str, str], ...]
+"""Which layers of a module ranks of tp split: (name of modules, style), ``*`` standing for any part of a name."""
 
 VOCAB_MULTIPLE = 128
 """Megatron's vocabulary is filled up to a multiple of this for each rank of tp (``--make-vocab-size-divisible-by``)."""
+
+STYLES = {
+    "colwise": "by outputs",
+    "rowwise": "by inputs, whose results are summed over ranks",
+    "colwise_gather_output": "by outputs, which all ranks then have",
+    "colwise_rep": "the same",
+    "packed_colwise": "by outputs that are several in one, such as query, key and value",
+    "rowwise_split_input": "by inputs, which all ranks have before",
+    "rowwise_rep": "the same",
+    "embedding_rowwise": "a table by its rows",
+    "embedding_colwise": "a table by features, which all ranks then have",
+    "replicated_with_grad_allreduce": "not, but its gradients are summed over ranks",
+    "replicate": "not",
+}
+"""What a plan may do with a layer: names of the package ``transformers`` for styles of ``parallelize_module``."""
+
+_MOST_PATTERNS, _LONGEST_PATTERN = 1_000, 200
+
+
+def plan_of(name: str, value: Any) -> Plan:
+    """A plan that is written as a mapping, or as pairs. Raises SettingError."""
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
+        raise SettingError(f"{name}={shown(value)} is not 'auto' or styles by name such as {{'*.q_proj': 'colwise'}}")
+    if len(pairs) > _MOST_PATTERNS:
+        raise SettingError(f"{name} has {len(pairs):,} names: use * for parts of names, and at most {_MOST_PATTERNS:,}")
+    for module, style in pairs:
+        if not isinstance(module, str) or not 0 < len(module) <= _LONGEST_PATTERN:
+            raise SettingError(f"{name} names {shown(module)}, which is no name of a module such as '*.q_proj'")
+        if not isinstance(style, str) or len(style) > _LONGEST_PATTERN:
+            raise SettingError(f"{name} has {shown(style)} for {module}, which is no style such as 'colwise'")
+    return tuple((module, style) for module, style in pairs)
+
 
 DEGREES = ("tp", "cp", "ep", "fsdp")
 """Settings that are a number of ranks along one axis, each a letter of formulas by the same name."""
@@ -30,7 +67,8 @@ class Layout(NamedTuple):
     buckets they are sent in. cp: ranks that have a part of each sequence, whose attention sees the others' as `cp_kind`
     says. cp_balanced: whether that part is one of the sequence's first half and one of its second, so that masks leave
     each as much to do. ep: ranks, of those that weights are split over, that each have some of the experts, whose
-    tokens are sent to them.
+    tokens are sent to them. plan: which layers of a module of `from_torch` ranks of tp split; nothing: those that its
+    own plan has.
     """
 
     tp: int = 1
@@ -51,6 +89,7 @@ class Layout(NamedTuple):
     cp_balanced: bool = True
     ep: int = 1
     wrap: tuple[str, ...] = ("block",)
+    plan: Plan = ()
 
     @property
     def single(self) -> bool:

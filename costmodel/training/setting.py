@@ -14,9 +14,9 @@ from costmodel.training.declaration import Declaration
 from costmodel.training.fields import Probability, whole_size
 from costmodel.training.frozen import Frozen
 
-Need = Literal["", "attention", "cache", "training"]
+Need = Literal["", "attention", "cache", "training", "modules"]
 """What a setting needs in order to matter: a model with attention; a mode that keeps keys and values, or one that
-trains."""
+trains; modules of an imported model."""
 
 
 class Setting(NamedTuple):

@@ -16,7 +16,7 @@ from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.layout import ContextKind, Layout, Runtime, multiples_near
+from costmodel.training.layout import STYLES, ContextKind, Layout, Plan, Runtime, multiples_near, plan_of
 from costmodel.training.legality import check_layout
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
@@ -84,6 +84,7 @@ OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
 OneStack = StackName | Stack | dict[str, Any] | os.PathLike[str]
 """What is taken for a declaration. Paths of files are text too when a program runs; a type checker, which is to find
 misspelt names, wants a Path."""
+OnePlan = dict[str, str] | Plan | Literal["auto"]
 OneMachine = str | Described | dict[str, Any] | os.PathLike[str] | None
 Names = str | tuple[str, ...] | list[str]
 Image = int | tuple[int, int] | list[int] | None
@@ -119,6 +120,18 @@ def _offload(name: str, value: Any) -> tuple[str, ...]:
         if part not in OFFLOADED:
             raise SettingError(f"{name}={shown(value)} is nothing that is offloaded: use {listed(OFFLOADED)}, or both")
     return parts
+
+
+def _plan(name: str, value: Any) -> Plan:
+    if isinstance(value, str) and value == "auto":
+        return ()
+    if isinstance(value, Mapping) and not value:
+        raise SettingError(f"{name} is empty: leave it out for the module's own, or give {{'*.q_proj': 'colwise'}}")
+    plan = plan_of(name, value)
+    for module, style in plan:
+        if style not in STYLES:
+            raise unknown(f"style of {shown(module)} in {name}", style, STYLES)
+    return plan
 
 
 def _zero(name: str, value: Any) -> int:
@@ -327,6 +340,17 @@ class Settings(Frozen):
         Setting("Gradients are views of the buckets they are sent in.", True, needs="training", executed="default"),
     ] = False
     tp: Annotated[int, Setting("Ranks that split each layer's weights (tensor parallel).", 2, executed="default")] = 1
+    plan: Annotated[
+        Plan,
+        Setting(
+            "Which layers of an imported module tp splits, by name (default: as the module says).",
+            {"*.up": "colwise", "*.down": "rowwise"},
+            takes=OnePlan,
+            read=_plan,
+            needs="modules",
+            executed="default",
+        ),
+    ] = ()
     sp: Annotated[
         bool,
         Setting("Split activations by tokens over the same ranks (sequence parallel).", True, executed="default"),
@@ -537,6 +561,7 @@ class Settings(Frozen):
             cp_kind=self.cp_kind,
             cp_balanced=self.cp_balanced,
             ep=self.ep,
+            plan=self.plan,
         )
         implied = 1 if self.devices is None else max(1, self.devices // layout.devices)
         return layout._replace(dp=implied if self.dp is None else self.dp).sharded()

@@ -444,7 +444,7 @@ class SentExperts(nn.Module):
 
 def cost(question: dict[str, Any]) -> RankCost:
     """Run one training step of one rank, after one that warms up PyTorch's caches of how operators are sharded."""
-    spec: Any = cm.Transformer.of(question["model"])
+    spec: Any = cm.Transformer.of(question["model"]) if "model" in question else None
     tp, fsdp, cp, dp = (question.get(name, 1) for name in ("tp", "fsdp", "cp", "dp"))
     split_loss = question.get("loss_parallel", False)
     if "pp" in question:
@@ -464,6 +464,9 @@ def cost(question: dict[str, Any]) -> RankCost:
     if question.get("real", False):
         torch.manual_seed(0)
         return _cost(question, spec, mesh, "cpu", split_loss=split_loss)
+    if "module" in question:
+        with torch.device("meta"):
+            return _of_module(question, mesh)
     # A resized storage needs a device that has memory, and so does not exist without data.
     with FakeTensorMode(allow_non_fake_inputs=True) if fsdp > 1 else torch.device("meta"):
         return _cost(question, spec, mesh, "cpu" if fsdp > 1 else "meta", split_loss=split_loss)
@@ -623,10 +626,45 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
 
     if question.get("mode") == "inference":
         return _of_inference(model, tokens, device, casting)
+
+    return _of_steps(question, model, by_use, taken, [tokens, *others, targets], device, around)
+
+
+def _of_module(question: dict[str, Any], mesh: DeviceMesh) -> RankCost:
+    """A module of one's own, split by a plan of names; its loss is the mean of what it makes, or of its tokens."""
+    from . import plans
+
+    module, x = plans.module_of(question)
+    names = {weight: name for name, weight in module.named_parameters()}
+    by_use = [names[weight] for weight in weights_by_use(module, x)]
+    rows = x.shape if x.dtype == torch.int64 else x.shape[:-1]
+    targets = torch.zeros(rows.numel(), dtype=torch.int64)
+    plans.split_by_plan(module, mesh["tp"], question["plan"])
+
+    def loss() -> Tensor:
+        y = module(x)
+        return F.cross_entropy(y.view(-1, y.shape[-1]), targets)
+
+    return _of_steps(question, module, by_use, loss, [x, targets], "meta", nullcontext)
+
+
+def _of_steps(
+    question: dict[str, Any],
+    model: nn.Module,
+    by_use: list[str],
+    loss_of_batch: Callable[[], Tensor],
+    inputs: list[Tensor],
+    device: str,
+    around: Callable[[], AbstractContextManager[Any]],
+) -> RankCost:
+    """Training steps: one that warms up, one that says what is kept, one of FLOPs, and one that is followed.
+
+    by_use: weights in the order in which forward reads them.
+    """
     trained = [weight for weight in map(model.get_parameter, by_use) if weight.requires_grad]
     optimizer = _optimizer(question, trained)
     with around():
-        taken().backward()
+        loss_of_batch().backward()
     optimizer.step()
     optimizer.zero_grad()
     weights = list(model.parameters())
@@ -636,14 +674,14 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
         for x in of_weight.values()
         if isinstance(x, Tensor)
     ]
-    given = [tokens, *others, targets, *weights, *model.buffers(), *states]
+    given = [*inputs, *weights, *model.buffers(), *states]
     saved = None
-    if fsdp == 1:
+    if question.get("fsdp", 1) == 1:
         with around(), LocalSaved([local(x) for x in given]) as saved:
-            taken().backward()
+            loss_of_batch().backward()
         model.zero_grad()
     with around(), FlopCounterMode(display=False) as counter:
-        loss = taken()
+        loss = loss_of_batch()
         forward = counter.get_total_flops()
         loss.backward()
     model.zero_grad()
@@ -651,10 +689,10 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     earlier: list[Tensor] = []
     if question.get("accumulate", 1) > 1:
         with around():
-            taken().backward()
+            loss_of_batch().backward()
         earlier = [weight.grad for weight in weights if weight.grad is not None]
     with around(), LocalTracker([*given, *earlier], device) as tracker, tracker.resizing():
-        loss = taken()
+        loss = loss_of_batch()
         tracker.phase = "backward"
         loss.backward()
         tracker.phase = "optimizer"

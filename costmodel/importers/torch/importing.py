@@ -21,6 +21,8 @@ from costmodel.importers.torch.model import Elsewhere, Imported
 from costmodel.importers.torch.op_call import FLOATS, NUMBERS, NoRuleError
 from costmodel.importers.torch.program import CapturedProgram
 from costmodel.importers.torch.rules import load_rules
+from costmodel.importers.torch.splitting import names_any
+from costmodel.training.layout import Plan, plan_of
 from costmodel.training.settings import Settings
 
 
@@ -75,7 +77,7 @@ def from_torch(
     bare = module_on_meta(torch, module)
     example = examples_of(torch, _bound(module, args, kwargs), dynamic)
     exporter = Exporter(bare, args, kwargs, example, time_limit)
-    reading = Reading(exporter, name or type(module).__name__, unknown)
+    reading = Reading(exporter, name or type(module).__name__, unknown, _plan_of(module))
     model = reading.model(*exporter.first())
     vars(model)["elsewhere"] = Elsewhere(
         partial(reading.at, frozenset(model.open)), len(model.program.steps), _does_the_same_at_one
@@ -85,11 +87,12 @@ def from_torch(
 
 @dataclass(frozen=True)
 class Reading:
-    """How programs of one module become models. title, unknown: see `from_torch`."""
+    """How programs of one module become models. title, unknown: see `from_torch`. plan: what the module splits."""
 
     exporter: Exporter
     title: str
     unknown: Literal["error", "lower_bound"]
+    plan: Plan = ()
 
     def at(self, open_sizes: frozenset[str], sizes: Mapping[str, int], most: int) -> Imported:
         """The module exported at other sizes, with so many operators at most. Raises CostModelError."""
@@ -116,7 +119,19 @@ class Reading:
             [f"weights are {' and '.join(types)}: the setting precision says what they are counted as"] if types else []
         )
         notes = ". ".join([*example.notes, *stored, *([left_out] if missing else [])])
-        return model.model_copy(update={"notes": notes[:4000], "unknown": tuple(missing)})
+        plan = tuple(each for each in self.plan if names_any(program, each[0]))
+        return model.model_copy(update={"notes": notes[:4000], "unknown": tuple(missing), "plan": plan})
+
+
+def _plan_of(module: Any) -> Plan:
+    """What the module itself says of tensor parallelism, as those of the package ``transformers`` do."""
+    plan = getattr(module, "tp_plan", None)
+    if not isinstance(plan, Mapping):
+        return ()
+    try:
+        return plan_of("tp_plan", plan)
+    except SettingError:  # which is no such plan
+        return ()
 
 
 def _does_the_same_at_one(model: Imported, name: str) -> bool:

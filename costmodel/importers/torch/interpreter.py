@@ -17,6 +17,7 @@ from costmodel.importers.torch.op_call import (
     COMPLEX_RULES,
     EXACT,
     NUMBERS,
+    RANK_RULES,
     OpCall,
     Rule,
     role_of,
@@ -57,7 +58,7 @@ class Interpreter:
         self.tape = tape
         self.sizes = sizes
         self.attention = attention
-        self.rules = load_rules()
+        self.rules = load_rules() | RANK_RULES
         self.narrow: dict[Storage, Tensor] = {}
         self.reread: set[Storage] = set()
         self.read = {*program.outputs, *(n for s in program.steps for n in tensors_in(list(s.args.values())))}
@@ -127,7 +128,7 @@ class Interpreter:
         if name not in self._weights:
             weight = self.program.weights[name]
             path = weight.path if "." in weight.path else f"{weight.path}.{weight.path}"
-            self._weights[name] = self.tape.weight(weight.shape, path, frozen=not weight.trained, part=part)
+            self._weights[name] = self.tape.weight(self.shape(weight.shape), path, frozen=not weight.trained, part=part)
         return self._weights[name]
 
     def taken(self, name: str) -> bool:

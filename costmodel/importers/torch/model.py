@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from textwrap import shorten
 from threading import RLock
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_serializer
 
@@ -18,7 +18,9 @@ from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.interpreter import Interpreter
 from costmodel.importers.torch.program import CapturedProgram, Tree, evaluate, extents_in, program_of, text_of
+from costmodel.importers.torch.splitting import RANKS, rank_program, styles_of
 from costmodel.symbolic.sizes import LARGEST_SIZE, peek
+from costmodel.training.layout import Layout, Plan, plan_of
 from costmodel.training.settings import LossKind
 
 _COARSEST = 128
@@ -114,11 +116,16 @@ class Imported(Architecture):
     reaching_one: Annotated[tuple[str, ...] | None, BeforeValidator(as_tuple)] = Field(
         default=None, description="of sizes that are at least 2, those that may be 1 all the same, as far as tried"
     )
+    plan: Annotated[tuple[tuple[str, str], ...], BeforeValidator(partial(plan_of, "plan"))] = Field(
+        default=(),
+        description="layers that ranks of tp split, as the module itself says: name and style of each",
+    )
     unknown: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="operators that are left out, so that numbers are lower bounds"
     )
 
     DETACHES: ClassVar[bool] = True
+    HAS_MODULES: ClassVar[bool] = True
 
     @field_serializer("program")
     def _write(self, program: CapturedProgram) -> dict[str, Any]:
@@ -268,6 +275,35 @@ class Imported(Architecture):
         ties = [condition[1:] for condition in self.program.conditions if condition[0] == "=="]
         return {name: size for name, size in ties if isinstance(name, str) and name not in self.open}
 
+    def check_plan(self, plan: Plan) -> None:
+        """Raise SettingError for a plan with names that no module has."""
+        if plan:
+            styles_of(self.program, plan, self.title)
+
+    def local(self, layout: Layout) -> Self:
+        """This model, split when it runs; see `Architecture.local`."""
+        if layout.tp != 1 and not (layout.plan or self.plan):
+            raise SettingError(
+                f"tp={peek(layout.tp)} needs a plan of what it splits of {shown(self.title)}: give plan, such as "
+                "{'*.up': 'colwise', '*.down': 'rowwise'}"
+            )
+        for name in ("sp", "split_loss") if layout.tp != 1 else ():
+            if getattr(layout, name):
+                setting = {"split_loss": "loss_parallel"}.get(name, name)
+                raise SettingError(f"{setting}=True is not worked out for a plan, of {shown(self.title)}: leave it out")
+        if layout.tp != 1 and layout.shards != 1:
+            raise SettingError(f"fsdp is not worked out with a plan of tp={peek(layout.tp)}: leave one of them out")
+        super().local(layout._replace(tp=1))
+        return self
+
+    def of_a_rank(self, layout: Layout) -> tuple[CapturedProgram, tuple[Item, ...]]:
+        """What a rank of tp has of this program, by a plan, and the same with equal blocks folded."""
+        if layout.tp == 1:
+            return self.program, self.items
+        example = {name: peek(size) for name, size in self.example.items()}
+        program = rank_program(self.program, layout.plan or self.plan, layout.tp, example, self.title)
+        return program, fold(program)
+
     def _has(self, name: str, size: int | None) -> bool:
         """Whether a size is given. Raises SettingError for one that no input has."""
         if size is None or name in self.example:
@@ -298,7 +334,9 @@ class Imported(Architecture):
         if attention.pairs != "full":
             raise SettingError(f"attention_pairs={attention.pairs!r} is not known of {self.title!r}: use 'full'")
         try:
-            outputs = Interpreter(here.program, here.items, here.unknown, tape, sizes, attention)()
+            program, items = here.of_a_rank(tape.layout)
+            sizes |= {RANKS: tape.layout.tp}
+            outputs = Interpreter(program, items, here.unknown, tape, sizes, attention)()
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:

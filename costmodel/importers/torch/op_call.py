@@ -179,6 +179,8 @@ RULES: dict[str, Rule] = {}
 """Every rule defined so far, by the name of its operator."""
 COMPLEX_RULES: dict[str, Rule] = {}
 """Those of operators that read or make complex numbers: no other rule is asked about these."""
+RANK_RULES: dict[str, Rule] = {}
+"""Those of what a plan puts between operators, which no module calls."""
 
 
 def rule(*operators: str, rules: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
