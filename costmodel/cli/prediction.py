@@ -29,6 +29,12 @@ BILL = (
     option("--price", type=float, metavar="MONEY", help="Of a device for an hour (default: the machine's own)."),
 )
 """Of what a run draws, emits and costs; nothing of it has a value of its own."""
+FAILURES = (
+    option("--mtbf", metavar="TIME", help="Of a run whose devices fail, between failures of one: '50000 h'."),
+    option("--checkpoint-time", metavar="TIME", help="With --mtbf, that writing a checkpoint holds it up: '60 s'."),
+    option("--restart-time", metavar="TIME", help="With --mtbf, from a failure until it runs again: '10 min'."),
+)
+"""Of what is lost where devices fail."""
 
 
 @verb(
@@ -41,6 +47,7 @@ BILL = (
     option("--network", metavar="RATE", help="With --on, of one adapter between nodes of a layout: '400 Gb/s'."),
     *RUN,
     *BILL,
+    *FAILURES,
     *OPTIONS,
     examples=(
         "predict gpt2-small --batch 32 --seq 512",
@@ -85,7 +92,7 @@ def predict(
         "--channels-last": channels_last,
         "--network": network,
     }
-    of_time |= {f"--{name}": value for name, value in run.items()}
+    of_time |= {f"--{name.replace('_', '-')}": value for name, value in run.items()}
     options = [name for name, value in of_time.items() if value not in (None, False)]
     if options and settings.get("on") is None:
         raise click.UsageError(f"{' and '.join(options)}: give --on MACHINE too, whose time that is about")
@@ -116,8 +123,14 @@ def _plain(amount: str) -> float | str:
 def _with_run(time: Time, options: dict[str, Any]) -> Reply:
     """A time, and before it the run that is asked for, with what it draws, emits and costs."""
     bill = {name: options.pop(name) for name in ("pue", "power", "intensity", "price") if name in options}
+    losses = {name: options.pop(name) for name in ("mtbf", "checkpoint_time", "restart_time") if name in options}
+    if losses and len(losses) < len(FAILURES):
+        raise click.UsageError("goodput needs --mtbf, --checkpoint-time and --restart-time: give all of them")
     run = time.run(**options)
     answers: dict[str, Any] = {"run": run}
+    if losses:
+        mtbf, checkpoint, restart = map(_plain, losses.values())
+        answers["goodput"] = run.goodput(mtbf=mtbf, checkpoint=checkpoint, restart=restart)
     if {"power", "intensity"} & bill.keys() and "pue" not in bill:
         raise click.UsageError("energy and carbon need --pue RATIO: 1 for the devices alone, 1.1 in a good data centre")
     if "pue" in bill:

@@ -13,8 +13,9 @@ from costmodel.performance.work import PHASES, StepPhase
 Key = TypeVar("Key", bound=Hashable)
 Bottleneck = Literal["compute", "memory", "overhead"]
 """What a kernel waits for: arithmetic, bytes, or its start."""
-StepBottleneck = Literal["compute", "memory", "overhead", "host"]
-"""What a step waits for; host: for kernels to be started, while the device is idle."""
+StepBottleneck = Literal["compute", "memory", "overhead", "host", "collectives", "stages"]
+"""What a step waits for; host: for kernels to be started, while the device is idle; collectives: for those that nothing
+runs beside; stages: for other ranks of a pipeline."""
 
 
 class KernelTime(NamedTuple):
@@ -134,14 +135,20 @@ def layer_times(step: StepTime, kernels: Sequence[KernelTime]) -> list[LayerTime
     return rows
 
 
-def step_bottleneck(phases: Sequence[PhaseTime], kernels: Sequence[KernelTime]) -> StepBottleneck:
-    """What most of a step's time is spent waiting for."""
-    waiting = {phase.phase: phase.seconds for phase in phases if phase.host_seconds > phase.device_seconds}
+def step_bottleneck(
+    phases: Sequence[PhaseTime], kernels: Sequence[KernelTime], exposed: float = 0.0, bubble: float = 0.0
+) -> StepBottleneck:
+    """What most of a step's time is spent waiting for. exposed: for collectives; bubble: for other ranks [s]."""
+    waiting = {phase.phase: phase.host_seconds for phase in phases if phase.host_seconds > phase.device_seconds}
     waits: dict[StepBottleneck, float] = {
         **_sums((kernel.bound, kernel.seconds) for kernel in kernels if kernel.phase not in waiting)
     }
     if waiting:
         waits["host"] = sum(waiting.values())
+    if exposed:
+        waits["collectives"] = exposed
+    if bubble:
+        waits["stages"] = bubble
     return max(waits, key=lambda bottleneck: waits[bottleneck]) if waits else "host"
 
 

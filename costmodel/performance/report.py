@@ -32,6 +32,8 @@ _BOTTLENECKS: dict[StepBottleneck, str] = {
     "memory": "bound by memory bandwidth",
     "overhead": "bound by the start of kernels",
     "host": "bound by the host, which starts kernels more slowly than they run",
+    "collectives": "bound by collectives that nothing runs beside",
+    "stages": "bound by other stages of the pipeline, which ranks wait for",
 }
 _TIERS: dict[Tier, str] = {
     "ceiling": "ceiling: from the datasheet alone, a lower bound that no run reaches",
@@ -123,7 +125,7 @@ def _tables(t: TimeReport) -> list[Table]:
 
 
 def _collectives(t: TimeReport) -> Table:
-    """By axis, operation and link, with what the device waits for; then what it waits for in all."""
+    """By axis, operation and link, with what the device waits for, other ranks of a pipeline among them."""
     groups: dict[tuple[str, str, str], list[CollectivePart]] = {}
     for part in t.collectives:
         groups.setdefault((f"{part.axis} {part.operation}", part.link, part.algorithm), []).append(part)
@@ -131,10 +133,12 @@ def _collectives(t: TimeReport) -> Table:
     rows: list[TextRow] = [
         (*what, f"{sum(part.times for part in parts):,}", *_seconds(t, parts)) for what, parts in longest[:MOST_LAYERS]
     ]
-    rows.append(("total", "", "", f"{sum(part.times for part in t.collectives):,}", *_seconds(t, t.collectives)))
     if t.bubble:
-        rows.append(("bubble", "", "", "", "", show_seconds(t.bubble), f"{t.bubble / t.seconds:.0%}"))
-    header = ("Collectives", "over", "by", "times", "time", "exposed", "share")
+        rows.append(("other stages", "", "", "", "", show_seconds(t.bubble), f"{t.bubble / t.seconds:.0%}"))
+    times, (seconds, *_) = sum(part.times for part in t.collectives), _seconds(t, t.collectives)
+    waited = sum(part.exposed for part in t.collectives) + t.bubble
+    rows.append(("total", "", "", f"{times:,}", seconds, show_seconds(waited), f"{waited / t.seconds:.0%}"))
+    header = ("Collectives", "over", "by", "times", "time", "waited for", "share")
     return Table(header, rows, words=frozenset({0, 1, 2}), total=True)
 
 

@@ -39,7 +39,7 @@ from costmodel.performance.calibration import Calibration, calibration_of, measu
 from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.constants import Constants, Effect, Interval, interval, typical
 from costmodel.performance.fusion import Fusion
-from costmodel.performance.jobs import Carbon, Energy, Job, Money, PowerRating, job_of
+from costmodel.performance.jobs import Carbon, Energy, Goodput, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
 from costmodel.performance.parallel import Prices, RankWork, no_price
 from costmodel.performance.pipelines import PipelineWork
@@ -293,7 +293,7 @@ class Time(Answer):
     @cached_property
     def bound(self) -> StepBottleneck:
         """What most of the step's time is spent waiting for."""
-        return step_bottleneck(self.phases, self.kernels)
+        return step_bottleneck(self.phases, self.kernels, self.exposed, self.bubble)
 
     @cached_property
     def kernels(self) -> list[KernelTime]:
@@ -393,6 +393,19 @@ class Time(Answer):
     def money(self, *, price: float | None = None, **run: Any) -> Money:
         """Money of one step, or of a run; price: of a device for an hour, if its machine has none."""
         return self.run(**run).money(price=price)
+
+    @typed
+    def goodput(
+        self,
+        *,
+        mtbf: float | str,
+        checkpoint: float | str,
+        restart: float | str,
+        interval: float | str | None = None,
+        **run: Any,
+    ) -> Goodput:
+        """What of a run's time is kept where devices fail; see `Job.goodput`. Raises SettingError."""
+        return self.run(**run).goodput(mtbf=mtbf, checkpoint=checkpoint, restart=restart, interval=interval)
 
     @typed
     def plot(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:

@@ -191,3 +191,11 @@ def test_a_step_of_too_many_events_is_not_traced(monkeypatch: pytest.MonkeyPatch
     for layout in layouts:
         with pytest.raises(cm.CostModelError, match="too long to trace"):
             _ = cm.predict(MODEL, accumulate=32_768, **SMALL | layout).on("dgx-h100").events
+
+
+def test_a_step_is_bound_by_collectives_where_these_are_most_of_it() -> None:
+    time = cm.predict(MODEL, dp=256, **SMALL).on("h100-sxm", network="1 Gbit/s")
+    assert time.bound == "collectives"
+    assert "collectives that nothing runs beside" in " ".join(str(time).split())
+    even = cm.GPT(vocab=512, context=256, width=4096, layers=16, heads=32)
+    assert cm.predict(even, batch=32, pp=16, accumulate=16, **SMALL).on("dgx-h100").bound == "stages"
