@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
@@ -110,13 +110,28 @@ class Cluster(Answer, Description):
     notes: Text = Field(default="", description="what else there is to know")
     sources: Items[Source] = Field(default=ALL, description="where the figures are from")
 
+    @model_validator(mode="after")
+    def _fields_say_something(self) -> Self:
+        if self.network is None and (self.nics or self.oversubscription > 1 or self.network_reduction):
+            raise ValueError("nics, oversubscription and network_reduction are of a network: give one as '400 Gb/s'")
+        if self.shape and self.joined != "torus":
+            raise ValueError(f"shape is of a torus, not of a {self.joined}: leave it out, or say topology: torus")
+        if min(self.shape, default=1) < 1:
+            raise ValueError(f"shape {list(self.shape)} has an axis of no devices: give devices along each axis")
+        if self.shape and prod(self.shape) != self.size:
+            raise ValueError(f"shape {list(self.shape)} is of {prod(self.shape)} devices, the node of {self.size}")
+        if self.in_switch_reduction and self.joined != "switch":
+            raise ValueError(f"in_switch_reduction is of switches, not of a {self.joined}: leave one of them out")
+        return self
+
     @cached_property
     def inside(self) -> Link:
         """The link inside a node. Raises SettingError if neither cluster nor machine has one."""
         if self.link is not None:
             return self.link
-        if (link := self.machine.fastest_link) is not None:
-            return link
+        between = [link for link in self.machine.links if "CPU" not in link.name]
+        if between:
+            return max(between, key=lambda link: link.bandwidth)
         raise SettingError(f"{self.name}: {self.machine.name} has no link to other devices: give the cluster a link")
 
     @cached_property
@@ -138,7 +153,7 @@ class Cluster(Answer, Description):
                 return topology
         return "switch"
 
-    @property
+    @cached_property
     def network_bandwidth(self) -> float:
         """Between nodes, for each device of a node that all use it [B/s]. Raises SettingError without a network."""
         if self.network is None:
@@ -148,7 +163,6 @@ class Cluster(Answer, Description):
             )
         return self.network.bandwidth * (self.nics or self.size) / self.size / self.oversubscription
 
-    @typed
     def link_bandwidth(self, devices: int) -> float:
         """Inside a node, that each of so many devices has to the others together, each way [B/s]."""
         whole, size = self.inside.bandwidth, self.size
@@ -351,7 +365,7 @@ def load_cluster(cluster: ClusterLike, network: LinkLike = None) -> Cluster:
 
     Args:
         cluster: a name such as "dgx-h100", that of a machine such as "h100-sxm", a path, or a mapping of fields.
-        network: of one adapter between nodes, such as "400 Gb/s", in place of the cluster's.
+        network: of one adapter between nodes, such as "400 Gb/s", in place of the cluster's; a device has one then.
 
     Raises:
         CostModelError: it is neither a cluster nor a machine, in one line.

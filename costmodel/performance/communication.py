@@ -126,7 +126,7 @@ class CollectiveModel:
 
     cluster: on what. constants: shares of bandwidth and latencies, which may be arrays. tier: with "ceiling" nothing
     but bytes over the datasheet's bandwidth counts. factors: how much longer bytes were measured to take, by link and
-    group size, see `factor_name`.
+    group size, see `factor_name`. direct: whether sums inside a node may be exchanged directly, as serving engines do.
     """
 
     def __init__(
@@ -135,8 +135,10 @@ class CollectiveModel:
         constants: Constants,
         tier: Tier = "typical",
         factors: Mapping[str, float] | None = None,
+        direct: bool = False,
     ) -> None:
         self.cluster = cluster
+        self.direct = direct
         self.constants = c = constants
         self.ideal = tier == "ceiling"
         self.factors = dict(factors or {})
@@ -197,6 +199,8 @@ class CollectiveModel:
             if operation == "all_reduce":
                 yield from self._tree(size, group)
                 yield from self._in_switch(size, group)
+                if self.direct and group.nodes == 1:
+                    yield from self._directly(size, group)
             elif group.inside == 1:
                 yield self._doubling(size, group)
 
@@ -265,6 +269,16 @@ class CollectiveModel:
         passes = 1 if cluster.network_reduction else 2 * (group.nodes - 1) / group.nodes
         across = self._network(passes * size / g, group)
         yield Way(self._hops(way, 1, steps), _most(inside, across), *way)
+
+    def _directly(self, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
+        """Each device reads the whole of all others (one shot); or its share of them, and then their sums (two shots).
+
+        Source: vLLM and TensorRT-LLM, kernels of custom all-reduce.
+        """
+        start = 0.0 if self.ideal else self.constants.direct_seconds
+        n, bandwidth = group.devices, self._inside(group)
+        yield Way(start, (n - 1) * size / bandwidth, "direct", "one shot")
+        yield Way(1.5 * start, 2 * (n - 1) / n * size / bandwidth, "direct", "two shots")
 
     def _doubling(self, size: Numbers, group: DeviceGroup) -> Way:
         """Parallel trees of one device a node: of logarithmic depth, at 3/4 of the bandwidth (NCCL's PAT)."""
@@ -398,7 +412,7 @@ class TimedCollective(Answer):
         cluster, factors = self.model.cluster, self.model.factors
 
         def seconds(constants: Constants, tier: Tier = "typical") -> Numbers:
-            model = CollectiveModel(cluster, constants, tier, factors)
+            model = CollectiveModel(cluster, constants, tier, factors, self.model.direct)
             return model.time(self.operation, float(self.bytes), self.group).seconds
 
         least = float(seconds(self.model.constants, "ceiling"))
@@ -467,7 +481,7 @@ _ALIASES: dict[Operation, tuple[str, ...]] = {"all_to_all": ("alltoall",), "send
 
 
 def collective_model(
-    on: ClusterLike | Calibration, network: LinkLike = None, tier: Tier | None = None
+    on: ClusterLike | Calibration, network: LinkLike = None, tier: Tier | None = None, direct: bool = False
 ) -> tuple[CollectiveModel, Tier]:
     """The links of a cluster, or of that which a calibration was measured on, with its factors; and the tier.
 
@@ -484,9 +498,10 @@ def collective_model(
         cluster = load_cluster(calibration.machine)
     cluster = cluster if network is None else load_cluster(cluster, network)
     if calibration is None or tier not in (None, "calibrated"):
-        return CollectiveModel(cluster, typical(cluster.machine), tier or "typical"), tier or "typical"
+        tier = tier or "typical"
+        return CollectiveModel(cluster, typical(cluster.machine), tier, direct=direct), tier
     constants = calibration.on(cluster.machine)
-    return CollectiveModel(cluster, constants, "calibrated", calibration.collectives), "calibrated"
+    return CollectiveModel(cluster, constants, "calibrated", calibration.collectives, direct), "calibrated"
 
 
 @typed
@@ -498,6 +513,7 @@ def collective_seconds(
     on: ClusterLike | Calibration,
     network: LinkLike = None,
     apart: int = 1,
+    direct: bool = False,
     tier: Tier | None = None,
 ) -> TimedCollective:
     """How long one collective takes on a cluster.
@@ -510,6 +526,7 @@ def collective_seconds(
         on: a ready cluster's or machine's name, a file of one or of a calibration, or a `Cluster`.
         network: of one adapter between nodes, such as "400 Gb/s", in place of the cluster's.
         apart: from each device to the next, as 8 where one of each node of 8 takes part.
+        direct: whether sums inside a node may be exchanged directly, as serving engines do.
         tier: "ceiling", "typical" or "calibrated" (default: calibrated where `on` is a calibration, else typical).
 
     Raises:
@@ -524,7 +541,7 @@ def collective_seconds(
     for name, number in (("devices", devices), ("apart", apart)):
         if not 1 <= number <= MOST_DEVICES:
             raise SettingError(f"{name}={shown(number)} is not between 1 and {MOST_DEVICES:,}")
-    model, tier = collective_model(on, network, tier)
+    model, tier = collective_model(on, network, tier, direct)
     named, whole = operation_of(operation), read_budget(size, "size").bytes
     return TimedCollective(named, whole, model.cluster.group("", devices, apart), model, tier)
 

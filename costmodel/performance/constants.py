@@ -416,6 +416,10 @@ class Constants:
         ("cdna4", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
         ("tpu", 5e-07, 1e-06, 4e-06, KNOWN, "one program, no launch a collective"),
     )
+    direct_seconds: float = _by_family(
+        "start of a small sum that each device takes of all others by itself [s]",
+        ("", 4.5e-06, 7e-06, 1.2e-05, KNOWN, "all-reduce kernels of serving engines, 6-10 us on 8 devices of a switch"),
+    )
     hop_seconds: float = _by_family(
         "from device to device of a node, of that protocol [s]",
         ("", 4e-07, 6e-07, 1.2e-06, NCCL, "hwLat of NVLink, ring, LL"),

@@ -110,6 +110,12 @@ def test_axes_lie_innermost_first() -> None:
         ({"oversubscription": 0.5}, ["oversubscription"]),
         ({"rails": 8}, ["rails"]),
         ({"node_size": 2.5}, ["node_size"]),
+        ({"nics": 4}, ["of a network"]),
+        ({"network_reduction": True}, ["of a network"]),
+        ({"shape": [2, 4]}, ["shape is of a torus"]),
+        ({"shape": [2, 2], "topology": "torus"}, ["of 4 devices, the node of 8"]),
+        ({"shape": [-2, -4], "topology": "torus"}, ["no devices"]),
+        ({"topology": "mesh", "in_switch_reduction": True}, ["in_switch_reduction is of switches"]),
     ],
 )
 def test_what_is_no_cluster_is_refused_in_one_line(fields: dict[str, Any], words: list[str]) -> None:

@@ -99,6 +99,20 @@ def test_switches_that_add_up_are_used_for_large_sums_alone() -> None:
     assert hopper.time("all_gather", 2**28, group).algorithm == "ring"
 
 
+def test_small_sums_are_exchanged_directly_where_they_may_be() -> None:
+    """vLLM's custom all-reduce: one shot below half a mebibyte on eight devices, two shots above, then the library."""
+    question: dict[str, Any] = {"devices": 8, "on": "dgx-a100", "direct": True}
+    small, middle, large = (cm.collective_seconds("all-reduce", size, **question) for size in (2**14, 2**21, 2**30))
+    assert (small.algorithm, small.protocol) == ("direct", "one shot")
+    assert (middle.algorithm, middle.protocol) == ("direct", "two shots")
+    plain = cm.collective_seconds("all-reduce", 2**14, devices=8, on="dgx-a100")
+    assert 5e-6 < small.seconds < 1e-5 < plain.seconds
+    assert small.low < small.seconds < small.high
+    assert large.seconds == pytest.approx(
+        cm.collective_seconds("all-reduce", 2**30, devices=8, on="dgx-a100").seconds, rel=0.02
+    )
+
+
 def test_nodes_are_crossed_at_the_network_s_pace() -> None:
     """NCCL tests on DGX H100 (NVIDIA/nccl-tests issues 212 and 290): 46-48 GB/s an adapter, eight of them a node."""
     hopper, size = model("dgx-h100"), 2**33
