@@ -161,8 +161,11 @@ class MegatronRank(RankRuntime):
 
     @cached_property
     def sums(self) -> list[WeightBuffer]:
-        """The buffer of all weights, or of experts another: their gradients are summed over fewer ranks."""
-        dp, ep = branch_value(self.layout.dp), branch_value(self.layout.ep)
+        """The buffer of all weights, or of experts another: their gradients are summed over fewer ranks.
+
+        Ranks of a sequence have all weights, and sum and split what dp's do (``with_context_parallel=True``).
+        """
+        dp, ep = branch_value(self.layout.dp * self.layout.cp), branch_value(self.layout.ep)
         experts = [s for s in self.tape.updated if ep > 1 and ".experts." in s.name]
         others = [s for s in self.tape.updated if s not in set(experts)]
         buffers = [self._buffer(others, dp)]
@@ -237,7 +240,7 @@ class MegatronRank(RankRuntime):
     def end_backward(self, lifetimes: Lifetimes) -> None:
         """See `RankRuntime`: bucket by bucket over dp, and gradients of norms at once over tp."""
         layout = self.layout
-        if layout.dp > 1:
+        if layout.dp * layout.cp > 1:
             now = lifetimes.moment("backward", GRADIENTS_SUM, "")
             operation = "reduce_scatter" if layout.zero else "all_reduce"
             lifetimes.send(self._sent(operation, self.gradient), now)

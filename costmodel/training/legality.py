@@ -145,10 +145,15 @@ def _check_context(settings: Settings) -> None:
     cp, ring = settings.cp, settings.cp_kind != "ulysses"
     if cp == 1:
         return
-    for name in ("pp", "runtime"):
+    megatron = settings.runtime == "megatron"
+    for name in ("pp", *(("ep",) if megatron else ("runtime",))):
         if settings.chosen(name):
             raise SettingError(f"{_written(settings, name)} is not worked out with cp={cp}: leave one of them out")
-    if settings.layout.shards == 1:
+    if megatron and ring:
+        raise SettingError(
+            f"cp_kind={settings.cp_kind!r} of runtime='megatron' is not worked out: use cp_kind='ulysses', its a2a"
+        )
+    if settings.layout.shards == 1 and not megatron:
         raise SettingError(
             f"cp={cp} splits weights over its ranks too, as PyTorch's trainers do: give fsdp, or zero=3 with dp=1"
         )

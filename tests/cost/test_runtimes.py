@@ -141,9 +141,35 @@ def test_vocabulary_is_filled_up() -> None:
     assert sizes[0].params == 128 * 48
 
 
+@pytest.mark.parametrize(("tp", "sp"), [(1, False), (2, True)])
+def test_ranks_of_a_sequence_have_all_weights_and_split_their_states(tp: int, sp: bool) -> None:
+    """Over cp a rank has as many tokens of a longer sequence, in attention all of them for some heads: the output of
+    that is kept before it is sent back, and after (``AttnFuncWithCPAndQKVOA2A`` of Transformer Engine).
+    """
+    model = gpt(layers=3, positions="rotary", context=64)
+    run = {"tp": tp, "sp": sp, "zero": 1, "attention": "flash"}
+    shorter, longer = (
+        megatron(model, batch=2, seq=8 * cp, dp=4 // cp, cp=cp, cp_kind=kind, **run)
+        for cp, kind in ((1, "all-gather"), (2, "ulysses"))
+    )
+    for line in ("weights", "gradients", "optimizer", "masters"):
+        assert getattr(longer.memory, line) == getattr(shorter.memory, line)
+    sums = [
+        [(c.operation, c.devices, c.bytes) for c in p.timeline.every_collective() if c.axis == "dp"]
+        for p in (shorter, longer)
+    ]
+    assert sums[0] == sums[1]
+    sent = [c for c in longer.timeline.every_collective() if c.axis == "cp"]
+    assert Counter((c.phase, c.operation) for c in sent) == {
+        ("forward", "all_to_all"): 4 * 3,
+        ("backward", "all_to_all"): 4 * 3,
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"cp": 2}, "use cp_kind='ulysses'"),
         ({"precision": "bf16"}, "bf16-master-fp32-gradients"),
         ({"precision": "bf16-autocast"}, "masters"),
         ({"optimizer": "lion"}, "adamw"),
