@@ -107,11 +107,16 @@ def _check_experts(settings: Settings, layout: Layout) -> None:
     if not settings.training:
         raise SettingError(f"ep={layout.ep} is for training: leave it out of mode {settings.mode!r}")
     megatron = layout.runtime == "megatron"
-    for name in ("tp", "sp") if megatron else ("pp", "runtime"):
+    for name in ("tp", "sp") if megatron else ("pp", "runtime", "wrap"):
         if settings.chosen(name):
             raise SettingError(
                 f"{_written(settings, name)} is not worked out with ep={layout.ep}: leave one of them out"
             )
+    if settings.policy.autocast is not None:
+        raise SettingError(
+            f"precision {settings.policy.name!r} is not worked out with ep={layout.ep}: use one whose gathered weights "
+            "are of 16 bits, 'bf16-master-fp32-gradients'"
+        )
     if megatron and layout.dp % layout.ep:
         near = multiples_near(layout.dp, layout.ep)
         raise SettingError(f"ep={layout.ep} does not divide the {layout.dp} ranks of dp: use dp={near}")

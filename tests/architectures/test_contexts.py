@@ -145,6 +145,8 @@ def test_of_experts_fewer_than_ranks_each_rank_has_a_part_of_some(fsdp: int, ep:
         ({"mlp_width": 24}, {"ep": 2, "fsdp": 24}, "use fsdp=16"),
         ({}, {"ep": 2, "tp": 2, "fsdp": 1}, "use fsdp=2"),
         ({}, {"ep": 2, "mode": "inference"}, "inference"),
+        ({}, {"ep": 2, "precision": "bf16-autocast"}, "bf16-master"),
+        ({}, {"ep": 2, "wrap": "attention"}, "leave one of them out"),
     ],
 )
 def test_experts_that_cannot_be_split_so_are_refused(

@@ -211,7 +211,9 @@ SENT = st.one_of(
     st.fixed_dictionaries(
         OVER, optional=BESIDE | FEW_BITS | {"checkpoint": st.just("block"), "update": st.just("foreach")}
     ),
-    st.fixed_dictionaries(OVER | {"tp": st.sampled_from([2, 4])}, optional=BESIDE | FEW_BITS),
+    st.fixed_dictionaries(
+        OVER | {"tp": st.sampled_from([2, 4])}, optional=BESIDE | FEW_BITS | {"checkpoint": st.just("block")}
+    ),
     st.fixed_dictionaries(
         OVER | {"cp": st.just(2), "cp_kind": st.sampled_from(["all-gather", "ring", "ulysses"])},
         optional=BESIDE | {"checkpoint": st.just("block")},
