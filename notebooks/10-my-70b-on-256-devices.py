@@ -91,6 +91,48 @@ print(pipeline.ranks)
 
 # %% [markdown]
 # The heaviest is the first, whose micro-batches in flight are as many as there are ranks after it, and itself.
+
+# %% [markdown]
+# ## Does it hold?
+#
+# ZeRO's paper (Rajbhandari et al. 2020, figure 1) counts what 64 ranks hold of 7.5 billion weights in 16 bits, Adam's
+# states in fp32: 31.4, 16.6 and 1.9 GB in stages 1, 2 and 3. DeepSpeed keeps small weights whole in stage 3.
+
+# %%
+zero = cm.Transformer(vocab=50304, context=1024, layers=38, width=4032, heads=32, tied=True)
+STATES = ("weights", "gradients", "masters", "optimizer")
+for stage in (1, 2, 3):
+    run = {"runtime": "deepspeed", "zero": stage, "dp": 64, "precision": "fp16-master"}
+    memory = cm.predict(zero, **run).memory
+    print(f"stage {stage}: {sum(getattr(memory, line) for line in STATES) / 1e9:5.1f} GB")
+
+# %% [markdown]
+# And measurements: the most that PyTorch had allocated on eight B200, Megatron-LM, in the table of
+# [SimuMax](https://github.com/MooreThreads/SimuMax/blob/main/docs/b200/b200_release_v1.2_summary.md). Models are cut to
+# a few of their blocks; nothing is fitted.
+#
+# **Predict:** which of these is hardest to tell, and why?
+
+# %%
+MIXED = {"runtime": "megatron", "precision": "bf16-master-fp32-gradients", "accumulate": 4, "zero": 1}
+DENSE = {"attention": "flash", "seq": 4096}
+LATENT = {"attention": "efficient", "seq": 4096}
+LONG = {"attention": "flash", "seq": 32768, "cp_kind": "ulysses"}
+PUBLISHED = [
+    ("llama-3.1-70b", {"layers": 12}, {**DENSE, "tp": 2, "sp": True, "dp": 4}, 60.68),
+    ("llama-3.1-405b", {"layers": 4}, {**DENSE, "pp": 2, "dp": 4}, 87.08),
+    ("llama-3.1-405b", {"layers": 4}, {**LONG, "tp": 2, "sp": True, "cp": 4}, 87.03),
+    ("llama-3.1-70b", {"layers": 12}, {**LONG, "cp": 8}, 104.51),
+    ("deepseek-v2", {"layers": 4}, {**LATENT, "ep": 8, "dp": 8}, 45.63),
+    ("deepseek-v3", {"layers": 4, "experts.dense_layers": 1}, {**LATENT, "ep": 8, "dp": 8}, 104.30),
+]
+for name, fewer, layout, measured in PUBLISHED:
+    peak = cm.predict(cm.load(name).with_values(fewer), **MIXED, **layout).memory.peak / GIB
+    degrees = " ".join(f"{axis} {layout[axis]}" for axis in ("tp", "cp", "ep", "pp", "dp") if axis in layout)
+    print(f"{name:15} {degrees:10} measured {measured:6.2f} GiB, predicted {peak:6.2f}: {peak / measured - 1:+.1%}")
+
+# %% [markdown]
+# The context of CUDA and the buffers of NCCL come beside, a few GiB that are no tensors.
 #
 # ## Exercises
 #
