@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ from costmodel.architectures.trace import trace
 from costmodel.cost.allocator import exactly
 from costmodel.cost.costs import Costs
 from costmodel.cost.liveness import Course, Lifetimes, MomentLoop
-from costmodel.cost.pipeline import StagePasses, end_step, pass_name
+from costmodel.cost.pipeline import Passage, StagePasses, pass_name, step_ending
 from costmodel.cost.runtimes import rank_of
 from costmodel.cost.timeline import ON_HOST, gradient_bytes, persistent_bytes
 from costmodel.graph.tape import Tape
@@ -94,6 +94,28 @@ class StageKey(NamedTuple):
     first: bool
     last: bool
     arrival: Dtype | None
+
+
+@dataclass(frozen=True)
+class StagedRank:
+    """One rank of a pipeline, without its timeline. stages: passes of each. key: alike for ranks that end alike."""
+
+    rank: int
+    schedule: Schedule
+    settings: Settings
+    stages: dict[int, StagePasses]
+    key: Hashable
+    end: Callable[[], Passage]
+
+    @property
+    def tapes(self) -> tuple[Tape, ...]:
+        """What is recorded of its stages."""
+        return tuple(stage.tape for stage in self.stages.values())
+
+    @property
+    def ending(self) -> Passage:
+        """What it does after all passes."""
+        return self.end()
 
 
 class RankPeaks:
@@ -202,8 +224,9 @@ class RankPeaks:
             Extent.of_several([own[stage][name] for stage, name in each]).repeated(times) for each, times in turns
         )
         let_go = sum(each.named + m * each.loss for each in passes)
-        ending = max(*(m * each.joined for each in passes), self._update(settings, own, stages).high)
-        return throughout + max(run.high, run.net - let_go + ending)
+        ended = self._staged(settings, schedule, rank, stages)
+        ending = self._once(("extent", ended.key), lambda: Extent.of(ended.ending.changes, ended.ending.loops))
+        return throughout + max(run.high, run.net - let_go + ending.high)
 
     def _passes(self, settings: Settings, schedule: Schedule, stage: int, key: StageKey) -> StageExtents:
         """A stage's passes, and what each takes."""
@@ -211,6 +234,17 @@ class RankPeaks:
         return self._once(
             (key, *manner.values()), lambda: StageExtents(StagePasses(self._tape(key), settings, **manner))
         )
+
+    def _passes_on_copies(self, settings: Settings, schedule: Schedule, stage: int, key: StageKey) -> StagePasses:
+        """A stage's passes, whose tape knows how many copies of the model there are."""
+        passes = self._passes(settings, schedule, stage, key).passes
+
+        def copied() -> StagePasses:
+            other = copy(passes)
+            other.tape = self._on_copies(settings, key)
+            return other
+
+        return self._once(("copied", id(passes), settings.layout.dp), copied)
 
     def _tape(self, key: StageKey) -> Tape:
         return self._known[key]  # type: ignore[return-value]
@@ -224,18 +258,24 @@ class RankPeaks:
     def _held(self, settings: Settings, key: StageKey) -> Held:
         return self._once(("held", key, settings.layout.dp), lambda: _held(self._on_copies(settings, key), settings))
 
-    def _update(self, settings: Settings, own: dict[int, StageExtents], stages: list[StageKey]) -> Extent:
-        """The end of a rank's step, after outputs are joined."""
+    def staged(self, settings: Settings) -> list[StagedRank]:
+        """The ranks of a pipeline. Raises CostModelError."""
+        schedule = settings.layout.pipeline(settings.micro_batches)
+        stages = self._stages(settings, schedule)
+        return [self._staged(settings, schedule, rank, stages) for rank in range(schedule.ranks)]
+
+    def _staged(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> StagedRank:
+        own = schedule.stages_of(rank)
         keys = [stages[stage] for stage in own]
+        passes = {stage: self._passes_on_copies(settings, schedule, stage, stages[stage]) for stage in own}
 
-        def walked() -> Extent:
-            ending = Lifetimes()
+        def ending() -> Passage:
             runtimes = [rank_of(self._on_copies(settings, key), settings) for key in keys]
-            passes = [extents.passes for extents in own.values()]
-            end_step([*zip(passes, runtimes, strict=True)], settings, ending)
-            return Extent.of(ending.changes(), ending.loops)
+            return step_ending([*zip(passes.values(), runtimes, strict=True)], settings)
 
-        return self._once(("update", *keys, settings.layout.dp), walked)
+        manner = StagePasses.manner(settings, schedule, own[-1])
+        key = ("ending", *keys, settings.layout.dp, settings.micro_batches if manner["kept"] else 0)
+        return StagedRank(rank, schedule, settings, passes, key, lambda: self._once(key, ending))
 
 
 def _once_through(extents: StageExtents) -> int:

@@ -292,10 +292,12 @@ class StagePasses:
         return Passage.between(lifetimes, changes, cut, middle), Passage.between(lifetimes, changes, middle, end)
 
 
-def end_step(
-    stages: Sequence[tuple[StagePasses, RankRuntime | None]], settings: Settings, lifetimes: Lifetimes
-) -> None:
-    """Gradients of all stages of a rank are summed over ranks, then their weights updated."""
+def step_ending(stages: Sequence[tuple[StagePasses, RankRuntime | None]], settings: Settings) -> Passage:
+    """What a rank does after all passes: outputs are joined, gradients summed over ranks, then weights updated."""
+    lifetimes = Lifetimes()
+    for stage, _ in stages:
+        if stage.joined:
+            lifetimes.take(stage.joined * settings.micro_batches, lifetimes.moment("backward", "joined outputs", ""))
     for stage, runtime in stages:
         if runtime is None:
             send_gradients(lifetimes, stage.sums)
@@ -305,6 +307,7 @@ def end_step(
     for _, runtime in stages:
         if runtime is not None:
             runtime.update(lifetimes)
+    return Passage.between(lifetimes, lifetimes.changes(), 0, len(lifetimes.moments))
 
 
 class PipelineRank:
@@ -401,13 +404,8 @@ class PipelineRank:
 
     def _end(self) -> None:
         """Outputs are joined, then weights updated."""
-        ending = Lifetimes()
-        for stage in self.stages.values():
-            if stage.joined:
-                ending.take(stage.joined * self.schedule.microbatches, ending.moment("backward", "joined outputs", ""))
-        end_step([(stage, stage.runtime) for stage in self.stages.values()], self.settings, ending)
         start = 2 * len(self.lifetimes.moments)
-        self.ending = Passage.between(ending, ending.changes(), 0, len(ending.moments))
+        self.ending = step_ending([(each, each.runtime) for each in self.stages.values()], self.settings)
         self._add(self.ending)
         losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
         named = sum(stage.named for stage in self.stages.values())

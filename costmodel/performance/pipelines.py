@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodel.cost.peaks import StagedRank
 from costmodel.cost.pipeline import Passage, PipelineRank, StagePasses
 from costmodel.errors import SettingError
 from costmodel.graph.kernel import Message
@@ -143,6 +144,7 @@ class StageWork(ProgramSet):
     def __init__(self, stage: StagePasses, settings: Settings, *, fuse: bool) -> None:
         work = work_of(stage.tape, settings, fuse=fuse)
         self.fusions: list[Fusion] = work.fusions
+        self.micro_batches = int(settings.micro_batches)
         programmer = Programmer(stage.tape.layout, work.tasks, int(settings.micro_batches), lambda *_: False)
 
         def program(passage: Passage, *phases: str, tasks: Callable[[Task], bool] = lambda task: True) -> RankProgram:
@@ -154,6 +156,11 @@ class StageWork(ProgramSet):
             programs["I"] = program(stage.inputs, *backward, tasks=lambda task: not _of_weights(task))
             programs["W"] = program(stage.later_weights, *backward, tasks=_of_weights)
         super().__init__(programmer.tasks, programs)
+
+    def busy(self, model: KernelModel) -> Numbers:
+        """What it has to do for one micro-batch [s]."""
+        every = zip(self.tasks, self.kernel_seconds(model), strict=True)
+        return sum(task.times * own for task, own in every) / self.micro_batches
 
     def passes(self, model: KernelModel, kernel_seconds: Sequence[Numbers], prices: Prices) -> dict[str, Player]:
         """Each pass by itself, as it was played; a stage that has no gradients of inputs makes all with weights'."""
@@ -173,23 +180,31 @@ class PipelineWork:
     """What the ranks of a pipeline ask of their devices in a step, stages that are alike once.
 
     ranks: all of them. shown: the one that has most to do; tasks: its own. model: of the machine, which decides that.
+    known: stages of other pipelines on that machine, by the identity of their passes and how many
+    micro-batches there are, of which the first adds no gradients up; each with what it has to do.
     """
 
-    def __init__(self, ranks: Sequence[PipelineRank], model: KernelModel, *, fuse: bool) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[PipelineRank | StagedRank],
+        model: KernelModel,
+        *,
+        fuse: bool,
+        known: dict[tuple[int, int], tuple[StageWork, Numbers]] | None = None,
+    ) -> None:
         self.ranks = sorted(ranks, key=lambda rank: rank.rank)
         self.schedule, self.settings = self.ranks[0].schedule, self.ranks[0].settings
-        alike: dict[int, StageWork] = {}
+        alike = {} if known is None else known
         self.stages: dict[int, StageWork] = {}
+        busy: dict[StageWork, Numbers] = {}
         for rank in self.ranks:
             for stage, passes in rank.stages.items():
-                if id(passes) not in alike:
-                    alike[id(passes)] = StageWork(passes, self.settings, fuse=fuse)
-                self.stages[stage] = alike[id(passes)]
-        self._kinds = list(alike.values())
-        busy = {
-            work: sum(task.times * own for task, own in zip(work.tasks, work.kernel_seconds(model), strict=True))
-            for work in self._kinds
-        }
+                key = id(passes), self.schedule.microbatches
+                if key not in alike:
+                    work = StageWork(passes, self.settings, fuse=fuse)
+                    alike[key] = work, work.busy(model)
+                self.stages[stage], busy[self.stages[stage]] = alike[key]
+        self.kinds = list(busy)
         self.shown = max(self.ranks, key=lambda rank: sum(busy[self.stages[stage]] for stage in rank.stages))
         self.tasks = [task for stage in self.shown.stages for task in self.stages[stage].tasks]
         self.fusions = [fusion for stage in self.shown.stages for fusion in self.stages[stage].fusions]
@@ -197,9 +212,16 @@ class PipelineWork:
 
     def step(self, model: KernelModel, prices: Prices) -> tuple[list[Numbers], PlayedStep]:
         """Seconds of each task's kernel of the rank that is shown, and the step as it was played."""
-        seconds = {work: work.kernel_seconds(model) for work in self._kinds}
+        seconds = {work: work.kernel_seconds(model) for work in self.kinds}
         players = {work: work.passes(model, own, prices) for work, own in seconds.items()}
-        endings = [self._ending(rank, model, prices) for rank in self.ranks]
+        endings = [self.ending(rank, model, prices) for rank in self.ranks]
+        kernel_seconds = [each for stage in self.shown.stages for each in seconds[self.stages[stage]]]
+        return kernel_seconds, self.played(players, endings, prices)
+
+    def played(
+        self, players: Mapping[StageWork, Mapping[str, Player]], endings: Sequence[Player], prices: Prices
+    ) -> PlayedStep:
+        """The step, from each pass of each stage and each rank's ending, as they were played by themselves."""
         message = self._handed()
         handing = 0.0 if message is None else _plain(prices(message).seconds)
         whole = self._whole(players, endings, handing)
@@ -215,8 +237,7 @@ class PipelineWork:
         if message is not None:
             price, sent = prices(message), self._sent()
             sums.append(CollectiveSum("forward", "stages", message, price, sent, whole - alone))
-        kernel_seconds = [each for stage in self.shown.stages for each in seconds[self.stages[stage]]]
-        return kernel_seconds, PlayedStep(whole, phases, sums, alone - sum(phases.values()))
+        return PlayedStep(whole, phases, sums, alone - sum(phases.values()))
 
     def trace(self, model: KernelModel, prices: Prices, events: list[QueueEvent]) -> None:
         """Adds each pass of each rank to events, and its update. Raises SettingError where there are too many."""
@@ -274,7 +295,7 @@ class PipelineWork:
         back = sum(stage > 0 and self._apart(stage, stage - 1) for stage in self.shown.stages)
         return self.schedule.microbatches * (forth + back)
 
-    def _ending(self, rank: PipelineRank, model: KernelModel, prices: Prices) -> Player:
+    def ending(self, rank: PipelineRank | StagedRank, model: KernelModel, prices: Prices) -> Player:
         """What a rank does after its passes: gradients are summed over ranks, and weights updated."""
         key = tuple(self.stages[stage] for stage in rank.stages)
         if key not in self._endings:

@@ -129,6 +129,11 @@ class Time(Answer):
     def _table(self) -> KernelTable:
         return KernelTable([task.kernel for task in self.work.tasks])
 
+    @property
+    def kernel_model(self) -> KernelModel:
+        """What its kernels take."""
+        return self._model(self.constants, self.tier)
+
     def _model(self, constants: Constants, tier: Tier) -> KernelModel:
         how: dict[str, Any] = {"allow_tf32": self.allow_tf32, "channels_last": self.channels_last}
         return KernelModel(self.machine, constants, stack=self.stack, tier=tier, **how)
