@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from costmodel.analysis.candidates import CHECKPOINTS, Mesh, Meshes
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.recommend import budget_of
+from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import divisors
+from costmodel.architectures.trace import batch_shape
+from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
-from costmodel.display.units import Budget, read_reserve, show_bytes, show_exact
+from costmodel.display.units import Budget, read_reserve, show_bytes, show_exact, show_few, show_seconds
+from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.hardware.cluster import LinkLike, machine_of
 from costmodel.importers.files import read_setting
 from costmodel.importers.zoo import load
+from costmodel.performance.layout_steps import LayoutStep, LayoutSteps
+from costmodel.performance.time import time_on
+from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, takes_settings
@@ -31,6 +40,8 @@ CHOSEN = (*LAYOUT_NAMES, "batch", "checkpoint")
 NEVER_CHOSEN = ("devices", "global_batch", "bucket_view", "return_outputs", "cp_balanced")
 """Of these those that stay as they are given, or at their default."""
 DEFAULTS = {"precision": "bf16-master-fp32-gradients", "attention": "flash"}
+SHOWN = ("runtime", *(name for name in LAYOUT_NAMES if name not in ("devices", "global_batch", "runtime")))
+"""Settings that tell layouts apart, in words."""
 MOST_SHOWN = 10
 """Rows of the table; `Layouts` has all."""
 MOST_MESHES = 1_000_000
@@ -39,11 +50,17 @@ MOST_MESHES = 1_000_000
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout that fits, with how a step is run on it. settings: what to give `predict` for it."""
+    """A layout that fits, with how a step is run on it.
+
+    settings: what to give `predict` for it. peak: of the heaviest rank [bytes]. step: its seconds; None: no machine is
+    named. tokens: of a step.
+    """
 
     model: Architecture = field(repr=False)
     settings: Mapping[str, Any]
     peak: int
+    step: LayoutStep | None = None
+    tokens: int | None = None
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -51,11 +68,24 @@ class RankedLayout:
         return predict(self.model, **self.settings)
 
     @property
-    def rank(self) -> tuple[Any, ...]:
-        """The best is the smallest."""
-        return (self.peak, self.plainness)
+    def seconds(self) -> float:
+        """Of a step. Raises SettingError where no machine is named."""
+        if self.step is None:
+            raise SettingError("seconds are of a machine: give on, such as on='h100-sxm'")
+        return self.step.seconds
 
     @property
+    def rate(self) -> float | None:
+        """Tokens a second, of all devices; samples where these have no tokens; None without a machine."""
+        samples = self.tokens or self.settings["global_batch"]
+        return None if self.step is None else samples / self.step.seconds
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """The best is the smallest: by seconds on a machine, else by memory; of those alike the simplest."""
+        return (self.peak if self.step is None else self.step.seconds), self.plainness
+
+    @cached_property
     def plainness(self) -> tuple[Any, ...]:
         """The simplest is the smallest: with the fewest settings that are not at their defaults, and lower degrees."""
         own = {name: value for name, value in self.settings.items() if name in CHOSEN}
@@ -63,16 +93,34 @@ class RankedLayout:
         return len(own), sum(numbers), sorted(map(str, own.items()))
 
     def text(self, *names: str) -> str:
-        """The settings of its layout in words; of others that are named their values."""
-        parts = [f"{name}" if value is True else f"{name} {value}" for name, value in self._layout() if name in names]
-        return " ".join(parts)
-
-    def _layout(self) -> Iterator[tuple[str, Any]]:
+        """Its layout in words: those of these settings that are not at their defaults."""
         settings = Settings(**self.settings)
-        for name in LAYOUT_NAMES:
-            value = settings.layout.dp if name == "dp" else getattr(settings, name)
-            if value != SETTINGS[name].default and not (name == "dp" and value == 1):
-                yield name, value
+        values = {name: settings.layout.dp if name == "dp" else getattr(settings, name) for name in names}
+        plain = {name: 1 if name == "dp" else SETTINGS[name].default for name in names}
+        different = {name: value for name, value in values.items() if value != plain[name]}
+        return " ".join(name if value is True else f"{name} {label_of(value)}" for name, value in different.items())
+
+    def reason(self, best: RankedLayout) -> str:
+        """Why it is behind another: what of its step takes longer."""
+        if self.step is None or best.step is None:
+            return f"{show_bytes(self.peak - best.peak)} more"
+        own, other = self.step, best.step
+        more = {
+            "waiting for collectives": own.exposed - other.exposed,
+            "waiting for other stages": own.bubble - other.bubble,
+            self._computes(best): own.computed - other.computed,
+        }
+        what, seconds = max(more.items(), key=lambda item: item[1])
+        return f"{show_seconds(seconds)} more {what}" if seconds > 0 else "as fast"
+
+    def _computes(self, best: RankedLayout) -> str:
+        """What it computes for longer than another, in words."""
+        own, other = (entry.settings.get("checkpoint", "none") for entry in (self, best))
+        if own != other and own != "none":
+            return f"computing, which recomputes {own}"
+        if self.settings["batch"] < best.settings["batch"]:
+            return f"computing, in micro-batches of {self.settings['batch']}"
+        return "computing"
 
 
 class Reason(NamedTuple):
@@ -108,7 +156,8 @@ class Layouts(Answer):
 
     title: the model's. devices: in all. budget: what each has [bytes]; None: as much as they need. reserve: what is
     left of it for what is not modelled [bytes]. entries: what fits, ranked. unfit: what does not, by reason. refused:
-    what is not worked out, or cannot be, by reason.
+    what is not worked out, or cannot be, by reason. machine: whose seconds rank them; None: memory does. within: of
+    those at most such a share slower than the best the simplest is named.
 
     Example:
         >>> import costmodel as cm
@@ -125,6 +174,8 @@ class Layouts(Answer):
     entries: tuple[RankedLayout, ...]
     unfit: tuple[Reason, ...]
     refused: tuple[Reason, ...]
+    machine: str | None = None
+    within: float = 0.05
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -145,6 +196,16 @@ class Layouts(Answer):
             raise SettingError(self._head())
         return self.entries[0]
 
+    @typed
+    def simplest(self, within: Probability = 0.05) -> RankedLayout:
+        """Of those at most so much slower than the best, or larger without a machine, the one simplest to set up.
+
+        Raises SettingError if nothing fits.
+        """
+        most = self.best.rank[0] * (1 + within)
+        near = itertools.takewhile(lambda entry: entry.rank[0] <= most, self.entries)
+        return min(near, key=lambda entry: entry.plainness)
+
     @property
     def candidates(self) -> int:
         """All ways to lay the devices out and to run a step that were gone through."""
@@ -158,8 +219,15 @@ class Layouts(Answer):
             "budget": self.budget.bytes if self.budget else None,
             "reserve": self.reserve,
             "candidates": self.candidates,
+            "machine": self.machine,
             "layouts": [
-                {"rank": n, "settings": {name: plain(v) for name, v in entry.settings.items()}, "peak": entry.peak}
+                {
+                    "rank": n,
+                    "settings": {name: plain(value) for name, value in entry.settings.items()},
+                    "memory.peak": entry.peak,
+                    **({} if entry.step is None else {**entry.step._asdict(), "tokens_per_second": entry.rate}),
+                    "reason": entry.reason(self.best),
+                }
                 for n, entry in enumerate(self.entries, 1)
             ],
             "unfit": [reason._asdict() for reason in self.unfit],
@@ -172,19 +240,24 @@ class Layouts(Answer):
 
     def table(self) -> Table:
         """The first of them."""
-        names = [name for name in LAYOUT_NAMES if name not in ("devices", "global_batch", "runtime")]
         rows = [
             (
                 str(rank),
-                str(entry.settings.get("runtime", "torch")),
-                entry.text(*names),
+                entry.text(*SHOWN),
                 str(entry.settings["batch"]),
-                str(entry.settings.get("checkpoint", "none")),
+                label_of(entry.settings.get("checkpoint", "none")),
                 show_bytes(entry.peak),
+                *([] if entry.step is None else self._timed(entry, entry.step)),
             )
             for rank, entry in enumerate(self.entries[:MOST_SHOWN], 1)
         ]
-        return Table(("", "runtime", "layout", "batch", "recomputed", "peak"), rows, words=frozenset({1, 2, 4}))
+        timed = () if self.machine is None else ("step", "tokens/s", "exposed", "bubble")
+        header = ("", "layout", "batch", "recomputed", "peak", *timed)
+        return Table(header, rows, words=frozenset({1, 3}), spare=(8, 7, 3) if timed else ())
+
+    def _timed(self, entry: RankedLayout, step: LayoutStep) -> list[str]:
+        shares = (f"{part / step.seconds:.1%}" for part in (step.exposed, step.bubble))
+        return [show_seconds(step.seconds), show_few(entry.rate or 0.0), *shares]
 
     def _head(self) -> str:
         unfit = sum(reason.candidates for reason in self.unfit)
@@ -195,13 +268,19 @@ class Layouts(Answer):
 
     def sheet(self) -> Sheet:
         """The first of them; what does not fit by reason."""
-        head = [printable(self._head()), "ranked by the heaviest rank's memory alone"]
-        notes = [f"{reason.candidates:,} do not fit: {reason.text}" for reason in self.unfit]
+        ranked = "the heaviest rank's memory alone" if self.machine is None else f"seconds of a step on {self.machine}"
+        head = [printable(self._head()), f"ranked by {ranked}"]
+        notes = [f"{n}, {e.text(*SHOWN)}: {e.reason(self.best)}" for n, e in enumerate(self.entries[1:MOST_SHOWN], 2)]
+        if self and (simplest := self.simplest(self.within)) is not self.best:
+            run = f"batch {simplest.settings['batch']}, recomputing {simplest.settings.get('checkpoint', 'none')}"
+            notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text(*SHOWN)}, {run}")
+        notes += [f"{reason.candidates:,} do not fit: {reason.text}" for reason in self.unfit]
         if refused := sum(reason.candidates for reason in self.refused):
             notes.append(f"{refused:,} more are not worked out, most of them since: {self.refused[0].text}")
         return Sheet(head, [self.table()] if self else [], notes=[printable(note) for note in notes])
 
 
+@typed
 @takes_settings(
     several=True, batch=..., checkpoint=..., precision=DEFAULTS["precision"], attention=DEFAULTS["attention"]
 )
@@ -210,18 +289,23 @@ def layouts(
     *,
     memory: str | float | None = None,
     reserve: str | int = 0,
+    network: LinkLike = None,
+    within: Probability = 0.05,
     **settings: Unpack[SeveralSettings],
 ) -> Layouts:
     """Every layout of a training step over `devices` that fits, with every micro-batch and recomputation, ranked.
 
     All legal degrees of tensor, sequence, context, pipeline, expert, sharded and data parallel are gone through, in
     every runtime and under every schedule, each with what is recomputed and with every micro-batch that `global_batch`
-    allows. What is given stays; of a list one is chosen.
+    allows. What is given stays; of a list one is chosen. On a machine (`on`) they are ranked by tokens a second, else
+    by memory alone.
 
     Args:
         model: as `predict` takes it.
         memory: of a device, such as "80 GB" (default: that of the machine; without one nothing is left out).
         reserve: memory to leave for what is not modelled.
+        network: of one adapter between nodes, such as "400 Gb/s" (default: that of the machine's ready cluster).
+        within: the simplest is named of those at most so much slower than the best, such as 0.05.
         **settings: all that `predict` takes; `devices` and `global_batch` are needed.
 
     Raises:
@@ -240,8 +324,10 @@ def layouts(
     architecture = load(model) if isinstance(model, str) else model
     options = {name: _values(name, value) for name, value in {**DEFAULTS, **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN or name in NEVER_CHOSEN}
-    budget = budget_of(memory, fixed.get("on")) if memory is not None or fixed.get("on") is not None else None
-    search = _Candidates(architecture, fixed, options, None if budget is None else budget.bytes - read_reserve(reserve))
+    on = fixed.get("on")
+    budget = None if memory is None and on is None else budget_of(memory, None if on is None else machine_of(on))
+    room = None if budget is None else budget.bytes - read_reserve(reserve)
+    search = _Candidates(architecture, fixed, options, room, network)
     search.run()
     if not (search.entries or search.unfit.reasons):
         reason = search.refused.reasons[0].text if search.refused.reasons else "no degrees make up the devices"
@@ -255,6 +341,8 @@ def layouts(
         entries,
         search.unfit.reasons,
         search.refused.reasons,
+        None if on is None else machine_of(on).name,
+        within,
     )
 
 
@@ -276,7 +364,12 @@ class _Candidates:
     """All candidates of a question, each counted once. room: of each device [bytes]; None: as much as it takes."""
 
     def __init__(
-        self, model: Architecture, fixed: dict[str, Any], options: Mapping[str, Sequence[Any]], room: int | None
+        self,
+        model: Architecture,
+        fixed: dict[str, Any],
+        options: Mapping[str, Sequence[Any]],
+        room: int | None,
+        network: LinkLike,
     ) -> None:
         self.model = model
         self.fixed = {name: value for name, value in fixed.items() if name not in ("devices", "global_batch")}
@@ -286,6 +379,8 @@ class _Candidates:
         self.checkpoints = options.get("checkpoint", CHECKPOINTS)
         self.room = room
         self.peaks = RankPeaks(model)
+        self.network = network
+        self._steps: LayoutSteps | None = None
         self.entries: list[RankedLayout] = []
         self.unfit, self.refused = Tally(), Tally()
         self._local: dict[Any, str] = {}
@@ -325,7 +420,10 @@ class _Candidates:
         micro_batches = self.samples // (mesh["fsdp"] * mesh["dp"] * batch)
         try:
             settings = Settings(**self.fixed, **mesh, batch=batch, accumulate=micro_batches, checkpoint=checkpoint)
+            if settings.layout.pp > 1 and settings.layout.shards > 1:
+                raise SettingError("pipelines of sharded weights are not gone through: ask predict for one")
             peak = self.peaks.peak(settings, self.room)
+            step = self._step(settings) if self.room is None or peak <= self.room else None
         except CostModelError as error:
             self.refused.add(str(error), 1)
             return True
@@ -337,8 +435,19 @@ class _Candidates:
         own = {name: value for name, value in mesh.items() if value != SETTINGS[name].default and name != "dp"}
         own |= {"batch": batch} | ({"checkpoint": checkpoint} if checkpoint != "none" else {})
         whole = {"devices": self.devices, "global_batch": self.samples}
-        self.entries.append(RankedLayout(self.model, {**self.fixed, **whole, **own}, peak))
+        seq = batch_shape(self.model, settings).seq
+        tokens = None if seq is None else self.samples * int(seq)
+        self.entries.append(RankedLayout(self.model, {**self.fixed, **whole, **own}, peak, step, tokens))
         return True
+
+    def _step(self, settings: Settings) -> LayoutStep | None:
+        """Its seconds on the machine, if one is named."""
+        if settings.on is None:
+            return None
+        if self._steps is None:
+            like = time_on(Costs(self.model, settings), settings.on, stack=settings.stack, network=self.network)  # type: ignore[arg-type]
+            self._steps = LayoutSteps(self.peaks, like)
+        return self._steps.step(settings)
 
     def _batches(self, mesh: Mesh) -> list[int]:
         """Micro-batches of a rank."""

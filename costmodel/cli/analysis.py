@@ -97,10 +97,26 @@ def recommend(
     )
 
 
+def _share(_: click.Context, __: click.Parameter, text: str) -> float:
+    """A share such as 5% or 0.05. Raises click.BadParameter."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no share: use one such as 5%") from None
+
+
 @verb(
     MODEL,
     click.Argument(["memory"], required=False, metavar="[MEMORY]"),
     RESERVE,
+    option("--network", metavar="RATE", help="With --on, of one adapter between nodes: '400 Gb/s'."),
+    option(
+        "--within",
+        metavar="SHARE",
+        callback=_share,
+        default="5%",
+        help="Name the simplest of those at most so much slower than the best.",
+    ),
     *AXES,
     examples=(
         "layouts llama-3.1-8b --devices 16 --on h100-sxm --seq 8192 --global-batch 64",
@@ -109,8 +125,15 @@ def recommend(
     ),
     judged=True,
 )
-def layouts(model: str, memory: str | None, reserve: str | None, settings: dict[str, Any]) -> Any:
-    """Every layout over --devices that fits, with every micro-batch and recomputation, ranked.
+def layouts(
+    model: str,
+    memory: str | None,
+    reserve: str | None,
+    network: str | None,
+    within: float,
+    settings: dict[str, Any],
+) -> Any:
+    """Every layout over --devices that fits, ranked by tokens a second with --on, else by memory.
 
     MEMORY is what a device has, such as 80GB: that of the machine unless given. Exit code 0, or 1 if nothing fits.
 
@@ -119,7 +142,7 @@ def layouts(model: str, memory: str | None, reserve: str | None, settings: dict[
     from costmodel.analysis.layouts import layouts as every_layout
 
     choices = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in settings.items()}
-    return every_layout(model, memory=memory, reserve=reserve or 0, **choices)
+    return every_layout(model, memory=memory, reserve=reserve or 0, network=network, within=within, **choices)
 
 
 compare = public(

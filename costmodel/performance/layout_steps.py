@@ -25,13 +25,18 @@ class LayoutStep(NamedTuple):
     exposed: float
     bubble: float
 
+    @property
+    def computed(self) -> float:
+        """The rest: kernels, and the host where they wait for it [s]."""
+        return self.seconds - self.exposed - self.bubble
+
 
 class LayoutSteps:
     """Steps of layouts of the model of `ranks` on the cluster of a time, which says how seconds are worked out."""
 
     def __init__(self, ranks: RankPeaks, like: Time) -> None:
         if like.cluster is None:
-            raise SettingError(f"{like.machine.name} has no devices beside it: give two or more")
+            raise SettingError("devices=1 has one layout: ask predict for it, or give two devices or more")
         self.ranks = ranks
         self.fuses = like.stack.fuses
         self.model = like.kernel_model

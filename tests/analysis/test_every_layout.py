@@ -108,3 +108,47 @@ def test_what_is_given_stays() -> None:
 def test_a_question_without_layouts_says_why(question: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         cm.layouts(MODEL, **question)
+
+
+@pytest.fixture(scope="module")
+def timed_layouts() -> Any:
+    return cm.layouts(MODEL, on="h100-sxm", runtime=["torch", "megatron"], checkpoint=["none", "block"], **RUN)
+
+
+def test_seconds_of_each_layout_are_those_of_a_prediction(timed_layouts: Any) -> None:
+    seconds = [entry.seconds for entry in timed_layouts]
+    assert seconds == sorted(seconds)
+    assert {entry.settings.get("pp", 1) for entry in timed_layouts} == {1, 2, 4}
+    for entry in timed_layouts.entries[:: len(timed_layouts) // 20]:
+        time = entry.prediction.on("h100-sxm")
+        assert entry.seconds == pytest.approx(time.seconds, rel=1e-9)
+        assert entry.step.exposed == pytest.approx(time.exposed, rel=1e-9)
+        assert entry.step.bubble == pytest.approx(time.bubble, rel=1e-9, abs=1e-12)
+        assert entry.rate == pytest.approx(time.tokens_per_second, rel=1e-9)
+
+
+def test_the_next_best_loses_for_a_reason_that_its_seconds_have(timed_layouts: Any) -> None:
+    best = timed_layouts.best
+    for entry in timed_layouts.entries[1:]:
+        longer = {
+            "collectives": entry.step.exposed - best.step.exposed,
+            "stages": entry.step.bubble - best.step.bubble,
+            "computing": entry.step.computed - best.step.computed,
+        }
+        most = max(longer, key=lambda what: longer[what])
+        assert most in entry.reason(best) or entry.reason(best) == "as fast"
+
+
+def test_the_simplest_is_near_the_best_and_no_other_near_it_is_simpler(timed_layouts: Any) -> None:
+    simplest = timed_layouts.simplest(0.1)
+    near = [entry for entry in timed_layouts if entry.seconds <= 1.1 * timed_layouts.best.seconds]
+    assert simplest in near
+    assert all(simplest.plainness <= entry.plainness for entry in near)
+    assert timed_layouts.simplest(0.0).seconds == timed_layouts.best.seconds
+
+
+def test_a_table_of_timed_layouts_is_of_eighty_columns(timed_layouts: Any) -> None:
+    from costmodel.display.table import Page, written_for
+
+    with written_for(Page(80)):
+        assert max(map(len, str(timed_layouts).splitlines())) <= 80
