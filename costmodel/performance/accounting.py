@@ -23,7 +23,8 @@ class SharedStep(NamedTuple):
     """What the devices of a layout do together in a step [s].
 
     phase_seconds: of the slowest rank. contractions: a device's share of the model's FLOPs, without and with those that
-    are run again. collectives: what those of a kind take. bubble: that a rank of a pipeline waits for others.
+    are run again. collectives: what those of a kind take. bubble: that a rank of a pipeline waits for others. optional:
+    that it takes longer where what a runtime can do beside kernels is not switched on.
     """
 
     devices: int
@@ -32,6 +33,7 @@ class SharedStep(NamedTuple):
     contractions: tuple[Numbers, Numbers]
     collectives: Sequence[CollectiveSum]
     bubble: Numbers = 0.0
+    optional: Numbers = 0.0
 
 
 @dataclass(frozen=True, eq=False)

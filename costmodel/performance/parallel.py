@@ -30,12 +30,16 @@ MOST_TAKEN = 0.9
 
 
 class PlayedStep(NamedTuple):
-    """What a step was found to take [s]. phases, sums: of the rank that does most; bubble: that it waits for others."""
+    """What a step was found to take [s]. phases, sums: of the rank that does most; bubble: that it waits for others.
+
+    optional: that it takes longer where what a runtime can do beside kernels is not switched on.
+    """
 
     seconds: Numbers
     phases: Mapping[StepPhase, Numbers]
     sums: Sequence[CollectiveSum]
     bubble: Numbers = 0.0
+    optional: Numbers = 0.0
 
 
 class ProgramSet:
@@ -78,6 +82,10 @@ class RankWork(ProgramSet):
         timeline = rank.timeline
         self.fusions: list[Fusion] = work.fusions
         self.micro_batches = int(settings.micro_batches)
+        layout = tape.layout
+        self.overlaps = tape.training and (
+            layout.runtime == "megatron" or (layout.runtime == "deepspeed" and layout.zero == 3)
+        )
         buckets = [message for _, message in timeline.messages if timeline.ready and message.axis == "dp"]
         copies = 1 if tape.layout.bucket_view else 2
         tasks = [*work.tasks, *(task for message in buckets for task in _bucket_copies(message)[:copies])]
@@ -111,7 +119,22 @@ class RankWork(ProgramSet):
         self.play(player, "passes", seconds)
         self.play(player, "ending", seconds)
         player.end()
-        return kernel_seconds, PlayedStep(player.device, player.phase_seconds, [*player.sums.values()])
+        optional = self._overlap(player) if self.overlaps else 0.0
+        sums = [*player.sums.values()]
+        return kernel_seconds, PlayedStep(player.device, player.phase_seconds, sums, optional=optional)
+
+    def _overlap(self, player: Player) -> Numbers:
+        """Hide what runtimes send over copies, bucket by bucket, under the last backward pass and the next forward one.
+
+        So Megatron-Core's ``overlap_grad_reduce`` and ``overlap_param_gather`` have it, which its recipes switch on,
+        and DeepSpeed's ``overlap_comm``, which stage 3 has by itself. Returns what is hidden.
+        """
+        hidden: Numbers = 0.0
+        forward, backward = (player.phase_seconds[phase] / self.micro_batches for phase in ("forward", "backward"))
+        for phase, cover in (("backward", backward), ("update", forward), ("forward", forward)):
+            own = [of for of in player.sums.values() if of.phase == phase and of.message.axis == "dp"]
+            hidden = hidden + player.hide(own, cover)
+        return hidden
 
 
 def _bucket_copies(message: Message) -> tuple[Task, Task]:

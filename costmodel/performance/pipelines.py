@@ -243,7 +243,7 @@ class PipelineWork:
         """Adds each pass of each rank to events, and its update. Raises SettingError where there are too many."""
         if 2 * self.schedule.stages * self.schedule.microbatches > MOST_TRACED:
             raise too_long()
-        players = {work: work.passes(model, work.kernel_seconds(model), prices) for work in self._kinds}
+        players = {work: work.passes(model, work.kernel_seconds(model), prices) for work in self.kinds}
         message = self._handed()
         handing = 0.0 if message is None else float(prices(message).seconds)
 
@@ -253,7 +253,7 @@ class PipelineWork:
 
         ends = play(self.schedule, self.passes(players), handing, note)
         for rank, end in zip(self.ranks, ends, strict=True):
-            ending = self._ending(rank, model, prices).device
+            ending = self.ending(rank, model, prices).device
             events.append(QueueEvent("device", "update", "update", float(end), float(end + ending), rank.rank))
 
     def passes(self, players: Mapping[StageWork, Mapping[str, Player]]) -> dict[tuple[int, str], Numbers]:

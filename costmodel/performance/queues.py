@@ -404,6 +404,25 @@ class Player:
         """The last phase is over."""
         self._enter(None)
 
+    def hide(self, sums: Sequence[CollectiveSum], cover: Numbers) -> Numbers:
+        """Let what was waited for run beside kernels of so many seconds instead, but for the first of each round.
+
+        Returns the seconds that are saved, which processors that collectives take lessen.
+        """
+        waited = sum(own.exposed for own in sums)
+        if not sums or not np.any(waited):
+            return 0.0
+        rounds = min(float(own.times) for own in sums)
+        first = rounds * sums[0].price.seconds
+        hidden = np.minimum(np.maximum(waited - first, 0.0), rounds * cover)
+        for own in sums:
+            own.exposed = own.exposed * (1 - hidden / waited)
+        saved = hidden * (1 - sums[0].price.processors)
+        phase = sums[0].phase
+        self.phase_seconds[phase] = self.phase_seconds[phase] - saved
+        self.device = self.device - saved
+        return saved
+
     def repeat(self, round_: Callable[[], None], times: int) -> None:
         """So many rounds, which are played until one is like that before it: all others then are too."""
         before, waited = self._clocks(), self._waited()

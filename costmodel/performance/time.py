@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, hypot, log
+from math import exp, hypot, log, log1p
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,7 +146,13 @@ class Time(Answer):
         layout = self.prediction.settings.layout
         kernel_seconds, played = self._rank.step(model, self._prices(self.cluster, constants, tier))
         shared = SharedStep(
-            layout.devices, played.seconds, played.phases, self._contractions, played.sums, played.bubble
+            layout.devices,
+            played.seconds,
+            played.phases,
+            self._contractions,
+            played.sums,
+            played.bubble,
+            played.optional,
         )
         return StepTime(model, self._rank.tasks, kernel_seconds, self.samples, self.tokens, shared)
 
@@ -181,11 +187,16 @@ class Time(Answer):
             return Interval(self.seconds, self.seconds, self.seconds, ())
         if not self.anchors:
             least = self.ceiling_seconds
-            return interval(self.seconds_with, self.machine, least=least, known=self.known, at=self.constants)
+            own = interval(self.seconds_with, self.machine, least=least, known=self.known, at=self.constants)
+            return own if self._own.shared is None else own._replace(high=self._slower(own, self._own.shared))
         anchored = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
         faster, slower = (hypot(log(end / anchored.typical), RERUN) for end in (anchored.low, anchored.high))
         low, high = anchored.typical * exp(-faster), anchored.typical * exp(slower)
         return anchored._replace(low=low, high=high)
+
+    def _slower(self, own: Interval, shared: SharedStep) -> float:
+        """The slower end of a range where it is not told whether a runtime sends beside kernels."""
+        return own.typical * exp(hypot(log(own.high / own.typical), log1p(float(shared.optional) / own.typical)))
 
     def _anchored(self, constants: Constants) -> Numbers:
         """Of one step, with other constants, and as much longer as measured steps then take than they would."""
@@ -427,6 +438,8 @@ class Time(Answer):
     @cached_property
     def events(self) -> list[QueueEvent]:
         """What is on which queue from when to when, every round by itself; of a pipeline the passes of all its ranks.
+
+        Sums over copies that Megatron-Core and DeepSpeed send beside kernels are where they are listed, after these.
 
         Raises SettingError where there are too many.
         """

@@ -199,3 +199,15 @@ def test_a_step_is_bound_by_collectives_where_these_are_most_of_it() -> None:
     assert "collectives that nothing runs beside" in " ".join(str(time).split())
     even = cm.GPT(vocab=512, context=256, width=4096, layers=16, heads=32)
     assert cm.predict(even, batch=32, pp=16, accumulate=16, **SMALL).on("dgx-h100").bound == "stages"
+
+
+def test_a_range_says_that_overlap_of_a_runtime_is_not_told() -> None:
+    """What Megatron can send beside kernels is hidden but for a bucket, and the range reaches to where it is not."""
+    layout: dict[str, Any] = {"dp": 64, "runtime": "megatron", "zero": 1, "precision": MIXED}
+    wide = cm.GPT(vocab=512, context=256, width=2048, layers=24, heads=16)
+    time = cm.predict(wide, batch=8, **SMALL | layout).on("h100-sxm", network="200 Gbit/s")
+    sums = [part for part in time.collectives if part.axis == "dp"]
+    assert sum(part.hidden for part in sums) > 0.5 * sum(part.seconds for part in sums)
+    plain = [part.seconds - part.exposed for part in sums]
+    assert time.high >= time.seconds + 0.8 * sum(plain)
+    assert time.seconds == pytest.approx(sum(phase.seconds for phase in time.phases))
