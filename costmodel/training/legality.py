@@ -45,9 +45,9 @@ def check_layout(settings: Settings) -> None:
 def _check_passes(settings: Settings, layout: Layout) -> None:
     """Raise SettingError for what of a layout a forward pass by itself has not."""
     whole = settings.mode == "inference"
-    for name in ("pp", "cp", "ep", "loss_parallel", "runtime", *(() if whole else ("fsdp", "sp"))):
+    for name in ("pp", "cp", "loss_parallel", "runtime", *(() if whole else ("fsdp", "sp"))):
         if settings.chosen(name):
-            others = listed(("tp", "dp", *(("sp", "fsdp") if whole else ())))
+            others = listed(("tp", "dp", "ep", *(("sp", "fsdp") if whole else ())))
             raise SettingError(
                 f"{_written(settings, name)} is not worked out in mode {settings.mode!r}: of a layout use {others}"
             )
@@ -64,7 +64,7 @@ def _check_copies(settings: Settings, layout: Layout) -> None:
             f"zero=1 deals weights out one by one, and optimizer {settings.states.name!r} has them in a row: leave it "
             "out"
         )
-    if layout.sp or layout.ep > 1:
+    if layout.sp or (layout.ep > 1 and settings.training):
         axis = "sp" if layout.sp else "ep"
         raise SettingError(f"dp={layout.dp} is not worked out with {axis}: use fsdp={layout.dp} in place of dp")
     if settings.policy.gradient not in (None, settings.policy.weight):
@@ -104,8 +104,6 @@ def _check_experts(settings: Settings, layout: Layout) -> None:
     """Raise SettingError if experts cannot be split over ranks so."""
     if layout.ep == 1:
         return
-    if not settings.training:
-        raise SettingError(f"ep={layout.ep} is for training: leave it out of mode {settings.mode!r}")
     megatron = layout.runtime == "megatron"
     for name in ("tp", "sp") if megatron else ("pp", "runtime", "wrap"):
         if settings.chosen(name):
@@ -117,10 +115,11 @@ def _check_experts(settings: Settings, layout: Layout) -> None:
             f"precision {settings.policy.name!r} is not worked out with ep={layout.ep}: use one whose gathered weights "
             "are of 16 bits, 'bf16-master-fp32-gradients'"
         )
-    if megatron and layout.dp % layout.ep:
-        near = multiples_near(layout.dp, layout.ep)
-        raise SettingError(f"ep={layout.ep} does not divide the {layout.dp} ranks of dp: use dp={near}")
-    if not megatron and layout.shards % layout.ep:
+    if megatron or not (settings.training or layout.shards > 1):
+        if layout.dp % layout.ep:
+            near = multiples_near(layout.dp, layout.ep)
+            raise SettingError(f"ep={layout.ep} does not divide the {layout.dp} ranks of dp: use dp={near}")
+    elif layout.shards % layout.ep:
         raise SettingError(
             f"ep={layout.ep} does not divide the {layout.shards} ranks that weights are split over (fsdp·cp): use "
             f"fsdp={multiples_near(settings.fsdp, layout.ep)}"

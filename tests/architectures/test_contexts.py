@@ -136,6 +136,16 @@ def test_of_experts_fewer_than_ranks_each_rank_has_a_part_of_some(fsdp: int, ep:
     assert "use fsdp=" in error_of(lambda: cm.predict(small, seq=16, fsdp=3 * fsdp, ep=ep))
 
 
+def test_copies_that_serve_have_a_part_of_the_experts_each_and_all_else() -> None:
+    small = model(vocab=32, layers=2, width=16, mlp_width=24, positions="rotary", **EXPERTS)
+    run: dict[str, Any] = {"mode": "decode", "batch": 4, "past": 16}
+    p, plain = (cm.predict(small, **run, **more) for more in ({"dp": 8, "ep": 4}, {}))
+    experts = 2 * 8 * 2 * 16 * 24
+    assert plain.memory.weights - p.memory.weights == 4 * experts * 3 // 4
+    assert (p.memory.cache, p.rank.flops) == (plain.memory.cache, plain.flops)
+    assert [x.bytes for x in p.rank.timeline.every_collective()] == [8 * 8, *[4 * 2 * 16 * 4] * 2] * 2
+
+
 @pytest.mark.parametrize(
     ("changes", "asked", "right"),
     [
@@ -144,7 +154,7 @@ def test_of_experts_fewer_than_ranks_each_rank_has_a_part_of_some(fsdp: int, ep:
         ({}, {"ep": 4}, "use fsdp=4"),
         ({"mlp_width": 24}, {"ep": 2, "fsdp": 24}, "use fsdp=16"),
         ({}, {"ep": 2, "tp": 2, "fsdp": 1}, "use fsdp=2"),
-        ({}, {"ep": 2, "mode": "inference"}, "inference"),
+        ({}, {"ep": 4, "fsdp": 1, "dp": 6, "mode": "prefill"}, "use dp=4 or 8"),
         ({}, {"ep": 2, "precision": "bf16-autocast"}, "bf16-master"),
         ({}, {"ep": 2, "wrap": "attention"}, "leave one of them out"),
     ],

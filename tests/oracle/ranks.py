@@ -616,6 +616,11 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
         over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
     if fsdp > 1:
         _shard(question, model, mesh)
+    elif (ep := question.get("ep", 1)) > 1:
+        to = init_device_mesh("cpu", (mesh.shape[0] // ep, ep, tp), mesh_dim_names=("dp", "ep", "tp"))["ep"]
+        for block in model.blocks:
+            if isinstance(block.mlp, models.Experts):
+                SentExperts.instead(block.mlp, to)
 
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()

@@ -428,6 +428,29 @@ def test_a_rank_of_an_inference_costs_what_it_does(
     assert stated(p.rank)["forward"].alive <= seen.most["forward"].alive - (seen.buffers - p.memory.buffers)
 
 
+SERVING: list[dict[str, Any]] = [
+    {"dp": 4, "ep": 2},
+    {"dp": 4, "ep": 4, "tp": 2},
+    {"fsdp": 4, "ep": 2},
+    {"fsdp": 8, "ep": 4},
+]
+
+
+@pytest.mark.parametrize("layout", SERVING, ids=str)
+def test_a_rank_that_sends_tokens_to_experts_in_a_forward_pass_costs_what_it_does(layout: dict[str, Any]) -> None:
+    sizes = {"vocab": 33, "layers": 2, "width": 32, "kv_heads": 4, "head_size": 4, "mlp_width": 48, "mlp": "gated"}
+    experts = {"count": 4, "per_token": 2, "bias": False, "shared_width": 16, "dense_layers": 1}
+    model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm", "experts": experts}
+    chosen: dict[str, Any] = {"mode": "inference", "batch": 2, "seq": 8, **layout}
+    seen = run({"model": model, "kernel": "eager", **chosen})
+    p = cm.predict(cm.Transformer.of(model), **chosen)
+    sent = [(x.phase, x.operation, x.bytes, x.devices) for x in p.timeline.every_collective()]
+    assert sent == [tuple(each) for each in seen.collectives]
+    assert p.rank.flops.forward == seen.forward_flops
+    assert "fsdp" in layout or p.rank.params == seen.params
+    assert stated(p.rank)["forward"].alive <= seen.most["forward"].alive - (seen.buffers - p.memory.buffers)
+
+
 WITH: list[dict[str, Any]] = [
     {"checkpoint": "block", "loss_parallel": True},
     {"checkpoint": "block", "sp": True},
