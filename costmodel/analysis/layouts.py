@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.analysis.candidates import CHECKPOINTS, Mesh, Meshes
@@ -29,10 +30,15 @@ from costmodel.performance.layout_steps import LayoutStep, LayoutSteps
 from costmodel.performance.time import time_on
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
+from costmodel.training.schedules import SCHEDULES
 from costmodel.training.setting import plain
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, takes_settings
 
 if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.figure import Figure
+
     from costmodel.architectures.base import Architecture
 
 CHOSEN = (*LAYOUT_NAMES, "batch", "checkpoint")
@@ -95,9 +101,11 @@ class RankedLayout:
     def text(self, *names: str) -> str:
         """Its layout in words: those of these settings that are not at their defaults."""
         settings = Settings(**self.settings)
-        values = {name: settings.layout.dp if name == "dp" else getattr(settings, name) for name in names}
-        plain = {name: 1 if name == "dp" else SETTINGS[name].default for name in names}
-        different = {name: value for name, value in values.items() if value != plain[name]}
+        layout = settings.layout  # which says what follows from other settings
+        values = {name: getattr(layout if name in ("dp", "vpp") else settings, name) for name in names}
+        usual = {name: SETTINGS[name].default for name in names}
+        usual |= {"dp": 1, "vpp": SCHEDULES[settings.schedule].usual_stages}
+        different = {name: value for name, value in values.items() if value != usual[name]}
         return " ".join(name if value is True else f"{name} {label_of(value)}" for name, value in different.items())
 
     def reason(self, best: RankedLayout) -> str:
@@ -124,10 +132,83 @@ class RankedLayout:
 
 
 class Reason(NamedTuple):
-    """Why some candidates are not among the answers, as the first of them says it, and how many they are."""
+    """Why some candidates are not among the answers, as the first of them says it, and how many they are.
+
+    change: the one change that helps most of those that do not fit; "" if none does.
+    """
 
     text: str
     candidates: int
+    change: str = ""
+
+
+class Remedies:
+    """Which one change lets most of those fit that do not: each with settings of its own in place of others.
+
+    changes: by its words what a change makes of settings; None: it is none of these.
+    """
+
+    def __init__(self, changes: Mapping[str, Callable[[Mesh], Mesh | None]]) -> None:
+        self.changes = changes
+        self.fit: set[frozenset[tuple[str, Any]]] = set()
+        self.unfit: list[Mesh] = []
+
+    def add(self, settings: Mesh, *, fits: bool) -> None:
+        """Settings that fit, or do not."""
+        if fits:
+            self.fit.add(frozenset(settings.items()))
+        else:
+            self.unfit.append(settings)
+
+    @property
+    def best(self) -> str:
+        """The change that helps most of them, in words; "" if none helps any."""
+        helped = {
+            words: sum(
+                (other := change(each)) is not None and frozenset(other.items()) in self.fit for each in self.unfit
+            )
+            for words, change in self.changes.items()
+        }
+        words, count = max(helped.items(), key=lambda item: item[1])
+        return f"{words}, with which {count / len(self.unfit):.0%} of them fit" if count else ""
+
+
+def _moved(mesh: Mesh, **degrees: int) -> Mesh | None:
+    """A mesh with some degrees so many times as large, and fewer copies or shards for it; None: there are too few."""
+    factor = prod(degrees.values())
+    name = "dp" if mesh["dp"] % factor == 0 else "fsdp"
+    if mesh[name] % factor:
+        return None
+    return {**mesh, name: mesh[name] // factor, **{degree: mesh[degree] * times for degree, times in degrees.items()}}
+
+
+def _sharded(mesh: Mesh) -> Mesh | None:
+    """A mesh whose copies split weights between them."""
+    if mesh["runtime"] != "torch" or mesh["dp"] == 1:
+        return None
+    return {
+        **{k: v for k, v in mesh.items() if k != "zero"},
+        "fsdp": mesh["fsdp"] * mesh["dp"],
+        "dp": 1,
+        "reshard": True,
+    }
+
+
+CHANGES_HELD: dict[str, Callable[[Mesh], Mesh | None]] = {
+    "split states over copies (zero=1)": lambda mesh: {**mesh, "zero": 1} if mesh.get("zero") == 0 else None,
+    "split weights over copies (fsdp in place of dp)": _sharded,
+    "twice the tp": lambda mesh: _moved(mesh, tp=2),
+    "twice the pp": lambda mesh: _moved(mesh, pp=2),
+    "twice the tp, four times the pp": lambda mesh: _moved(mesh, tp=2, pp=4),
+}
+CHANGES_BESIDE: dict[str, Callable[[Mesh], Mesh | None]] = {
+    "recompute blocks (checkpoint='block')": lambda way: {**way, "checkpoint": "block"},
+    "recompute attention (checkpoint='selective')": lambda way: {**way, "checkpoint": "selective"},
+    "micro-batches of 1 (batch=1)": lambda way: {**way, "batch": 1},
+    "split what lies between layers (sp=True)": lambda way: {**way, "sp": True} if way["tp"] > 1 else None,
+    "twice the tp": lambda way: _moved(way, tp=2),
+}
+"""What is tried for those whose weights are too much, and for all others."""
 
 
 class Tally:
@@ -259,6 +340,38 @@ class Layouts(Answer):
         shares = (f"{part / step.seconds:.1%}" for part in (step.exposed, step.bubble))
         return [show_seconds(step.seconds), show_few(entry.rate or 0.0), *shares]
 
+    @typed
+    def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+        """A picture of all that fit: seconds of a step against memory, and those that no other beats in both.
+
+        Args:
+            path: where to write it too, such as "layouts.png".
+            dark: on black instead of white.
+
+        Raises:
+            CostModelError: no machine is named, nothing fits, no matplotlib or pandas (extras `plot`, `frame`), or
+                `path` cannot be written.
+
+        """
+        from costmodel.analysis.pareto import pareto
+        from costmodel.display.figures import DARK, LIGHT, save
+        from costmodel.display.scatter import picture
+
+        self.best.seconds  # noqa: B018  (there are none without a machine)
+        try:
+            import pandas
+        except ImportError:
+            raise CostModelError("a picture of layouts needs pandas: pip install 'costmodel[frame]'") from None
+        layouts = [Settings(**entry.settings).layout for entry in self.entries]
+        degrees = {name: [getattr(layout, name) for layout in layouts] for name in ("tp", "pp", "fsdp", "ep")}
+        degrees = {name: values for name, values in degrees.items() if len(set(values)) > 1}
+        seconds, peaks = [entry.seconds for entry in self.entries], [entry.peak for entry in self.entries]
+        frame = pandas.DataFrame({**degrees, "seconds": seconds, "memory.peak": peaks})
+        names = ["seconds", "memory.peak"]
+        title = f"{self.title} on {self.devices:,} × {self.machine}"
+        theme = DARK if dark else LIGHT
+        return save(picture(frame, pareto(frame, *names), [*degrees], names, (), title, theme), path)
+
     def _head(self) -> str:
         unfit = sum(reason.candidates for reason in self.unfit)
         room = f" {show_bytes(self.budget.bytes)} ({self.budget.reading})" if self.budget else ""
@@ -274,7 +387,9 @@ class Layouts(Answer):
         if self and (simplest := self.simplest(self.within)) is not self.best:
             run = f"batch {simplest.settings['batch']}, recomputing {simplest.settings.get('checkpoint', 'none')}"
             notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text(*SHOWN)}, {run}")
-        notes += [f"{reason.candidates:,} do not fit: {reason.text}" for reason in self.unfit]
+        for reason in self.unfit:
+            helps = f"; what helps most: {reason.change}" if reason.change else ""
+            notes.append(f"{reason.candidates:,} do not fit: {reason.text}{helps}")
         if refused := sum(reason.candidates for reason in self.refused):
             notes.append(f"{refused:,} more are not worked out, most of them since: {self.refused[0].text}")
         return Sheet(head, [self.table()] if self else [], notes=[printable(note) for note in notes])
@@ -339,7 +454,7 @@ def layouts(
         budget,
         read_reserve(reserve),
         entries,
-        search.unfit.reasons,
+        search.reasons,
         search.refused.reasons,
         None if on is None else machine_of(on).name,
         within,
@@ -383,6 +498,7 @@ class _Candidates:
         self._steps: LayoutSteps | None = None
         self.entries: list[RankedLayout] = []
         self.unfit, self.refused = Tally(), Tally()
+        self.remedies = {TOO_MUCH_HELD: Remedies(CHANGES_HELD), TOO_MUCH_BESIDE: Remedies(CHANGES_BESIDE)}
         self._local: dict[Any, str] = {}
 
     def run(self) -> None:
@@ -403,7 +519,9 @@ class _Candidates:
             stages = mesh["pp"] * mesh.get("vpp", 1)
             first = Settings(**self.fixed, **mesh, batch=batches[0], accumulate=2 * stages)
             self._check_model(first)
-            if self.room is not None and self.peaks.least(first) > self.room:
+            held = self.room is None or self.peaks.least(first) <= self.room
+            self.remedies[TOO_MUCH_HELD].add(mesh, fits=held)
+            if not held:
                 self.unfit.add(TOO_MUCH_HELD, all_ways)
                 return
         except CostModelError as error:
@@ -412,7 +530,8 @@ class _Candidates:
         for checkpoint in self.checkpoints:
             for place, batch in enumerate(batches):
                 if not self._add_way(mesh, batch, checkpoint):
-                    self.unfit.add(TOO_MUCH_BESIDE, len(batches) - place)
+                    for larger in batches[place:]:
+                        self._add_unfit({**mesh, "batch": larger, "checkpoint": checkpoint})
                     break
 
     def _add_way(self, mesh: Mesh, batch: int, checkpoint: Any) -> bool:
@@ -430,8 +549,9 @@ class _Candidates:
         if self.room is not None and peak > self.room:
             if self.peaks.floor(settings) > self.room:
                 return False
-            self.unfit.add(TOO_MUCH_BESIDE, 1)
+            self._add_unfit({**mesh, "batch": batch, "checkpoint": checkpoint})
             return True
+        self.remedies[TOO_MUCH_BESIDE].add({**mesh, "batch": batch, "checkpoint": checkpoint}, fits=True)
         own = {name: value for name, value in mesh.items() if value != SETTINGS[name].default and name != "dp"}
         own |= {"batch": batch} | ({"checkpoint": checkpoint} if checkpoint != "none" else {})
         whole = {"devices": self.devices, "global_batch": self.samples}
@@ -439,6 +559,16 @@ class _Candidates:
         tokens = None if seq is None else self.samples * int(seq)
         self.entries.append(RankedLayout(self.model, {**self.fixed, **whole, **own}, peak, step, tokens))
         return True
+
+    def _add_unfit(self, way: Mesh) -> None:
+        self.unfit.add(TOO_MUCH_BESIDE, 1)
+        self.remedies[TOO_MUCH_BESIDE].add(way, fits=False)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why candidates do not fit, each with the one change that helps most of them."""
+        every = self.unfit.reasons
+        return tuple(reason._replace(change=self.remedies[reason.text].best) for reason in every)
 
     def _step(self, settings: Settings) -> LayoutStep | None:
         """Its seconds on the machine, if one is named."""

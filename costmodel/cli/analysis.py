@@ -123,6 +123,7 @@ def _share(_: click.Context, __: click.Parameter, text: str) -> float:
         "layouts llama-3.1-70b 80GB --devices 256 --seq 8192 --global-batch 1024 --runtime megatron --tp 4,8",
         "layouts gpt2-small 8GiB --devices 4 --global-batch 32 --seq 512 --json",
     ),
+    drawn=True,
     judged=True,
 )
 def layouts(

@@ -152,3 +152,26 @@ def test_a_table_of_timed_layouts_is_of_eighty_columns(timed_layouts: Any) -> No
 
     with written_for(Page(80)):
         assert max(map(len, str(timed_layouts).splitlines())) <= 80
+
+
+def test_the_change_that_helps_most_is_counted_over_what_does_not_fit() -> None:
+    whole = cm.layouts(MODEL, runtime="megatron", pp=1, batch=[1, 4], checkpoint=["none", "block"], **RUN)
+    peaks = {str(sorted(entry.settings.items())): entry.peak for entry in whole}
+    room = sorted(peaks.values())[len(peaks) // 2]
+    found = cm.layouts(MODEL, memory=room, runtime="megatron", pp=1, batch=[1, 4], checkpoint=["none", "block"], **RUN)
+    assert len(found) + sum(reason.candidates for reason in found.unfit) == len(whole)
+    assert all(reason.change for reason in found.unfit)
+    beside = next(reason for reason in found.unfit if "passes" in reason.text)
+    unfit = [entry for entry in whole if entry.peak > room]
+    if beside.change.startswith("micro-batches"):
+        larger = [entry for entry in unfit if entry.settings["batch"] == 4]
+        helped = [peaks[str(sorted({**entry.settings, "batch": 1}.items()))] <= room for entry in larger]
+        assert f"{sum(helped) / beside.candidates:.0%}" in beside.change
+
+
+def test_layouts_are_drawn_with_their_front(timed_layouts: Any) -> None:
+    pytest.importorskip("matplotlib")
+    figure = timed_layouts.plot()
+    assert "are on the Pareto front" in figure.axes[0].get_title(loc="left") + figure.axes[0].get_title()
+    with pytest.raises(SettingError, match="seconds are of a machine"):
+        cm.layouts(MODEL, runtime="megatron", pp=1, batch=1, checkpoint="none", **RUN).plot()
