@@ -14,10 +14,11 @@ import numpy as np
 
 from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.graph.kernel import Kernel, Message
+from costmodel.graph.tape import Tape
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers
-from costmodel.performance.queues import CollectiveSum, Player, Price, Programmer, QueueEvent, RankProgram
-from costmodel.performance.work import StepPhase, Task, work_of
+from costmodel.performance.queues import CollectiveSum, Player, Price, Programmer, QueueEvent, RankProgram, hidden
+from costmodel.performance.work import PHASES, StepPhase, Task, work_of
 from costmodel.training.layout import Layout
 
 if TYPE_CHECKING:
@@ -82,10 +83,7 @@ class RankWork(ProgramSet):
         timeline = rank.timeline
         self.fusions: list[Fusion] = work.fusions
         self.micro_batches = int(settings.micro_batches)
-        layout = tape.layout
-        self.overlaps = tape.training and (
-            layout.runtime == "megatron" or (layout.runtime == "deepspeed" and layout.zero == 3)
-        )
+        self.overlaps = overlaps(tape)
         buckets = [message for _, message in timeline.messages if timeline.ready and message.axis == "dp"]
         copies = 1 if tape.layout.bucket_view else 2
         tasks = [*work.tasks, *(task for message in buckets for task in _bucket_copies(message)[:copies])]
@@ -119,22 +117,43 @@ class RankWork(ProgramSet):
         self.play(player, "passes", seconds)
         self.play(player, "ending", seconds)
         player.end()
-        optional = self._overlap(player) if self.overlaps else 0.0
-        sums = [*player.sums.values()]
-        return kernel_seconds, PlayedStep(player.device, player.phase_seconds, sums, optional=optional)
+        phases = dict(player.phase_seconds)
+        cover: dict[StepPhase, Numbers] = {}
+        if self.overlaps:
+            cover = {phase: phases[phase] / self.micro_batches for phase in PHASES}
+        saved, sums = overlapped(phases, [*player.sums.values()], cover)
+        return kernel_seconds, PlayedStep(player.device - saved, phases, sums, optional=saved)
 
-    def _overlap(self, player: Player) -> Numbers:
-        """Hide what runtimes send over copies, bucket by bucket, under the last backward pass and the next forward one.
 
-        So Megatron-Core's ``overlap_grad_reduce`` and ``overlap_param_gather`` have it, which its recipes switch on,
-        and DeepSpeed's ``overlap_comm``, which stage 3 has by itself. Returns what is hidden.
-        """
-        hidden: Numbers = 0.0
-        forward, backward = (player.phase_seconds[phase] / self.micro_batches for phase in ("forward", "backward"))
-        for phase, cover in (("backward", backward), ("update", forward), ("forward", forward)):
-            own = [of for of in player.sums.values() if of.phase == phase and of.message.axis == "dp"]
-            hidden = hidden + player.hide(own, cover)
-        return hidden
+def overlaps(tape: Tape) -> bool:
+    """Whether a runtime can send over copies beside kernels, bucket by bucket, as its recipes have it.
+
+    Source: Megatron-Core's ``overlap_grad_reduce`` and ``overlap_param_gather``, which its recipes switch on;
+    DeepSpeed's ``overlap_comm``, which stage 3 has by itself.
+    """
+    layout = tape.layout
+    return tape.training and (layout.runtime == "megatron" or (layout.runtime == "deepspeed" and layout.zero == 3))
+
+
+def overlapped(
+    phases: dict[StepPhase, Numbers], sums: Sequence[CollectiveSum], cover: Mapping[StepPhase, Numbers]
+) -> tuple[Numbers, list[CollectiveSum]]:
+    """Hide what is sent over copies: gradients' under the last backward pass, weights' under the next forward one.
+
+    phases: seconds of each, which are made less; cover: of one pass of each, nothing where a runtime hides nothing.
+    Returns what is saved, and the sums as they then are.
+    """
+    saved: Numbers = 0.0
+    after = {id(own): own for own in sums}
+    under: dict[StepPhase, StepPhase] = {"forward": "forward", "backward": "backward", "update": "forward"}
+    for phase, pass_ in under.items() if cover else ():
+        own = [of for of in sums if of.phase == phase and of.message.axis == "dp"]
+        less, left = hidden(own, cover[pass_])
+        after |= {id(old): new for old, new in zip(own, left, strict=True)}
+        if phase in phases:
+            phases[phase] = phases[phase] - less
+        saved = saved + less
+    return saved, list(after.values())
 
 
 def _bucket_copies(message: Message) -> tuple[Task, Task]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, reduce
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from costmodel.errors import SettingError
 from costmodel.graph.kernel import Message
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, Numbers
-from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet
+from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, overlapped, overlaps
 from costmodel.performance.queues import (
     MOST_TRACED,
     CollectiveSum,
@@ -156,6 +157,7 @@ class StageWork(ProgramSet):
             programs["I"] = program(stage.inputs, *backward, tasks=lambda task: not _of_weights(task))
             programs["W"] = program(stage.later_weights, *backward, tasks=_of_weights)
         super().__init__(programmer.tasks, programs)
+        self.overlaps = overlaps(stage.tape)
 
     def busy(self, model: KernelModel) -> Numbers:
         """What it has to do for one micro-batch [s]."""
@@ -224,20 +226,33 @@ class PipelineWork:
         """The step, from each pass of each stage and each rank's ending, as they were played by themselves."""
         message = self._handed()
         handing = 0.0 if message is None else _plain(prices(message).seconds)
-        whole = self._whole(players, endings, handing)
-        ending = endings[self.ranks.index(self.shown)]
-        phases: dict[StepPhase, Numbers] = dict(ending.phase_seconds)
-        sums = list(ending.sums.values())
+        ended = [self._ended(rank, players, ending) for rank, ending in zip(self.ranks, endings, strict=True)]
+        seconds = [each.seconds for each in ended]
+        whole = self._whole(players, seconds, handing)
+        ending = ended[self.ranks.index(self.shown)]
+        phases, sums = dict(ending.phases), [*ending.sums]
         for (stage, kind), times in self._counts().items():
             player = players[self.stages[stage]][kind]
             for phase, each in player.phase_seconds.items():
                 phases[phase] = phases.get(phase, 0.0) + times * each
             sums += [_times(own, times) for own in player.sums.values()]
-        alone = whole if np.ndim(whole) or not handing else self._whole(players, endings, 0.0)
+        alone = whole if np.ndim(whole) or not handing else self._whole(players, seconds, 0.0)
         if message is not None:
             price, sent = prices(message), self._sent()
             sums.append(CollectiveSum("forward", "stages", message, price, sent, whole - alone))
-        return PlayedStep(whole, phases, sums, alone - sum(phases.values()))
+        return PlayedStep(whole, phases, sums, alone - sum(phases.values()), ending.optional)
+
+    def _ended(
+        self, rank: PipelineRank | StagedRank, players: Mapping[StageWork, Mapping[str, Player]], ending: Player
+    ) -> PlayedStep:
+        """A rank's ending, with what its runtime sends beside its last backward and next forward passes."""
+        phases, own = dict(ending.phase_seconds), [self.stages[stage] for stage in rank.stages]
+        cover: dict[StepPhase, Numbers] = {}
+        if own[0].overlaps:
+            kinds: dict[StepPhase, str] = {"forward": "F", "backward": "B"}
+            cover = {phase: sum(players[work][kind].device for work in own) for phase, kind in kinds.items()}
+        saved, sums = overlapped(phases, [*ending.sums.values()], cover)
+        return PlayedStep(ending.device - saved, phases, sums, optional=saved)
 
     def trace(self, model: KernelModel, prices: Prices, events: list[QueueEvent]) -> None:
         """Adds each pass of each rank to events, and its update. Raises SettingError where there are too many."""
@@ -253,7 +268,7 @@ class PipelineWork:
 
         ends = play(self.schedule, self.passes(players), handing, note)
         for rank, end in zip(self.ranks, ends, strict=True):
-            ending = self.ending(rank, model, prices).device
+            ending = self._ended(rank, players, self.ending(rank, model, prices)).seconds
             events.append(QueueEvent("device", "update", "update", float(end), float(end + ending), rank.rank))
 
     def passes(self, players: Mapping[StageWork, Mapping[str, Player]]) -> dict[tuple[int, str], Numbers]:
@@ -262,11 +277,11 @@ class PipelineWork:
         return {(stage, kind): _plain(player.device) for stage, kind, player in every}
 
     def _whole(
-        self, players: Mapping[StageWork, Mapping[str, Player]], endings: Sequence[Player], handing: Numbers
+        self, players: Mapping[StageWork, Mapping[str, Player]], endings: Sequence[Numbers], handing: Numbers
     ) -> Numbers:
-        """Seconds of the step: of the rank that is done last."""
+        """Seconds of the step: of the rank that is done last. endings: of each rank after its passes."""
         ends = ends_of(self.schedule, self.passes(players), handing)
-        return reduce(np.maximum, [end + ending.device for end, ending in zip(ends, endings, strict=True)])
+        return reduce(np.maximum, map(add, ends, endings))
 
     def _counts(self) -> Counter[tuple[int, str]]:
         """How often the rank that is shown runs each pass of its stages."""

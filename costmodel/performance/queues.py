@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -331,6 +331,21 @@ class CollectiveSum:
     exposed: Numbers = 0.0
 
 
+def hidden(sums: Sequence[CollectiveSum], cover: Numbers) -> tuple[Numbers, list[CollectiveSum]]:
+    """What is saved where collectives that were waited for run beside kernels instead; and what is then waited for.
+
+    cover: seconds of these kernels in each round. The first of a round is still waited for, and processors that
+    collectives take lessen what is saved.
+    """
+    waited = sum(own.exposed for own in sums)
+    if not sums or not np.any(waited):
+        return 0.0, list(sums)
+    rounds = min(float(own.times) for own in sums)
+    beside = np.minimum(np.maximum(waited - rounds * sums[0].price.seconds, 0.0), rounds * cover)
+    left = [replace(own, exposed=own.exposed * (1 - beside / waited)) for own in sums]
+    return beside * (1 - sums[0].price.processors), left
+
+
 class Flight:
     """A collective on its way, until `end`."""
 
@@ -403,25 +418,6 @@ class Player:
     def end(self) -> None:
         """The last phase is over."""
         self._enter(None)
-
-    def hide(self, sums: Sequence[CollectiveSum], cover: Numbers) -> Numbers:
-        """Let what was waited for run beside kernels of so many seconds instead, but for the first of each round.
-
-        Returns the seconds that are saved, which processors that collectives take lessen.
-        """
-        waited = sum(own.exposed for own in sums)
-        if not sums or not np.any(waited):
-            return 0.0
-        rounds = min(float(own.times) for own in sums)
-        first = rounds * sums[0].price.seconds
-        hidden = np.minimum(np.maximum(waited - first, 0.0), rounds * cover)
-        for own in sums:
-            own.exposed = own.exposed * (1 - hidden / waited)
-        saved = hidden * (1 - sums[0].price.processors)
-        phase = sums[0].phase
-        self.phase_seconds[phase] = self.phase_seconds[phase] - saved
-        self.device = self.device - saved
-        return saved
 
     def repeat(self, round_: Callable[[], None], times: int) -> None:
         """So many rounds, which are played until one is like that before it: all others then are too."""

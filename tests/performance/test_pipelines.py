@@ -92,14 +92,15 @@ HOW: dict[str, Any] = {"seq": 256, "precision": "bf16", "attention": "flash"}
         {"pp": 4, "accumulate": 8},
         {"pp": 2, "accumulate": 6, "tp": 2, "dp": 2},
         {"pp": 4, "vpp": 2, "accumulate": 8, "schedule": "zbv-zero-bubble"},
+        {"pp": 2, "accumulate": 4, "dp": 8, "runtime": "megatron", "zero": 1, "precision": "bf16-master"},
     ],
     ids=str,
 )
 def test_time_of_a_pipeline_is_its_passes_its_bubble_and_what_it_hands_on(layout: dict[str, Any]) -> None:
     p = cm.predict(MODEL, **HOW | layout)
     time = p.on("dgx-h100")
-    handed = [part for part in time.collectives if part.axis == "pp"]
-    assert [part.operation for part in handed] == ["send"]
+    handed = [part for part in time.collectives if part.operation == "send"]
+    assert [part.axis for part in handed] == ["pp"]
     phases = sum(phase.seconds for phase in time.phases)
     assert time.seconds == pytest.approx(phases + time.bubble + handed[0].exposed)
     assert time.low <= time.seconds <= time.high
