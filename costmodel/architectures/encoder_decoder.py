@@ -22,7 +22,9 @@ from costmodel.architectures.base import (
 from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.feedforward import dropped
+from costmodel.architectures.local import local
 from costmodel.architectures.parts import PLAIN, Experts, Head, Window
+from costmodel.architectures.ranks import embedding
 from costmodel.architectures.spec import HEAD, ComposedModel
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT, Description, PartOf, part_of
@@ -31,9 +33,10 @@ from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Gelu
 from costmodel.layers.conv import Conv
-from costmodel.layers.embedding import Embedding, FixedPositions
+from costmodel.layers.embedding import FixedPositions
 from costmodel.layers.shape import Reshape, TransposeLast
-from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.symbolic.sizes import LARGEST_SIZE, peek
+from costmodel.training.layout import Layout
 from costmodel.training.settings import LossKind
 
 SHARED = (
@@ -279,17 +282,28 @@ class EncoderDecoder(ComposedModel):
                 f"seq {length} is beyond the learned position table of {self.title}: use at most {self.context}"
             )
 
+    def local(self, layout: Layout) -> Self:
+        """This model, both of whose sides are split when they run; see `Architecture.local`."""
+        if layout.sp:
+            raise SettingError(f"sp=True is not worked out for encoder-decoders, of {self.title}: leave it out")
+        if layout.tp != 1 and layout.shards != 1:
+            raise SettingError(
+                f"fsdp is not worked out with tp={peek(layout.tp)} of {self.title}: leave one of them out"
+            )
+        super().local(layout._replace(tp=1))
+        return self
+
     def forward(self, tape: Tape, shape: BatchShape, attention: AttentionSetting) -> Tensor:
         """(batch, T) source tokens, or sound, and (batch, T_t) target tokens → (batch·T_t, vocab) logits."""
         assert shape.seq is not None
         assert shape.target is not None
-        encoder, decoder = self.encoder, self.decoder
+        encoder, decoder = (local(side, tape.layout) for side in (self.encoder, self.decoder))
         tokens = tape.input((shape.batch, shape.target), "index", "tokens")
         table: Tensor | None = None
         with tape.scope("encoder"):
             if self.sound is None:
                 source = tape.input((shape.batch, shape.seq), "index", "source")
-                x = Embedding(self.vocab, self.width)(source, name="embedding")
+                x = embedding(self.vocab, self.width, source)
                 table = tape.weights_of("embedding")["weight"]
                 x = embedded(encoder, x, source)
             else:
@@ -297,7 +311,7 @@ class EncoderDecoder(ComposedModel):
             memory = body(encoder, tape, x, attention)
         with tape.scope("decoder"):
             tied = None if table is None or not self.shared_embedding else {"weight": table}
-            x = Embedding(self.vocab, self.width)(tokens, name="embedding", tied=tied)
+            x = embedding(self.vocab, self.width, tokens, tied=tied)
             table = tape.weights_of("embedding")["weight"]
             x = body(decoder, tape, embedded(decoder, x, tokens), attention, memory)
         y = x if self.head is None else logits(decoder, x, table)

@@ -164,14 +164,16 @@ def of_rows(entries: int, tape: Tape) -> int:
     return exact_div(entries, degree) if entries % degree == 0 else ceil_div(entries, degree)
 
 
-def embedding(entries: int, features: int, tokens: Tensor, *, whole: bool = False) -> Tensor:
+def embedding(
+    entries: int, features: int, tokens: Tensor, *, whole: bool = False, tied: Mapping[str, Tensor] | None = None
+) -> Tensor:
     """A table of tokens, split by its rows; whole: of all tokens in any case, until `own_tokens`."""
     layout = tokens.tape.layout
     if layout.tp == 1:
-        return Embedding(entries, features)(tokens, name="embedding")
+        return Embedding(entries, features)(tokens, name="embedding", tied=tied)
     own = of_rows(entries, tokens.tape)
     kind = VocabParallelEmbedding(own, features) if layout.megatron else SplitEmbedding(own, features, entries)
-    y = kind(tokens, name="embedding")
+    y = kind(tokens, name="embedding", tied=tied)
     return ReduceFromRanks("tp", layout.tp)(y, name="embedding.reduce") if whole else _joined(y, "embedding")
 
 

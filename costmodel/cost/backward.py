@@ -341,7 +341,9 @@ class BackwardLiveness:
         if target.several:
             target.parts = (*target.parts, (second, second.size, 1))
             return
-        if branch_value(second.size) > branch_value(target.size) and any(own.cut for _, own in call.targets):
+        cut = branch_value(second.size) > branch_value(target.size) and any(own.cut for _, own in call.targets)
+        weight = target.weight
+        if cut or (weight is not None and weight.graded is not weight.elements):  # of a DTensor, a subclass
             self._sum(target, first, second, call)
             return
         whole = first.size is target.size or branch_value(first.size) == branch_value(target.size)

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial, partialmethod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -52,6 +52,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
 import costmodel as cm
+
+if TYPE_CHECKING:
+    from .test_translator import Translator
 
 from . import models
 from .autocasting import GpuAutocast
@@ -211,9 +214,24 @@ def tensor_plan(model: models.Transformer, *, sp: bool, split_loss: bool) -> dic
     placed = model.positions is not None
     first = Replicate() if placed else rows  # positions are of all tokens
     plan: dict[str, ParallelStyle] = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=first)}
+    plan |= plan_of_blocks(model, "", sp=sp)
+    if sp:
+        norms = {name: getattr(model, name) for name in ("embedding_norm", "final_norm")}
+        plan |= {name: SequenceParallel(use_local_output=True) for name, norm in norms.items() if norm is not None}
+    if model.head is None:
+        return plan
+    split = Shard(-1) if split_loss else Replicate()
+    plan["head.linear"] = ColwiseParallel(input_layouts=rows, output_layouts=split, use_local_output=not split_loss)
+    return plan
+
+
+def plan_of_blocks(model: models.Body, prefix: str, *, sp: bool) -> dict[str, ParallelStyle]:
+    """What of `tensor_plan` is of blocks, whose paths start so."""
+    rows = Shard(1) if sp else Replicate()
+    plan: dict[str, ParallelStyle] = {}
     for n, block in enumerate(model.blocks):
         for name, module in block.named_modules():
-            path = f"blocks.{n}.{name}"
+            path = f"{prefix}blocks.{n}.{name}"
             if isinstance(module, NORMS) and name.startswith("attention.norms"):
                 plan[path] = SequenceParallel(sequence_dim=2, use_local_output=True)  # each rank's heads
             elif isinstance(module, (*NORMS, models.LayerScale)) and sp and not name.startswith("attention."):
@@ -225,17 +243,10 @@ def tensor_plan(model: models.Transformer, *, sp: bool, split_loss: bool) -> dic
                 plan[f"{path}.biases"] = ColwiseParallel(output_layouts=Shard(-1))
         if sp:
             gathered = PrepareModuleInput(input_layouts=(rows, None), desired_input_layouts=(Replicate(), None))
-            plan[f"blocks.{n}.attention"] = gathered
-            plan[f"blocks.{n}.mlp"] = PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate())
+            plan[f"{prefix}blocks.{n}.attention"] = gathered
+            plan[f"{prefix}blocks.{n}.mlp"] = PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate())
     if model.relative is not None:
-        plan["relative.biases"] = ColwiseParallel(output_layouts=Shard(-1))
-    if sp:
-        norms = {name: getattr(model, name) for name in ("embedding_norm", "final_norm")}
-        plan |= {name: SequenceParallel(use_local_output=True) for name, norm in norms.items() if norm is not None}
-    if model.head is None:
-        return plan
-    split = Shard(-1) if split_loss else Replicate()
-    plan["head.linear"] = ColwiseParallel(input_layouts=rows, output_layouts=split, use_local_output=not split_loss)
+        plan[f"{prefix}relative.biases"] = ColwiseParallel(output_layouts=Shard(-1))
     return plan
 
 
@@ -246,23 +257,7 @@ WHOLE = "router", "shared_gate", "latent.down", "latent.query_down"
 
 def split_by_heads(model: models.Transformer, mesh: DeviceMesh, *, sp: bool, split_loss: bool) -> None:
     """Shard a model over the mesh; its attention sees the heads of this rank."""
-    degree = mesh.size()
-    for block in model.blocks:
-        attention = block.attention
-        heads = attention.spec.heads // degree
-        attention.kv_heads //= degree
-        attention.widths = [width // degree for width in attention.widths]
-        kv = None if attention.spec.latent is not None else attention.kv_heads
-        attention.spec = attention.spec.with_fields({"heads": heads, "kv_heads": kv, "head_size": attention.size})
-        attention.alibi = attention.alibi[:heads].clone()
-        if attention.spec.latent is not None:
-            attention.latent.heads = heads
-            attention.latent.of_all_heads = Read(mesh)
-        if attention.sink is not None:
-            attention.sink = models.Sink(heads)
-        experts = getattr(block.mlp, "experts", None) if block.beside else block.mlp
-        if isinstance(experts, models.Experts):
-            split_experts(experts, mesh)
+    split_heads(model, mesh)
     if sp and model.positions is not None:
         after = "dropout" if model.embedding_norm is None else "embedding_norm"
         whole = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1), use_local_output=True)
@@ -270,6 +265,46 @@ def split_by_heads(model: models.Transformer, mesh: DeviceMesh, *, sp: bool, spl
     parallelize_module(model, mesh, tensor_plan(model, sp=sp, split_loss=split_loss))
     if model.spec.tied and model.head is not None:
         model.head.linear.weight = model.tokens.weight
+
+
+def split_heads(model: models.Body, mesh: DeviceMesh) -> None:
+    """Let each attention see the heads of this rank."""
+    for block in model.blocks:
+        for attention in (block.attention, block.crossing):
+            if attention is not None:
+                _split_attention(attention, mesh)
+        experts = getattr(block.mlp, "experts", None) if block.beside else block.mlp
+        if isinstance(experts, models.Experts):
+            split_experts(experts, mesh)
+
+
+def _split_attention(attention: models.Attention, mesh: DeviceMesh) -> None:
+    degree = mesh.size()
+    heads = attention.spec.heads // degree
+    attention.kv_heads //= degree
+    attention.widths = [width // degree for width in attention.widths]
+    kv = None if attention.spec.latent is not None else attention.kv_heads
+    attention.spec = attention.spec.with_fields({"heads": heads, "kv_heads": kv, "head_size": attention.size})
+    attention.alibi = attention.alibi[:heads].clone()
+    if attention.spec.latent is not None:
+        attention.latent.heads = heads
+        attention.latent.of_all_heads = Read(mesh)
+    if attention.sink is not None:
+        attention.sink = models.Sink(heads)
+
+
+def split_sides(model: Translator, mesh: DeviceMesh, *, split_loss: bool) -> None:
+    """Shard an encoder and a decoder over the mesh, with their table or tables."""
+    table = RowwiseParallel(input_layouts=Replicate())
+    plan: dict[str, ParallelStyle] = {"tokens": table} | ({} if model.targets is model.tokens else {"targets": table})
+    for side in ("encoder", "decoder"):
+        split_heads(getattr(model, side), mesh)
+        plan |= plan_of_blocks(getattr(model, side), f"{side}.", sp=False)
+    split = Shard(-1) if split_loss else Replicate()
+    plan["head.linear"] = ColwiseParallel(output_layouts=split, use_local_output=not split_loss)
+    parallelize_module(model, mesh, plan)
+    if model.spec.tied:
+        model.head.linear.weight = model.targets.weight
 
 
 class Read(nn.Module):
@@ -464,9 +499,11 @@ def cost(question: dict[str, Any]) -> RankCost:
     if question.get("real", False):
         torch.manual_seed(0)
         return _cost(question, spec, mesh, "cpu", split_loss=split_loss)
-    if "module" in question:
+    if "module" in question or "translator" in question:
         with torch.device("meta"):
-            return _of_module(question, mesh)
+            if "module" in question:
+                return _of_module(question, mesh)
+            return _of_translator(question, mesh, split_loss=split_loss)
     # A resized storage needs a device that has memory, and so does not exist without data.
     with FakeTensorMode(allow_non_fake_inputs=True) if fsdp > 1 else torch.device("meta"):
         return _cost(question, spec, mesh, "cpu" if fsdp > 1 else "meta", split_loss=split_loss)
@@ -651,6 +688,31 @@ def _of_module(question: dict[str, Any], mesh: DeviceMesh) -> RankCost:
         return F.cross_entropy(y.view(-1, y.shape[-1]), targets)
 
     return _of_steps(question, module, by_use, loss, [x, targets], "meta", nullcontext)
+
+
+def _of_translator(question: dict[str, Any], mesh: DeviceMesh, *, split_loss: bool) -> RankCost:
+    """An encoder-decoder."""
+    from .test_translator import Translator
+
+    spec = cm.EncoderDecoder(**question["translator"])
+    batch, seq, target = question["batch"], question["seq"], question["target_seq"]
+    model = Translator(spec, seq, target, "eager", "gpu")
+    heard = spec.sound is not None
+    sound = torch.zeros(batch, spec.value("sound.mel_bins") or 1, 2 * (spec.value("sound.places") or 1))
+    source = sound if heard else torch.zeros(batch, seq, dtype=torch.int64)
+    tokens = torch.zeros(batch, target, dtype=torch.int64)
+    targets = torch.zeros(batch * target, dtype=torch.int64)
+    names = {weight: name for name, weight in model.named_parameters()}
+    by_use = [names[weight] for weight in weights_by_use(model, source, tokens)]
+    split_sides(model, mesh["tp"], split_loss=split_loss)
+
+    def around() -> AbstractContextManager[Any]:
+        return loss_parallel() if split_loss else nullcontext()
+
+    def loss() -> Tensor:
+        return F.cross_entropy(model(source, tokens), targets)
+
+    return _of_steps(question, model, by_use, loss, [source, tokens, targets], "meta", around)
 
 
 def _of_steps(

@@ -336,6 +336,41 @@ def test_a_rank_of_a_family_costs_what_it_does(family: str) -> None:
     assert_a_rank_agrees(model, "eager", {"optimizer": "adamw", "batch": 2, "seq": 8, "tp": 2})
 
 
+TRANSLATORS = st.fixed_dictionaries(
+    {
+        "vocab": st.sampled_from([32, 33, 512]),
+        "layers": st.integers(1, 2),
+        "decoder_layers": st.sampled_from([None, 1, 2]),
+        "width": st.sampled_from([16, 24]),
+        "kv_heads": st.sampled_from([None, 4]),
+        "head_size": st.sampled_from([4, 8]),
+        "positions": st.sampled_from(["relative", "learned", "rotary"]),
+        "mlp": st.sampled_from(["gated", "plain"]),
+        "norm": st.sampled_from(["rmsnorm", "layernorm"]),
+        "mlp_width": st.sampled_from([16, 40]),
+        "qkv_bias": st.booleans(),
+        "mlp_bias": st.booleans(),
+        "norm_placement": st.sampled_from(["pre", "post", "both"]),
+        "tied": st.booleans(),
+        "shared_embedding": st.booleans(),
+        "residual_dropout": st.sampled_from([0.0, 0.1]),
+    }
+)
+
+
+@settings(examples(min(6, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes a second
+@given(TRANSLATORS, RUNS, st.sampled_from([2, 4]), st.booleans(), st.sampled_from(["sgd", "adamw"]))
+def test_a_rank_of_an_encoder_decoder_costs_what_it_does(
+    shape: dict[str, Any], runs: dict[str, Any], tp: int, split_loss: bool, optimizer: Any
+) -> None:
+    model = shape | {"context": 64, "heads": HEADS}
+    chosen: dict[str, Any] = {"tp": tp, "loss_parallel": split_loss, "optimizer": optimizer, "target_seq": 6, **runs}
+    rank, found = cm.predict(cm.EncoderDecoder(**model), **chosen).rank, run({"translator": model, **chosen})
+    assert (rank.params, rank.memory.activations) == (found.params, found.saved)
+    assert (rank.flops.forward, rank.flops.total) == (found.forward_flops, found.total_flops)
+    assert_events_agree(rank, found, chosen)
+
+
 BUCKETED: list[dict[str, Any]] = [
     {"layers": 2, "width": 128, "mlp": "gated", "mlp_width": 400, "norm": "rmsnorm"},
     {"layers": 5, "width": 128, "mlp": "plain", "mlp_width": 512, "norm": "layernorm", "qkv_bias": True},
