@@ -14,7 +14,7 @@ from costmodel.analysis.candidates import CHECKPOINTS, Mesh, Meshes
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.recommend import budget_of
 from costmodel.analysis.sweep.axes import label_of
-from costmodel.architectures.base import divisors
+from costmodel.architectures.base import Architecture, divisors
 from costmodel.architectures.trace import batch_shape
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from matplotlib.figure import Figure
-
-    from costmodel.architectures.base import Architecture
 
 CHOSEN = (*LAYOUT_NAMES, "batch", "checkpoint")
 """Settings that are chosen unless they are given."""
@@ -403,7 +401,7 @@ def layouts(
     model: Architecture | str,
     *,
     memory: str | float | None = None,
-    reserve: str | int = 0,
+    reserve: str | int | None = 0,
     network: LinkLike = None,
     within: Probability = 0.05,
     **settings: Unpack[SeveralSettings],
@@ -436,10 +434,12 @@ def layouts(
     for name in ("devices", "global_batch"):
         if settings.get(name) is None:
             raise SettingError(f"{name} is not given: give {SETTINGS[name].example!r}, say, for {name}")
-    architecture = load(model) if isinstance(model, str) else model
+    architecture = model if isinstance(model, Architecture) else load(model)
     options = {name: _values(name, value) for name, value in {**DEFAULTS, **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN or name in NEVER_CHOSEN}
     on = fixed.get("on")
+    if on is None and network is not None:
+        raise SettingError(f"network={shown(network)} is of seconds on a machine: give on='h100-sxm', say, too")
     budget = None if memory is None and on is None else budget_of(memory, None if on is None else machine_of(on))
     room = None if budget is None else budget.bytes - read_reserve(reserve)
     search = _Candidates(architecture, fixed, options, room, network)

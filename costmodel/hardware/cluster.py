@@ -44,6 +44,8 @@ HOSTED = 8
 
 def _links(value: Any, info: ValidationInfo) -> Any:
     """A link from its bandwidth alone, as "400 Gb/s" is, where bits are meant; or from a mapping of its fields."""
+    if isinstance(value, Mapping) and (wrong := [name for name in value if not isinstance(name, str)]):
+        raise SettingError(f"{info.field_name}: {shown(wrong[0])} is not the name of a field")
     if isinstance(value, Mapping) and "bandwidth" in value:
         return {**value, "bandwidth": read_link_speed(value["bandwidth"], f"{info.field_name}.bandwidth")}
     if value is None or isinstance(value, Mapping | Link):

@@ -100,7 +100,10 @@ def read_link_speed(value: Any, what: str) -> float:
     """Bandwidth of a link [B/s]; "400 Gb/s" and "400 Gbps" are bits, as networks are sold by. Raises SettingError."""
     if isinstance(value, str) and value.rstrip().endswith(("Gb/s", "Mb/s", "Tb/s")):
         value = f"{value.rstrip()[:-3]}bit/s"
-    return _amount(value, what, "B/s")
+    number = _amount(value, what, "B/s")
+    if number == inf:
+        raise SettingError(f"{what}={shown(value)} is no bandwidth that a link has: use one such as '400 Gb/s'")
+    return number
 
 
 Bandwidth = Annotated[Reads[float, Magnitude], _reads("B/s", none=False)]

@@ -72,6 +72,8 @@ def questions() -> dict[str, Question]:
         "explore": Question(cm.explore, ("mlp-mnist",), {"on": None, "optimizer": "sgd"}),
         "fit_machine": Question(cm.fit_machine, (), {"machine": "h100-sxm", "measured": fit.steps}),
         "from_torch": Question(cm.from_torch, (), {"module": "x"}),
+        "layouts": Question(cm.layouts, (), {"model": "gpt2-small", "devices": 2, "global_batch": 2, "seq": 64,
+                                             "runtime": "torch", "checkpoint": "none", "batch": 1}),
         "load": Question(cm.load, (), {"model": "mlp-mnist"}),
         "load_machine": Question(cm.load_machine, (), {"machine": "h100-sxm"}),
         "machines": Question(cm.machines),
@@ -103,7 +105,7 @@ def questions() -> dict[str, Question]:
         **dict.fromkeys(("source_of", "confirmed"), ("memory",)), "has_word": ("name", "none"), "load": ("no.yaml",),
         **dict.fromkeys(("product_peak", "ridge", "runs_in"), ("bf16",)), "with_fields": ({},),
         **dict.fromkeys(("difference", "ratio"), ("mlp-mnist", "params")), "to_parquet": ("x.parquet",),
-        "save": ("x.yaml",),
+        "save": ("x.yaml",), "goodput": {"mtbf": "1 h", "checkpoint": "1 s", "restart": "1 s"},
     }  # fmt: skip
     answers = [p, time, served, device, p.timeline, swept, time.run(steps=10), fit]
     answers += [cm.compare("mlp-mnist", "vgg16", quantities="params"), cm.max_batch("mlp-mnist", memory="1 GiB")]
@@ -165,7 +167,7 @@ def of_type(annotation: str, value: Any) -> bool:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or value is True:
-        return ("None" if value is None else "bool") in words
+        return bool(words & ({"None", "LinkLike"} if value is None else {"bool"}))
     if isinstance(value, str):
         return bool(words & {"str", "Literal", "PathLike", "Arrivals", "Tier", "OneStack", "Path"})
     if isinstance(value, int):
