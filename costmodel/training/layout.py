@@ -103,8 +103,12 @@ class Layout(NamedTuple):
 
     @property
     def shards(self) -> int:
-        """Ranks that weights, gradients and optimizer states are split over: those of one sequence among them."""
-        return self.cp * self.fsdp if self.fsdp > 1 or self.zero == 3 else 1
+        """Ranks that weights, gradients and optimizer states are split over: those of one sequence among them.
+
+        PyTorch's trainers split weights over these without `fsdp` too (torchtitan's mesh ``fsdp``, of dp_shard · cp).
+        """
+        contexts = self.cp > 1 and self.runtime == "torch"
+        return self.cp * self.fsdp if contexts or self.fsdp > 1 or self.zero == 3 else 1
 
     @property
     def heads(self) -> int:

@@ -77,19 +77,14 @@ def _check_copies(settings: Settings, layout: Layout) -> None:
 def _check_sharding(settings: Settings, layout: Layout) -> None:
     """Raise SettingError for what is not worked out where weights are split by FSDP."""
     axis = next((name for name in ("cp", "tp", "ep") if getattr(layout, name) > 1), "tp")
-    single = ("precision", "accumulate", "checkpoint", "lora", "freeze", "update", "loss_chunks", "allocator", "dp")
-    lifted: set[str] = set()
-    if 1 in (layout.tp, layout.cp):
-        lifted |= {"accumulate", "dp"} | ({"checkpoint"} if settings.checkpoint == "block" else set())
-    if layout.tp * layout.cp == 1:
-        lifted.add("update")
-    if layout.cp == 1:
-        lifted.add("precision")
-    single = tuple(name for name in single if name not in lifted)
-    for name in single if layout.tp * layout.cp * layout.ep > 1 else ():
-        value = (settings.micro_batches > 1) if name == "accumulate" else layout.dp > 1 if name == "dp" else None
-        if settings.chosen(name) if value is None else value:
+    split = layout.tp * layout.cp * layout.ep > 1
+    for name in ("checkpoint", "lora", "freeze", "loss_chunks", "allocator") if split else ():
+        if settings.chosen(name) and not (name == "checkpoint" and settings.checkpoint == "block"):
             raise SettingError(f"{name} is not worked out with fsdp and {axis}: leave one of them out")
+    if settings.update == "fused" and settings.states.name not in ("adam", "adamw"):
+        raise SettingError(
+            f"update='fused' of {settings.states.name!r} takes no weights that are split (DTensor): use 'foreach'"
+        )
     if settings.checkpoint == "sqrt" or (isinstance(settings.checkpoint, int) and settings.checkpoint > 1):
         raise SettingError(
             f"checkpoint={settings.checkpoint!r} of several units of fsdp is not worked out: use 'block'"
@@ -156,10 +151,6 @@ def _check_context(settings: Settings) -> None:
     if megatron and ring:
         raise SettingError(
             f"cp_kind={settings.cp_kind!r} of runtime='megatron' is not worked out: use cp_kind='ulysses', its a2a"
-        )
-    if settings.layout.shards == 1 and not megatron:
-        raise SettingError(
-            f"cp={cp} splits weights over its ranks too, as PyTorch's trainers do: give fsdp, or zero=3 with dp=1"
         )
     if not ring and not settings.cp_balanced:
         raise SettingError("cp_balanced=False is for cp_kind 'ring' or 'all-gather': leave it out")

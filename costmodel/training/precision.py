@@ -19,7 +19,7 @@ LOWERED = frozenset(
     {
         *("linear", "expert_linear", "matmul", "conv", "conv_transpose", "lstm", "gru", "elman"),
         *("absorb_key", "expand_value"),
-        *("fused_attention", "fused_linear_cross_entropy", "convolve"),
+        *("fused_attention", "ring_attention", "fused_linear_cross_entropy", "convolve"),
     }
 )
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
@@ -43,7 +43,8 @@ _RAISED_FUNCTIONS = (
     *("rsqrt", "sinh", "softplus", "square", "tan"),
 )
 _RAISED_LOSSES = (
-    *("cross_entropy", "mean_squared_error", "compared.binary_cross_entropy_with_logits", "compared.huber_loss"),
+    *("cross_entropy", "split_cross_entropy", "mean_squared_error"),
+    *("compared.binary_cross_entropy_with_logits", "compared.huber_loss"),
     *("compared.kl_div", "compared.mse_loss", "compared.smooth_l1_loss"),
 )
 RAISED = {

@@ -253,6 +253,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"fsdp": 4, "cp": 2, "mode": "inference"}, "cp=2 is not worked out in mode 'inference'"),
     ({"dp": 2, "precision": "bf16-master-fp32-gradients"}, "use fsdp=2"),
     ({"fsdp": 2, "checkpoint": 2}, "use 'block'"),
+    ({"fsdp": 2, "optimizer": "sgd", "update": "fused"}, "use 'foreach'"),
+    ({"fsdp": 2, "tp": 2, "loss_chunks": 2}, "loss_chunks is not worked out with fsdp and tp"),
 ]
 
 

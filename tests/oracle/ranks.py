@@ -505,8 +505,8 @@ def cost(question: dict[str, Any]) -> RankCost:
                 return _of_module(question, mesh)
             return _of_translator(question, mesh, split_loss=split_loss)
     # A resized storage needs a device that has memory, and so does not exist without data.
-    with FakeTensorMode(allow_non_fake_inputs=True) if fsdp > 1 else torch.device("meta"):
-        return _cost(question, spec, mesh, "cpu" if fsdp > 1 else "meta", split_loss=split_loss)
+    with FakeTensorMode(allow_non_fake_inputs=True) if fsdp * cp > 1 else torch.device("meta"):
+        return _cost(question, spec, mesh, "cpu" if fsdp * cp > 1 else "meta", split_loss=split_loss)
 
 
 def _join_real_group(world: int) -> None:
@@ -651,7 +651,7 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
         split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=split_loss)
     if cp > 1:
         over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
-    if fsdp > 1:
+    if fsdp * cp > 1:
         _shard(question, model, mesh)
     elif (ep := question.get("ep", 1)) > 1:
         to = init_device_mesh("cpu", (mesh.shape[0] // ep, ep, tp), mesh_dim_names=("dp", "ep", "tp"))["ep"]

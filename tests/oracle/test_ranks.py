@@ -129,7 +129,7 @@ def assert_events_agree(
     ]
     assert sent == [tuple(each) for each in found.collectives]
     # The model of PyTorch has the mask and the tables of angles once in every block.
-    extra = found.buffers - rank.memory.buffers + (found.counters if "fsdp" in chosen else 0)
+    extra = found.buffers - rank.memory.buffers + (found.counters if {"fsdp", "cp"} & {*chosen} else 0)
     ours = stated(rank)
     over = {phase: ours[phase].alive - (most.alive - extra) for phase, most in found.most.items()}
     if peak:
@@ -495,6 +495,9 @@ WITH: list[dict[str, Any]] = [
     {"checkpoint": "block", "fsdp": 2, "precision": "bf16-master-fp32-gradients", "reshard": False},
     {"loss_parallel": True, "fsdp": 2, "precision": "bf16", "vocab": 1001},
     {"loss_parallel": True, "fsdp": 3, "tp": 4, "precision": "bf16-master-fp32-gradients", "optimizer": "adamw"},
+    {"loss_parallel": True, "precision": "fp16-autocast", "optimizer": "adamw"},
+    {"loss_parallel": True, "precision": "bf16-autocast", "fsdp": 2, "sp": True},
+    {"fsdp": 2, "sp": True, "optimizer": "adamw", "update": "foreach"},
     {"accumulate": 2, "sp": True, "optimizer": "adamw"},
     {"precision": "bf16", "optimizer": "adamw"},
     {"precision": "bf16", "loss_parallel": True},
@@ -516,3 +519,27 @@ def test_a_tensor_rank_that_accumulates_or_recomputes_costs_what_it_does(chosen:
         earlier = rank.memory.gradients if "accumulate" in chosen else 0
         assert (rank.memory.weights, earlier, rank.memory.optimizer) == found.stays
     assert_events_agree(rank, found, chosen)
+
+
+CONTEXTS: list[dict[str, Any]] = [
+    {"cp": 2, "cp_kind": "ring", "precision": "bf16"},
+    {"cp": 4, "cp_kind": "all-gather", "precision": "bf16-master-fp32-gradients", "checkpoint": "block", "dp": 2},
+    {"cp": 2, "cp_kind": "ulysses", "fsdp": 2, "tp": 2, "accumulate": 2, "dp": 2, "optimizer": "adamw"},
+    {"cp": 2, "cp_kind": "ring", "cp_balanced": False, "tp": 2, "sp": True, "fsdp": 3, "precision": "bf16-master"},
+    {"cp": 2, "cp_kind": "ulysses", "tp": 4, "checkpoint": "block", "precision": "bf16", "reshard": False},
+    {"cp": 2, "cp_kind": "ring", "precision": "bf16-autocast", "checkpoint": "block"},
+    {"cp": 4, "cp_kind": "all-gather", "precision": "fp16-autocast", "optimizer": "adamw", "update": "foreach"},
+]
+
+
+@pytest.mark.parametrize("chosen", CONTEXTS, ids=lambda chosen: " ".join(f"{k}={v}" for k, v in chosen.items()))
+def test_a_rank_of_a_sequence_with_other_settings_costs_what_it_does(chosen: dict[str, Any]) -> None:
+    sizes = {"vocab": 33, "layers": 3, "width": 24, "kv_heads": 8, "head_size": 4, "mlp_width": 16}
+    model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm", "tied": True}
+    chosen = {"batch": 2, "seq": 16, "optimizer": "sgd", "cp_balanced": True} | chosen
+    place = 0 if chosen["cp_balanced"] else (chosen["cp"] - 1) * chosen.get("tp", 1)
+    kernel = "eager" if chosen["cp_kind"] == "ulysses" else "flash"
+    found = run({"model": model, "kernel": kernel, "rank": place, **chosen})
+    rank = cm.predict(cm.Transformer.of(model), attention=kernel, **chosen).rank
+    assert rank.flops.forward == found.forward_flops * chosen.get("accumulate", 1)
+    assert_a_sharded_rank_agrees(rank, found, chosen)
