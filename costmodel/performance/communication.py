@@ -543,7 +543,9 @@ def collective_seconds(
             raise SettingError(f"{name}={shown(number)} is not between 1 and {MOST_DEVICES:,}")
     model, tier = collective_model(on, network, tier, direct)
     named, whole = operation_of(operation), read_budget(size, "size").bytes
-    return TimedCollective(named, whole, model.cluster.group("", devices, apart), model, tier)
+    answer = TimedCollective(named, whole, model.cluster.group("", devices, apart), model, tier)
+    _ = answer.time  # a link or a network that there is not is refused here
+    return answer
 
 
 MOST_DEVICES = 10_000_000
