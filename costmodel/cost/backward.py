@@ -44,16 +44,18 @@ class BackwardLiveness:
 
     def __init__(self, forward: ForwardLiveness, *, accumulates: bool, inputs_only: bool = False) -> None:
         self.forward = forward
-        self.accumulates = accumulates and forward.sharding is None
-        if forward.sharding is not None:
-            forward.sharding.accumulates = accumulates
+        sharding = forward.sharding
+        self._whole = sharding is None or (sharding.staged and not sharding.widens)
+        self.accumulates = accumulates and self._whole
+        if sharding is not None:
+            sharding.accumulates = accumulates
         self.lifetimes = forward.lifetimes
         self.gradients: list[Allocation] = []
         self.arrivals: list[tuple[int, Storage]] = []
         self._uses: Counter[GradientSlot] = Counter()
         self._waiting: dict[GradientSlot, None] = {}
         self.captured: list[tuple[CallRound, Allocation]] = []
-        self._whole: dict[int, CallRound] = {}
+        self._undivided: dict[int, CallRound] = {}
         self._inputs_only = inputs_only
         self._starts = self._start(forward.order)
         self._execute([self._of_inputs(item) for item in forward.order] if inputs_only else forward.order)
@@ -79,7 +81,7 @@ class BackwardLiveness:
         others = [(slot, gradient) for slot, gradient in item.targets if not slot.of_weight]
         call = item._replace(targets=others, saved=[])
         if len(others) < len(item.targets):
-            self._whole[id(call)] = item
+            self._undivided[id(call)] = item
         return call
 
     def _execute(self, order: Order) -> None:
@@ -220,7 +222,7 @@ class BackwardLiveness:
                 if target.of_weight:
                     self._settle(target, call)
             return
-        if (whole := self._whole.get(id(call))) is not None:
+        if (whole := self._undivided.get(id(call))) is not None:
             self.captured.append((whole, incoming))
             incoming.handles += 1
         if memory.passes:
@@ -326,9 +328,9 @@ class BackwardLiveness:
         if copied or not target.ordered:
             gradient = self.lifetimes.take(target.size, now)
         gradient.line, gradient.settled, target.settled = GRADIENTS, now, True
-        if self.forward.sharding is None:
+        if self._whole:
             self.gradients.append(gradient)
-        elif target.weight is not None:
+        elif self.forward.sharding is not None and target.weight is not None:
             self.forward.sharding.settled(gradient, target.weight)
 
     def _moment(self, call: CallRound) -> int:

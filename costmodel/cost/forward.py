@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, MomentPhase, OpenParts
 from costmodel.cost.runtimes import autograd_dtype, stood_for
-from costmodel.cost.sharding import ShardedWeights
+from costmodel.cost.sharding import Gathered, ShardedWeights
 from costmodel.errors import SpecError, shown
 from costmodel.graph.kernel import Message
 from costmodel.graph.replay import replay
@@ -210,12 +210,13 @@ class Detached:
 class ForwardLiveness:
     """Replays a tape; `loops` lets one round of a repeated block stand for all between its first and its last.
 
+    gathered: see `ShardedWeights`.
     order: what backward retraces. weights: every trained weight, with its rounds, in the order of first use. output:
     the result, which the user holds. persistent: what decoding keeps. held: what stays until backward is done. ends:
     gradients and memory of several results, where no loss joins them. ends_here: whether the model ends on this tape.
     """
 
-    def __init__(self, tape: Tape, lifetimes: Lifetimes, *, loops: bool) -> None:
+    def __init__(self, tape: Tape, lifetimes: Lifetimes, *, loops: bool, gathered: Gathered | None = None) -> None:
         self.lifetimes = lifetimes
         self.order: Order = []
         self.weights: list[tuple[Storage, str] | LoopEdge] = []
@@ -244,7 +245,7 @@ class ForwardLiveness:
         self._detached: list[Detached] = []
         self._casts: dict[Storage, Call] = {}
         self._ungraded: dict[Call, Detached] = {}
-        self.sharding = None if tape.layout.shards == 1 else ShardedWeights(tape, lifetimes)
+        self.sharding = None if tape.layout.shards == 1 else ShardedWeights(tape, lifetimes, gathered)
         self._root, self._ended = tape.root, False
         if loops and (calls := _calls(tape.root)) > MOST_ROUNDS:
             raise SpecError(

@@ -26,9 +26,14 @@ Moment = tuple[MomentPhase, str, str]
 """What runs: its phase, its layer, and the rounds of the blocks around it."""
 
 
+BEFORE = -1
+"""When what was there before the first moment was made."""
+
+
 class Allocation:
     """Bytes that are alive from one moment to another, both included; `died` moves on with every use.
 
+    born: `BEFORE` if they were there when the first moment began.
     handles: of a gradient, how many hold it. rounds: how many are given back at once, where it stands for those of
     alike rounds and all stay until after them.
     settled: the moment after which a gradient is its weight's.
@@ -87,6 +92,12 @@ class Lifetimes:
         self.allocations.append(allocation)
         return allocation
 
+    def held(self, size: int, line: int = TEMPORARIES) -> Allocation:
+        """So many bytes that were there before, of which only the end is of these moments."""
+        allocation = Allocation(size, line, BEFORE)
+        self.allocations.append(allocation)
+        return allocation
+
     def loop(self, start: int, more: int) -> None:
         """All since the moment `start` happens `more` times beside."""
         if start < len(self.moments):
@@ -102,7 +113,9 @@ class Lifetimes:
         temporaries = changes[TEMPORARIES]
         for allocation in self.allocations:
             size, line = allotted(allocation.size), changes[allocation.line]
-            if allocation.line == GRADIENTS:
+            if allocation.born == BEFORE:
+                pass
+            elif allocation.line == GRADIENTS:
                 temporaries[2 * allocation.born] += size
                 temporaries[2 * allocation.settled + 1] -= size
                 line[2 * allocation.settled + 1] += size

@@ -13,14 +13,14 @@ all micro-batches, which are joined in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.architectures.trace import trace
 from costmodel.cost.backward import BackwardLiveness, update
 from costmodel.cost.data_parallel import gradient_sums, send_gradients
-from costmodel.cost.forward import CallRound, ForwardLiveness
+from costmodel.cost.forward import CallRound, ForwardLiveness, LoopEdge, UnitEdge
 from costmodel.cost.liveness import (
     ACTIVATIONS,
     GRADIENTS,
@@ -33,8 +33,10 @@ from costmodel.cost.liveness import (
     MomentLoop,
 )
 from costmodel.cost.runtimes import RankRuntime, rank_of
+from costmodel.cost.sharding import Gathered, ShardedWeights
 from costmodel.graph.kernel import Message, Operation
 from costmodel.graph.tape import Tape
+from costmodel.graph.tensor import Block
 from costmodel.training.schedules import Action, ActionKind, Run, Schedule
 from costmodel.training.settings import Settings
 
@@ -47,6 +49,32 @@ class Posted(NamedTuple):
 
     before: tuple[tuple[ActionKind, int], ...]
     after: tuple[tuple[ActionKind, int], ...]
+
+
+class Turn(NamedTuple):
+    """An action of a rank, with what is posted around it, and what of its stage is there by then.
+
+    gathered: see `cost.sharding.Gathered`. begun: whether the stage has gone backward before. ended: whether it does so
+    for the last time, and sums its gradients over ranks after that.
+    """
+
+    kind: ActionKind
+    stage: int
+    posted: Posted
+    gathered: Gathered
+    begun: bool
+    ended: bool
+
+
+class Progress:
+    """How far a stage is in a step: what of its weights is gathered, and how many micro-batches are to go backward."""
+
+    __slots__ = ("begun", "gathered", "left")
+
+    def __init__(self, microbatches: int) -> None:
+        self.gathered: Gathered = "none"
+        self.begun = False
+        self.left = microbatches
 
 
 MOST_POSTED = 20_000
@@ -120,6 +148,7 @@ class StagePasses:
     result: what it hands on [bytes]. loss: what is kept of that until all passes are done [bytes]. walk: the forward
     one, which knows the weights in the order of their use. named: what was made of a micro-batch, and the gradient that
     was sent last, if these have names until the next ones are there (``Schedule1F1B``: `output`, `bwd_sends`) [bytes].
+    gathered: what of sharded weights is there before the first.
     """
 
     def __init__(
@@ -132,8 +161,11 @@ class StagePasses:
         handed_back: bool,
         splits: bool,
         named: bool,
+        gathered: Gathered = "none",
     ) -> None:
         self.tape = tape
+        self.gathered: Gathered = gathered
+        self.sharded = tape.layout.shards > 1
         self.runtime = rank_of(tape, settings)
         self.result = sum(y.storage.bytes for y in tape.result)
         self.loss = 0
@@ -221,8 +253,10 @@ class StagePasses:
         if self.runtime is not None:  # what comes in has memory of its own when it comes
             now = lifetimes.moment("forward", "received", "")
             handed += [lifetimes.take(x.storage.bytes, now, ACTIVATIONS) for x in tape.inputs.values()]
-        forward = ForwardLiveness(tape, lifetimes, loops=not self._splits)
+        forward = ForwardLiveness(tape, lifetimes, loops=not self._splits, gathered=self.gathered)
         cut = len(lifetimes.moments)
+        if forward.sharding is not None:
+            forward.sharding.gathered = "all" if self.gathered == "all" or not tape.layout.reshard else "root"
         if self.runtime is not None and not tape.layout.last:
             now = lifetimes.moment("backward", "received", "")
             handed.append(lifetimes.take(self.result, now))
@@ -234,10 +268,50 @@ class StagePasses:
             allocation.died = end - 1
         for gradient in backward.returned:
             gradient.died = end - 1
-        self._end(forward, cut, end, backward.gradients, end)
+        gradients = backward.gradients
+        if forward.sharding is not None:
+            gradients = [*gradients, *forward.sharding.gradients, *forward.sharding.lasting]
+        self._end(forward, cut, end, gradients, end)
         changes = lifetimes.changes()
         passes = Passage.between(lifetimes, changes, 0, cut), Passage.between(lifetimes, changes, cut, end)
         return *passes, forward
+
+    @cached_property
+    def gathering(self) -> Passage:
+        """All weights come before they are asked for, each unit's in a buffer."""
+        return self._of_units(lambda weights, block, rounds, _: weights.gather_held(block, rounds))
+
+    @cached_property
+    def copying(self) -> Passage:
+        """Weights are copied out of their buffers when the first pass asks for them."""
+        return self._of_units(lambda weights, block, rounds, _: weights.copy_out_held(block, rounds))
+
+    @cached_property
+    def reducing(self) -> Passage:
+        """Gradients of all micro-batches are summed over ranks, and gathered weights go."""
+        return self._of_units(lambda weights, block, rounds, alike: weights.reduce_held(block, rounds, alike))
+
+    def _of_units(self, visit: Callable[[ShardedWeights, Block, str, int], None]) -> Passage:
+        """What each unit of sharded weights does by itself, the root first."""
+        lifetimes = Lifetimes()
+        weights = ShardedWeights(self.tape, lifetimes, "none")
+        lifetimes.moment("backward", "gradients", "")
+        starts: list[tuple[int, int]] = []
+        alike = 1
+        for edge in self.walk.order:
+            if isinstance(edge, LoopEdge) and edge.opens:
+                starts.append((len(lifetimes.moments), alike))
+                alike *= 1 + edge.more
+            elif isinstance(edge, LoopEdge):
+                start, alike = starts.pop()
+                lifetimes.loop(start, edge.more)
+            elif isinstance(edge, UnitEdge) and edge.opens:
+                visit(weights, edge.block, edge.rounds, alike)
+        weights.end_reduction()
+        end = lifetimes.moment("backward", "end", "")
+        for allocation in (*weights.gradients, *weights.lasting):
+            allocation.died = end
+        return Passage.between(lifetimes, lifetimes.changes(), 0, end)
 
     def _end(self, forward: ForwardLiveness, cut: int, end: int, gradients: list[Allocation], until: int) -> None:
         """Let results stay until the stage is done with them, and what lasts past the micro-batch until its end."""
@@ -323,7 +397,11 @@ class PipelineRank:
         self.stages = {stage: pipeline.passes(stage) for stage in self.schedule.stages_of(rank)}
         self.lifetimes = Lifetimes()
         self._changes: list[list[int]] = [[] for _ in LINES]
-        self._begun: set[int] = set()
+        self._pipeline = pipeline
+        self._progress = {stage: Progress(self.schedule.microbatches) for stage in self.stages}
+        for stage in self.schedule.gathered_ahead(rank) if self.settings.layout.shards > 1 else ():
+            self._progress[stage].gathered = "flat"
+            self._add(self.stages[stage].gathering)
         posted = iter(pipeline.posted[rank]) if pipeline.posted else None
         for run in self.schedule.runs(rank):
             self._add_run(run, posted)
@@ -350,28 +428,52 @@ class PipelineRank:
         return tuple(map(tuple, self._changes))
 
     def _add_run(self, run: Run, posted: Iterator[Posted] | None) -> None:
-        """Times that are alike as a loop: those that make no first gradients of a stage, and post the same messages."""
-        new = any(action.kind in ("B", "W") and action.stage not in self._begun for action in run.actions)
-        nominal = [self._nominal(action) for action in run.actions]
-        groups: list[tuple[list[Posted], int]] = []
-        for n in range(run.times if posted else min(run.times, 1)):
-            turn = [next(posted) for _ in run.actions] if posted else nominal
-            if groups and groups[-1][0] == turn and not (n == 1 and new):
-                groups[-1] = turn, groups[-1][1] + 1
+        """Times that are alike as a loop: those that find the same there, and post the same messages.
+
+        What they find is the same from the third on, but for the last.
+        """
+        most = run.times if posted else 4
+        groups: list[tuple[list[Turn], int]] = []
+        for times in (1, 1, run.times - 3, 1) if run.times > most else (1,) * run.times:
+            turns = [self._turn(action, next(posted) if posted else None, times) for action in run.actions]
+            if groups and groups[-1][0] == turns:
+                groups[-1] = turns, groups[-1][1] + times
             else:
-                groups.append((turn, 1))
-        if not posted and run.times > 1:
-            groups = [(nominal, 1), (nominal, run.times - 1)] if new else [(nominal, run.times)]
-        for turn, times in groups:
+                groups.append((turns, times))
+        for turns, times in groups:
             start = len(self.lifetimes.moments)
-            for action, messages in zip(run.actions, turn, strict=True):
-                self._add_action(action, messages)
+            for turn in turns:
+                self._add_turn(turn)
             if times > 1:
                 self.lifetimes.loop(start, times - 1)
 
-    def _add_action(self, action: Action, posted: Posted) -> None:
+    def _turn(self, action: Action, posted: Posted | None, times: int) -> Turn:
+        """An action as it finds its stage, which so many times then leave behind."""
+        kind, stage = action.kind, action.stage
+        own, sharded = self._progress[stage], self.stages[stage].sharded
+        posted = self._nominal(action) if posted is None else posted
+        gathered, begun = own.gathered, own.begun
+        ended = False
+        if kind in ("B", "W"):
+            own.begun = True
+            own.left -= times
+            ended = sharded and not own.left
+        if sharded:
+            stays = kind != "F" or not self.stages[stage].tape.layout.reshard
+            own.gathered = "none" if ended else "all" if stays else "root"
+        return Turn(kind, stage, posted, gathered, begun, ended)
+
+    def _add_turn(self, turn: Turn) -> None:
+        stage = self.stages[turn.stage]
+        if turn.gathered == "flat":
+            self._add(stage.copying)
+        passes = self._pipeline.passes(turn.stage, "all" if turn.gathered == "flat" else turn.gathered)
+        posted = turn.posted
         messages = [self._message(*each) for each in posted.before], [self._message(*each) for each in posted.after]
-        self._add(getattr(self.stages[action.stage], pass_name(action, self._begun)), messages)
+        begun = {turn.stage} if turn.begun else set[int]()
+        self._add(getattr(passes, pass_name(Action(turn.stage, turn.kind), begun)), messages)
+        if turn.ended:
+            self._add(stage.reducing)
 
     def _nominal(self, action: Action) -> Posted:
         """What a pass receives right before it, and sends right after it."""
@@ -435,12 +537,12 @@ class Pipeline:
             tapes.append(self._traced[kind])
         return tapes
 
-    def passes(self, stage: int) -> StagePasses:
-        """Those of a stage."""
+    def passes(self, stage: int, gathered: Gathered = "none") -> StagePasses:
+        """Those of a stage, of whose weights so much is gathered before."""
         manner = StagePasses.manner(self.settings, self.schedule, stage)
-        key = self.tapes[stage], *manner.values()
+        key = self.tapes[stage], *manner.values(), gathered
         if key not in self._passes:
-            self._passes[key] = StagePasses(self.tapes[stage], self.settings, **manner)
+            self._passes[key] = StagePasses(self.tapes[stage], self.settings, **manner, gathered=gathered)
         return self._passes[key]
 
     @cached_property

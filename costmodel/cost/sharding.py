@@ -8,14 +8,18 @@ into a buffer, which stays until the next unit has its own, and scattered; over 
 share are then all-reduced. A unit of whose inputs none asks for a gradient is done with at the end of backward, after
 the root.
 
+In a stage of a pipeline gradients stay whole, and weights gathered by backward stay so, until the last micro-batch has
+gone backward: then each unit's are scattered, the root's first.
+
 Source: ``torch/distributed/fsdp/_fully_shard``: ``FSDPParamGroup.unshard``, ``wait_for_unshard``, ``pre_backward``,
-``post_backward``, ``foreach_all_gather``, ``foreach_reduce``, and ``FSDPState._root_post_backward_final_callback``.
+``post_backward``, ``foreach_all_gather``, ``foreach_reduce``, and ``FSDPState._root_post_backward_final_callback``;
+``torch/distributed/pipelining/stage.py``: ``backward_maybe_with_nosync``, ``perform_reduce_grad``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from costmodel.cost.allocator import exactly
 from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes, MomentPhase
@@ -25,6 +29,9 @@ from costmodel.graph.tape import ROOT, Tape
 from costmodel.graph.tensor import Block, Call, Shape, Storage
 from costmodel.symbolic.sizes import ceil_div, exact_div, product
 from costmodel.training.dtypes import Dtype, size_bytes
+
+Gathered = Literal["none", "flat", "root", "all"]
+"""Which of a stage's weights are there whole between passes, "flat" being all of them in the buffers they came in."""
 
 
 class WeightShare(NamedTuple):
@@ -119,6 +126,11 @@ class WeightUnit(NamedTuple):
     late: bool
     across: bool
 
+    @property
+    def in_order(self) -> list[tuple[Storage, int, int]]:
+        """`graded` in a module's own order, which has sublayers before the norms around them."""
+        return sorted(self.graded, key=lambda row: -row[0].name.count("."))
+
     def share(self, *, graded: bool = False) -> int:
         """Elements of a rank's shares, with what fills them up."""
         return sum(times * elements for _, times, elements in (self.graded if graded else self.weights))
@@ -207,11 +219,14 @@ class UnitVisit:
 class ShardedWeights:
     """Gathers and scatters of one step, as forward enters and leaves units and as backward does.
 
-    accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added.
+    accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added. gathered:
+    of a stage of a pipeline, what is there whole when the next pass begins; None: this is all of a step.
     """
 
-    def __init__(self, tape: Tape, lifetimes: Lifetimes) -> None:
+    def __init__(self, tape: Tape, lifetimes: Lifetimes, gathered: Gathered | None = None) -> None:
         self.units = units_of(tape)
+        self.gathered = gathered
+        self.staged = gathered is not None
         self.lifetimes = lifetimes
         self.gradients: list[Allocation] = []
         self.accumulates = False
@@ -222,6 +237,7 @@ class ShardedWeights:
         self._kept: Dtype = precision.master or precision.weight
         self._keeps = tape.training and not tape.layout.reshard
         self._visits: list[UnitVisit] = []
+        self._every: list[UnitVisit] = []
         self._running: dict[Block, UnitVisit] = {}
         self._buffer: Allocation | None = None
         self._own: dict[Block, list[tuple[Storage, Allocation]]] = {}
@@ -231,8 +247,7 @@ class ShardedWeights:
         self._unit_of = {weight: block for block, unit in self.units.items() for weight, *_ in unit.weights}
         self._partial: dict[Block, list[Message]] = {}
         for block, unit in self.units.items():
-            # In a module's own order, which has sublayers before the norms around them.
-            for weight, times, _ in sorted(unit.graded, key=lambda row: -row[0].name.count(".")):
+            for weight, times, _ in unit.in_order:
                 if weight.partial:
                     self._partial.setdefault(block, []).extend([partial_sum(tape, weight)] * int(times))
 
@@ -240,15 +255,35 @@ class ShardedWeights:
     def _now(self) -> int:
         return len(self.lifetimes.moments) - 1
 
+    @property
+    def widens(self) -> bool:
+        """Whether gradients that stay whole do so in another type than they are made in."""
+        return self.staged and self._reduced != self._dtype
+
+    @property
+    def lasting(self) -> list[Allocation]:
+        """Gathered weights that have not been dropped."""
+        return [allocation for visit in self._every for allocation in visit.weights]
+
     def enter(self, block: Block, rounds: str, alike: int) -> None:
         """Forward comes to a unit."""
         if (unit := self.units.get(block)) is None or stays_gathered(self._tape, block):
+            return
+        if self.gathered == "all" or (self.gathered == "root" and block is self._root):
+            self._visit(UnitVisit(block, alike, [self.lifetimes.held(self._whole_bytes(unit))]))
             return
         before, self._buffer = self._buffer, self._gather(unit, "forward", rounds)
         now = self.lifetimes.moment("forward", f"{unit.name}.copy_out", rounds)
         if before is not None:
             before.died = now
-        self._running[block] = UnitVisit(block, alike, self._copied_out(unit, now))
+        self._visit(UnitVisit(block, alike, self._copied_out(unit, now)))
+
+    def _visit(self, visit: UnitVisit) -> None:
+        self._running[visit.block] = visit
+        self._every.append(visit)
+
+    def _whole_bytes(self, unit: WeightUnit) -> int:
+        return size_bytes(unit.share() * unit.devices, self._dtype)
 
     def leave(self, block: Block) -> None:
         """Forward is done with a unit, whose weights go."""
@@ -286,7 +321,7 @@ class ShardedWeights:
 
     def _open_again(self, unit: WeightUnit, visit: UnitVisit, phase: MomentPhase, rounds: str) -> Allocation | None:
         """Returns the buffer that weights are copied out of, unless they are there."""
-        if visit.weights:
+        if visit.weights or self.gathered == "all":
             return None
         buffer = visit.buffer or self._gather(unit, phase, rounds)
         now = self.lifetimes.moment(phase, f"{unit.name}.copy_out", rounds)
@@ -304,14 +339,18 @@ class ShardedWeights:
         unit = self.units.get(block)
         if unit is None or not unit.differentiated:
             return
-        if unit.late:
+        if self.staged:
+            self._widen(block, unit, rounds)
+        elif unit.late:
             self._late.append((block, rounds))
         else:
             self._reduce(block, unit, rounds)
 
     def end_backward(self) -> None:
         """The root's gradients are scattered, then those of units that are done by now, and the last buffers go."""
-        if (unit := self.units.get(self._root)) is not None:
+        if (unit := self.units.get(self._root)) is not None and self.staged:
+            self._widen(self._root, unit, "")
+        elif unit is not None:
             self._reduce(self._root, unit, "")
         for block, rounds in reversed(self._late):
             self._reduce(block, self.units[block], rounds)
@@ -322,6 +361,46 @@ class ShardedWeights:
         for last in (*(visit.buffer for visit in self._visits), *self._summed):
             if last is not None:
                 last.died = self._now
+
+    def _widen(self, block: Block, unit: WeightUnit, rounds: str) -> None:
+        """Gradients are added to those of earlier micro-batches, or are the first, in the type they are summed in."""
+        if not self.widens:
+            return
+        made = dict(self._own.pop(block, []))
+        for weight, *_ in unit.in_order:
+            if (gradient := made.get(weight)) is not None:
+                gradient.died = now = self.lifetimes.moment("backward", f"{weight.name}.accumulated", rounds)
+                if not self.accumulates:
+                    self.gradients.append(self.lifetimes.take(size_bytes(weight.graded, self._reduced), now, GRADIENTS))
+
+    def gather_held(self, block: Block, rounds: str) -> None:
+        """All of a unit's weights come in their buffer, which stays."""
+        buffer = self._gather(self.units[block], "forward", rounds)
+        self._visit(UnitVisit(block, 1, [] if buffer is None else [buffer]))
+
+    def copy_out_held(self, block: Block, rounds: str) -> None:
+        """A unit's weights are copied out of the buffer that they came in, which goes."""
+        unit = self.units[block]
+        now = self.lifetimes.moment("forward", f"{unit.name}.copy_out", rounds)
+        if unit.devices > 1:
+            self.lifetimes.held(self._whole_bytes(unit)).died = now
+        self._visit(UnitVisit(block, 1, self._copied_out(unit, now)))
+
+    def reduce_held(self, block: Block, rounds: str, alike: int) -> None:
+        """A unit's weights go, and the gradients of all micro-batches are scattered."""
+        unit, held = self.units[block], self.lifetimes.held
+        self._running[block] = UnitVisit(block, alike, [held(self._whole_bytes(unit))])
+        self._own[block] = [
+            (weight, held(size_bytes(weight.graded * times, self._reduced), GRADIENTS))
+            for weight, times, _ in unit.graded
+        ]
+        self._reduce(block, unit, rounds)
+
+    def end_reduction(self) -> None:
+        """What the last of them has left goes."""
+        for last in (self._scattering, *self._summed):
+            if last is not None:
+                last.died = max(last.died, self._now)
 
     def _reduce(self, block: Block, unit: WeightUnit, rounds: str) -> None:
         """A unit's weights go, its gradients are copied into a buffer, and scattered."""
@@ -362,7 +441,7 @@ class ShardedWeights:
             self._summed.append(own)
 
     def _prefetch(self, rounds: str) -> None:
-        if self._visits and not (visit := self._visits[-1]).weights:
+        if self._visits and not (visit := self._visits[-1]).weights and self.gathered != "all":
             visit.buffer = self._gather(self.units[visit.block], "backward", rounds)
 
     def _gather(self, unit: WeightUnit, phase: MomentPhase, rounds: str) -> Allocation | None:

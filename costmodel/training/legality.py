@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import SettingError, listed, shown
 from costmodel.training.layout import Layout, multiples_near
-from costmodel.training.schedules import SCHEDULES
+from costmodel.training.schedules import MOST_GATHERED, SCHEDULES
 
 if TYPE_CHECKING:
     from costmodel.training.settings import Settings
@@ -188,13 +188,30 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
     for name in ("freeze", "lora", "allocator", "loss_chunks"):
         if settings.chosen(name):
             raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
-    for name, degree in (("fsdp", layout.fsdp), ("cp", layout.cp)):
-        if degree > 1 and layout.runtime == "torch":
-            raise SettingError(f"{name}={degree} is not worked out with pp={layout.pp}: use dp={degree} in its place")
+    if layout.cp > 1 and layout.runtime == "torch":
+        raise SettingError(f"cp={layout.cp} is not worked out with pp={layout.pp}: use dp={layout.cp} in its place")
+    if layout.shards > 1 and layout.runtime == "torch":
+        _check_sharded_pipeline(settings, layout)
     if layout.bucket_view:
         raise SettingError(f"bucket_view is not worked out with pp={layout.pp}: leave one of them out")
     if layout.dp > 1 and layout.runtime == "torch" and layout.pipeline(settings.micro_batches).splits:
         raise SettingError(f"dp={layout.dp} is not worked out with schedule={settings.schedule!r}: use '1f1b'")
+
+
+def _check_sharded_pipeline(settings: Settings, layout: Layout) -> None:
+    """Raise SettingError for what is not worked out of stages whose weights are split by FSDP."""
+    if layout.pipeline(settings.micro_batches).splits:
+        raise SettingError(f"fsdp={layout.fsdp} is not worked out with schedule={settings.schedule!r}: use '1f1b'")
+    if layout.tp > 1:
+        raise SettingError(f"tp={layout.tp} is not worked out with fsdp and pp={layout.pp}: use dp in place of fsdp")
+    if settings.policy.autocast is not None or settings.chosen("wrap"):
+        name = "wrap" if settings.chosen("wrap") else "precision"
+        raise SettingError(f"{_written(settings, name)} is not worked out with fsdp and pp: leave one of them out")
+    if layout.vpp > MOST_GATHERED:
+        raise SettingError(
+            f"vpp={layout.vpp} with fsdp is not worked out, where weights of stages make room for others': use "
+            f"vpp={MOST_GATHERED}"
+        )
 
 
 def _check_runtime(settings: Settings) -> None:

@@ -211,6 +211,10 @@ class Schedule(Frozen):
             own.append(Action(action.stage, "SEND_F" if forward else "SEND_B", action.microbatch))
             receiver.append(Action(after.stage, "RECV_F" if forward else "RECV_B", action.microbatch))
 
+    def gathered_ahead(self, rank: int) -> list[int]:
+        """The stages of a rank whose sharded weights are gathered before its first pass, as far as there is room."""
+        return [*dict.fromkeys(action.stage for action in self.actions(rank))][:MOST_GATHERED]
+
     def _with_weights(self, rank: int) -> Iterator[tuple[Action, ...]]:
         """What a rank does at a time, with gathering the weights of the next stages that it will work on.
 
@@ -265,6 +269,10 @@ class _Single(Schedule):
     """Abstract: one stage a rank."""
 
     usual_stages = only_stages = 1
+
+    def gathered_ahead(self, rank: int) -> list[int]:
+        """None: each pass gathers what it reads."""
+        return []
 
     @property
     def idle(self) -> int:

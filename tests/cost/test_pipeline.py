@@ -79,6 +79,24 @@ def test_earlier_ranks_hold_as_many_more_micro_batches_as_are_ahead(pp: int, mic
     assert inner == [(pp - n) * of_one for n in range(1, pp - 1)]
 
 
+@examples(8)
+@given(pipelines(), st.sampled_from([2, 3]), st.booleans())
+def test_gradients_of_sharded_weights_are_scattered_once(pipeline: dict[str, Any], fsdp: int, reshard: bool) -> None:
+    """Whatever is gathered and dropped on the way; of weights at least as much is gathered."""
+    if SCHEDULES[pipeline["schedule"]].splits:
+        return
+    whole = model(pipeline["pp"] * pipeline["vpp"])
+    p = cm.predict(whole, batch=2, fsdp=fsdp, reshard=reshard, **pipeline)
+    for rank in p.ranks:
+        sent = {way: sum(x.times * x.bytes for x in rank.timeline.collectives if x.operation == way)
+                for way in ("all_gather", "reduce_scatter")}  # fmt: skip
+        assert sent["reduce_scatter"] <= sent["all_gather"]
+        assert sent["reduce_scatter"] == rank.memory.gradients * fsdp
+        assert rank.timeline.peak == max(step.alive.total for step in rank.timeline.unrolled())
+        if not reshard and pipeline["vpp"] <= 3:
+            assert sent["reduce_scatter"] == sent["all_gather"]
+
+
 def test_the_heaviest_rank_is_first_and_is_the_model_s_memory() -> None:
     p = cm.predict("gpt2-small", batch=1, seq=128, pp=4, accumulate=8)
     peaks = [rank.timeline.peak for rank in p.ranks]
@@ -110,7 +128,7 @@ def test_a_step_of_very_many_micro_batches_is_told_in_a_few_moments() -> None:
         ({"pp": 0}, "pp=0"),
         ({"pp": 2, "accumulate": 4, "schedule": "dualpipev", "checkpoint": "block"}, "checkpoint is not"),
         ({"pp": 2, "accumulate": 2, "mode": "inference"}, "accumulate=2 is for training"),
-        ({"pp": 2, "accumulate": 2, "fsdp": 2}, "fsdp=2 is not worked out with pp=2: use dp=2 in its place"),
+        ({"pp": 2, "vpp": 2, "accumulate": 4, "fsdp": 2, "schedule": "dualpipev"}, "fsdp=2 is not worked out with"),
     ],
 )  # fmt: skip
 def test_what_no_pipeline_is_worked_out_for_is_refused_in_one_line(asked: dict[str, Any], error: str) -> None:

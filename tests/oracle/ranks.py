@@ -483,7 +483,7 @@ def cost(question: dict[str, Any]) -> RankCost:
     tp, fsdp, cp, dp = (question.get(name, 1) for name in ("tp", "fsdp", "cp", "dp"))
     split_loss = question.get("loss_parallel", False)
     if "pp" in question:
-        return _stage_cost(question, spec, tp)
+        return _stage_cost(question, spec)
     world, rank = dp * fsdp * cp * tp, question.get("rank", 0)
     if question.get("real", False):
         _join_real_group(world)
@@ -519,27 +519,38 @@ def _join_real_group(world: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 
 
-def _stage_cost(question: dict[str, Any], spec: Any, tp: int) -> Any:
+def _stage_cost(question: dict[str, Any], spec: Any) -> Any:
     from . import stages
 
-    pp, rank = question["pp"], question["rank"]
-    dist.init_process_group("fake", store=FakeStore(), rank=rank * tp, world_size=pp * tp)
-    mesh = init_device_mesh("cpu", (pp, tp), mesh_dim_names=("pp", "tp"))
+    pp, dp, fsdp, tp = (question.get(name, 1) for name in ("pp", "dp", "fsdp", "tp"))
+    ranks = dp * fsdp * tp
+    dist.init_process_group("fake", store=FakeStore(), rank=question["rank"] * ranks, world_size=pp * ranks)
+    mesh = init_device_mesh("cpu", (pp, dp, fsdp, tp), mesh_dim_names=("pp", "dp", "fsdp", "tp"))
     _FlopCounterMode.__torch_dispatch__ = _of_local_tensors
+    DeviceMesh.__init__ = _real_mesh
+    models.FusedRMS.forward = staticmethod(_norm_of_squares)
+    models.FusedRMS.backward = staticmethod(_norm_of_squares_backward)
+    device = "cpu" if fsdp > 1 else "meta"
 
     def prepared(model: models.Transformer) -> None:
+        _halve_buffers(question, model)
         if tp > 1:
             split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=False)
 
-    with torch.device("meta"):
+    def sharded(module: stages.StageModule) -> None:
+        if fsdp > 1:
+            _shard(question, module, mesh["dp", "fsdp"] if dp > 1 else mesh["fsdp"])
+
+    with FakeTensorMode(allow_non_fake_inputs=True) if fsdp > 1 else torch.device("meta"):
         return stages.cost(
             question,
             spec,
             mesh,
-            lambda given: LocalTracker(given, "meta"),
+            lambda given: LocalTracker(given, device),
             lambda weights: _optimizer(question, weights),
             FlopCounterMode(display=False),
             prepared,
+            sharded,
         )
 
 
@@ -598,24 +609,30 @@ POLICIES = {
 """What FSDP2 has for our precisions whose optimizer has copies of its own; the shards are these copies."""
 
 
-def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh) -> None:
-    """Split weights over ranks, each block as a unit, and over copies of the model if there are several."""
-    dp, fsdp, cp, tp = mesh.shape
-    shards, ep = fsdp * cp, question.get("ep", 1)
-    with unset_fake_temporarily():
-        split = init_device_mesh("cpu", (dp, shards // ep, ep, tp), mesh_dim_names=("dp", "share", "ep", "tp"))
-        over = init_device_mesh("cpu", (dp, shards, tp), mesh_dim_names=("dp", "shards", "tp"))
-        to, share = split["ep"], split["dp", "share"] if dp > 1 else split["share"]
-    how: dict[str, Any] = {"mesh": over["dp", "shards"] if dp > 1 else over["shards"]}
+def _halve_buffers(question: dict[str, Any], model: nn.Module) -> None:
+    """Let constants be in the type that weights are gathered in."""
+    for module in model.modules() if question.get("precision", "fp32") in POLICIES else ():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                setattr(module, name, buffer.to(torch.bfloat16))
+
+
+def _shard(question: dict[str, Any], model: Any, over: DeviceMesh, experts: DeviceMesh | None = None) -> None:
+    """Split weights over the ranks of a mesh, each block as a unit, and over copies of the model if it has two axes.
+
+    experts: ranks that have a share of each expert, and ranks that each have some of them.
+    """
+    how: dict[str, Any] = {"mesh": over}
     if (policy := POLICIES.get(question.get("precision", "fp32"))) is not None:
         how["mp_policy"] = policy
     if not question.get("reshard", True):
         how["reshard_after_forward"] = False
     wrap = question.get("wrap", ["block"])
     for block in model.blocks:
-        if ep > 1 and isinstance(block.mlp, models.Experts):
-            few = {"shard_placement_fn": lambda _: Shard(1)} if shards > block.mlp.experts.count else {}
-            fully_shard(SentExperts.instead(block.mlp, to), **{**how, "mesh": share, **few})
+        if experts is not None and isinstance(block.mlp, models.Experts):
+            few = {"shard_placement_fn": lambda _: Shard(1)} if over.shape[-1] > block.mlp.experts.count else {}
+            mesh = experts["dp", "share"] if experts.shape[0] > 1 else experts["share"]
+            fully_shard(SentExperts.instead(block.mlp, experts["ep"]), **{**how, "mesh": mesh, **few})
         for part in [part for part in ("attention", "mlp") if part in wrap]:
             fully_shard(getattr(block, part), **how)
         if "block" in wrap:
@@ -623,6 +640,17 @@ def _shard(question: dict[str, Any], model: models.Transformer, mesh: DeviceMesh
     for part in [part for part in ("tokens", "head") if part in wrap]:
         fully_shard(getattr(model, part), **how)
     fully_shard(model, **how)
+
+
+def _meshes_of_shards(mesh: DeviceMesh, ep: int) -> tuple[DeviceMesh, DeviceMesh | None]:
+    """Ranks that weights are split over, with copies of the model if there are any; those that experts are."""
+    dp, fsdp, cp, tp = mesh.shape
+    shards = fsdp * cp
+    with unset_fake_temporarily():
+        split = init_device_mesh("cpu", (dp, shards // ep, ep, tp), mesh_dim_names=("dp", "share", "ep", "tp"))
+        over = init_device_mesh("cpu", (dp, shards, tp), mesh_dim_names=("dp", "shards", "tp"))
+        _ = split["ep"], split["share"]
+    return over["dp", "shards"] if dp > 1 else over["shards"], split if ep > 1 else None
 
 
 def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *, split_loss: bool) -> RankCost:
@@ -638,10 +666,7 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     rows = batch * seq if spec.head else models.summary_of(spec, batch, seq)[0][0]
     targets = torch.zeros(rows, dtype=torch.int64)
     casting = partial(_autocast, question)
-    for module in model.modules() if question.get("precision", "fp32") in POLICIES else ():
-        for name, buffer in module.named_buffers(recurse=False):
-            if buffer.is_floating_point():
-                setattr(module, name, buffer.to(torch.bfloat16))
+    _halve_buffers(question, model)
     names = {weight: name for name, weight in model.named_parameters()}
     by_use = [names[weight] for weight in weights_by_use(model, tokens, *others)]
     _, fsdp, _, tp = mesh.shape
@@ -652,7 +677,7 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     if cp > 1:
         over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
     if fsdp * cp > 1:
-        _shard(question, model, mesh)
+        _shard(question, model, *_meshes_of_shards(mesh, question.get("ep", 1)))
     elif (ep := question.get("ep", 1)) > 1:
         to = init_device_mesh("cpu", (mesh.shape[0] // ep, ep, tp), mesh_dim_names=("dp", "ep", "tp"))["ep"]
         for block in model.blocks:

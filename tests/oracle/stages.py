@@ -25,13 +25,18 @@ V_SHAPED = ("zbv-zero-bubble", "dualpipev")
 
 
 class StageCost(NamedTuple):
-    """What one rank costs: parameters, bytes of constants, FLOPs, each message as (op, bytes) in order, peaks."""
+    """What one rank costs: parameters, bytes of constants, FLOPs, each message as (op, bytes) in order, peaks.
+
+    collectives: each as (op, bytes, devices) in order. counters: bytes of the optimizer's, which are on the host.
+    """
 
     params: int
     buffers: int
     total_flops: int
     messages: list[tuple[str, int]]
     most: dict[str, Most]
+    collectives: list[tuple[str, int, int]]
+    counters: int
 
 
 class NoModules:
@@ -49,8 +54,7 @@ class StageModule(nn.Module):
 
     def __init__(self, model: models.Transformer, blocks: range, *, first: bool, last: bool) -> None:
         super().__init__()
-        self.by_use: list[nn.Parameter] = []
-        self.again = False
+        self.by_use: list[str] = []
         self.start = nn.ModuleDict()
         if first:
             self.start["tokens"] = model.tokens
@@ -62,7 +66,8 @@ class StageModule(nn.Module):
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """In the order of their use, if that is known: gradients of weights apart are made in this order."""
-        return iter(self.by_use) if recurse and self.by_use else super().parameters(recurse)
+        known = map(self.get_parameter, self.by_use)
+        return known if recurse and self.by_use else super().parameters(recurse)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.start:
@@ -71,11 +76,16 @@ class StageModule(nn.Module):
                 x = x + self.start["positions"](torch.arange(tokens.shape[1], device=tokens.device))
             x = self.start["dropout"](x)
         for block in self.blocks:
-            run = partial(checkpoint, block, use_reentrant=True) if self.again else block
-            x = run(x, None, None, None)
+            x = block(x, None, None, None)
         for module in self.end or ():
             x = module(x)
         return x
+
+
+def names_by_use(module: nn.Module, x: Tensor) -> list[str]:
+    """Names of weights in the order in which they are first used."""
+    names = {weight: name for name, weight in module.named_parameters()}
+    return [names[weight] for weight in weights_by_use(module, x)]
 
 
 def blocks_of(stage: int, stages: int, layers: int) -> range:
@@ -96,17 +106,19 @@ def cost(
     optimizer_of: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     counter: Any,
     prepared: Callable[[models.Transformer], None],
+    sharded: Callable[[StageModule], None],
 ) -> StageCost:
     """Run two steps of one rank, of which the second is looked at: receive buffers are there by then."""
     name, pp, microbatches = question["schedule"], question["pp"], question["accumulate"]
     batch, seq, stages = question["batch"], question["seq"], pp * question["vpp"]
     rank = dist.get_rank(mesh.get_group("pp"))
     numbers = generate_rank_to_stage_mapping(pp, stages, style="v" if name in V_SHAPED else "loop")[rank]
+    dtype = torch.float32 if question.get("precision", "fp32") == "fp32" else torch.bfloat16
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
     prepared(model)
     own = seq // mesh["tp"].size() if question.get("sp") else seq
-    wide = torch.zeros(batch, own, spec.width)
-    y = torch.zeros(batch, seq, spec.vocab)
+    wide = torch.zeros(batch, own, spec.width, dtype=dtype)
+    y = torch.zeros(batch, seq, spec.vocab, dtype=dtype)
     tokens = torch.zeros(microbatches * batch, seq, dtype=torch.int64)
     targets = torch.zeros(microbatches * batch, seq, dtype=torch.int64)
     built: list[PipelineStage] = []
@@ -114,6 +126,11 @@ def cost(
     for n in numbers:
         first, last = n == 0, n == stages - 1
         module = StageModule(model, blocks_of(n, stages, spec.layers), first=first, last=last)
+        module.by_use = names_by_use(module, tokens[:batch] if first else wide.float())
+        for block in module.blocks if question.get("checkpoint") == "block" else ():
+            block.forward = partial(checkpoint, block.forward, use_reentrant=True)
+        sharded(module)
+        modules.append(module)
         stage = PipelineStage(
             module,
             n,
@@ -123,14 +140,14 @@ def cost(
             output_args=(y if last else wide).clone().requires_grad_(),
             group=mesh.get_group("pp"),
         )
-        module.again = question.get("checkpoint") == "block"
-        modules.append(module)
         stage._inference_mode = InferenceMode.STATIC
         built.append(stage)
     of_rank: Any = built[0] if name in SINGLE else built
     schedule: Any = getattr(pipelining, CLASSES[name])(of_rank, microbatches, loss_fn=_loss)
     schedule._warmup_p2p = lambda *_: None
     messages: list[tuple[str, int]] = []
+    weights = [weight for module in modules for weight in module.parameters()]
+    optimizer = optimizer_of(weights)
 
     def note(ops: list[Any], desc: str | None = None) -> list[Any]:
         messages.extend((op.op.__name__, op.tensor.untyped_storage().nbytes()) for op in ops)
@@ -140,10 +157,6 @@ def cost(
     inputs = (tokens,) if 0 in numbers else ()
     named = {"target": targets} if stages - 1 in numbers else {}
     named["return_outputs"] = question.get("return_outputs", True)
-    for module in modules:
-        module.by_use = weights_by_use(module, tokens[:batch] if module.start else wide)
-    weights = [weight for module in modules for weight in module.by_use]
-    optimizer = optimizer_of(weights)
     schedule.step(*inputs, **named)
     optimizer.step()
     optimizer.zero_grad()
@@ -166,7 +179,7 @@ def cost(
     tracker = tracker_of(given)
     given.clear()  # buffers are dropped for what comes from a stage on the same rank
     buffers.clear()
-    with tracker:
+    with tracker, tracker.resizing():
         for stage in built:
             _in_phases(stage, tracker)
         schedule.step(*inputs, **named)
@@ -174,7 +187,9 @@ def cost(
         optimizer.step()
     params = sum((x.to_local() if isinstance(x, DTensor) else x).numel() for x in weights)
     constants = sum(b.untyped_storage().nbytes() for stage in built for b in stage.submod.buffers())
-    return StageCost(params, constants, flops, messages, tracker.most)
+    counters = sum(x.nbytes for x in states if not x.dim())
+    collectives = [(op, size, devices) for _, op, size, devices in tracker.collectives]
+    return StageCost(params, constants, flops, messages, tracker.most, collectives, counters)
 
 
 def _in_phases(stage: Any, tracker: Any) -> None:
