@@ -222,9 +222,6 @@ class BackwardLiveness:
                 if target.of_weight:
                     self._settle(target, call)
             return
-        if (whole := self._undivided.get(id(call))) is not None:
-            self.captured.append((whole, incoming))
-            incoming.handles += 1
         if memory.passes:
             self._pass(call, incoming)
             return
@@ -232,6 +229,9 @@ class BackwardLiveness:
         smaller = not several and branch_value(incoming.size) < branch_value(slot.size)
         if memory.reshapes and not (slot.ordered or several or smaller):
             incoming = self._reordered(incoming, slot, call)
+        if (whole := self._undivided.get(id(call))) is not None:
+            self.captured.append((whole, incoming))
+            incoming.handles += 1
         now = self._moment(call)
         if memory.returned:
             self.lifetimes.send(memory.returned, now)

@@ -66,7 +66,7 @@ class Turn(NamedTuple):
     ended: bool
 
 
-class Progress:
+class StageProgress:
     """How far a stage is in a step: what of its weights is gathered, and how many micro-batches are to go backward."""
 
     __slots__ = ("begun", "gathered", "left")
@@ -398,7 +398,7 @@ class PipelineRank:
         self.lifetimes = Lifetimes()
         self._changes: list[list[int]] = [[] for _ in LINES]
         self._pipeline = pipeline
-        self._progress = {stage: Progress(self.schedule.microbatches) for stage in self.stages}
+        self._progress = {stage: StageProgress(self.schedule.microbatches) for stage in self.stages}
         for stage in self.schedule.gathered_ahead(rank) if self.settings.layout.shards > 1 else ():
             self._progress[stage].gathered = "flat"
             self._add(self.stages[stage].gathering)

@@ -27,7 +27,8 @@ V_SHAPED = ("zbv-zero-bubble", "dualpipev")
 class StageCost(NamedTuple):
     """What one rank costs: parameters, bytes of constants, FLOPs, each message as (op, bytes) in order, peaks.
 
-    collectives: each as (op, bytes, devices) in order. counters: bytes of the optimizer's, which are on the host.
+    collectives: each as (op, bytes, devices) in order. counters: bytes of the optimizer's that are
+    followed too, though they are on the host.
     """
 
     params: int
@@ -187,7 +188,7 @@ def cost(
         optimizer.step()
     params = sum((x.to_local() if isinstance(x, DTensor) else x).numel() for x in weights)
     constants = sum(b.untyped_storage().nbytes() for stage in built for b in stage.submod.buffers())
-    counters = sum(x.nbytes for x in states if not x.dim())
+    counters = sum(x.nbytes for x in states if not x.dim() and x.device.type == tracker.device)
     collectives = [(op, size, devices) for _, op, size, devices in tracker.collectives]
     return StageCost(params, constants, flops, messages, tracker.most, collectives, counters)
 
