@@ -483,6 +483,9 @@ TABLE: dict[str, dict[str, ConstantRange]] = {of.name: of.metadata["families"] f
 UNITS: dict[str, str] = {of.name: of.metadata["meaning"] for of in fields(Constants)}
 """What each constant is, with its unit."""
 
+BETWEEN_DEVICES = tuple(TABLE)[tuple(TABLE).index("link_share") : tuple(TABLE).index("slowest_device") + 1]
+"""Those of links and of devices that wait for each other, which no step of one device has."""
+
 
 def family(machine: Machine) -> Iterator[str]:
     """The families of a machine, the most exact first: of TABLE's keys.

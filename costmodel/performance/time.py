@@ -37,7 +37,7 @@ from costmodel.performance.breakdown import (
 )
 from costmodel.performance.calibration import Calibration, calibration_of, measured_step
 from costmodel.performance.communication import CollectiveModel
-from costmodel.performance.constants import Constants, Effect, Interval, interval, typical
+from costmodel.performance.constants import BETWEEN_DEVICES, Constants, Effect, Interval, interval, typical
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.jobs import Carbon, Energy, Goodput, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
@@ -187,7 +187,8 @@ class Time(Answer):
             return Interval(self.seconds, self.seconds, self.seconds, ())
         if not self.anchors:
             least = self.ceiling_seconds
-            own = interval(self.seconds_with, self.machine, least=least, known=self.known, at=self.constants)
+            known = self.known if self.cluster is not None else (*self.known, *BETWEEN_DEVICES)
+            own = interval(self.seconds_with, self.machine, least=least, known=known, at=self.constants)
             return own if self._own.shared is None else own._replace(high=self._slower(own, self._own.shared))
         anchored = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
         faster, slower = (hypot(log(end / anchored.typical), RERUN) for end in (anchored.low, anchored.high))

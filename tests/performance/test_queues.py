@@ -12,7 +12,7 @@ import pytest
 import costmodel as cm
 from costmodel.performance import queues
 from costmodel.performance.communication import CollectiveModel
-from costmodel.performance.constants import typical
+from costmodel.performance.constants import BETWEEN_DEVICES, typical
 from costmodel.performance.laws import KernelModel
 from costmodel.performance.parallel import PlayedStep, Prices, RankWork
 from costmodel.performance.queues import Price
@@ -211,3 +211,13 @@ def test_a_range_says_that_overlap_of_a_runtime_is_not_told() -> None:
     plain = [part.seconds - part.exposed for part in sums]
     assert time.high >= time.seconds + 0.8 * sum(plain)
     assert time.seconds == pytest.approx(sum(phase.seconds for phase in time.phases))
+
+
+def test_constants_between_devices_are_those_that_no_step_of_one_device_has() -> None:
+    """They change nothing on one device, so that a range there leaves them out, and all together a step of several."""
+    at = typical(cm.load_machine("h100-sxm"))
+    changed = {name: 1.5 * getattr(at, name) for name in BETWEEN_DEVICES}
+    one, many = (cm.predict(MODEL, dp=dp, **SMALL).on("h100-sxm") for dp in (1, 16))
+    assert float(one.seconds_with(at.changed(**changed))) == one.seconds
+    assert float(many.seconds_with(at.changed(**changed))) != many.seconds
+    assert {effect.name for effect in many.interval.effects} & {*BETWEEN_DEVICES}
