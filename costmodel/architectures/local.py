@@ -169,8 +169,6 @@ def _check_experts(model: TransformerSpec, layout: Layout) -> None:
             f"ep={layout.ep} does not divide the {experts.count} experts of {model.title}: use ep="
             f"{max(n for n in range(1, int(layout.ep)) if experts.count % n == 0)}"
         )
-    if experts.imbalance != 1:
-        raise SettingError(f"ep={layout.ep} is not worked out for uneven experts (imbalance): leave one of them out")
     if layout.shards <= experts.count or layout.megatron:
         return
     ranks, hidden = layout.shards // layout.ep, model.hidden if experts.width is None else experts.width

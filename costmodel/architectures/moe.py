@@ -17,7 +17,7 @@ from costmodel.layers.base import Layer
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Rmsnorm
-from costmodel.symbolic.sizes import ceil_div, exact_div, peek
+from costmodel.symbolic.sizes import ceil_div, exact_div, minimum, peek
 
 
 def routed(model: TransformerSpec, x: Tensor) -> Tensor:
@@ -55,9 +55,10 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
     (b, t, d), k, capped = x.shape, experts.per_token, experts.capacity_factor is not None
     ranks = x.tape.layout.ep
     own = experts.count if ranks == 1 else exact_div(experts.count, ranks)
+    met, most = _of_the_heaviest(experts, ranks, b * t * k)
     hidden = model.hidden if experts.width is None else experts.width
     bias = model.mlp_bias if experts.bias is None else experts.bias
-    inner, outer = (ExpertLinear(own, k, n, bias, busy(experts), ranks) for n in (hidden, d))
+    inner, outer = (ExpertLinear(own, k, n, bias, met, ranks) for n in (hidden, d))
     if weights is None:
         weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
     with x.tape.scope("experts"):
@@ -66,14 +67,14 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         picked = sent(x.view((b * t, d)), name="dispatch")
         back = Pick(rows=b * t * k) if capped else Pick()
         with x.tape.unit("sent") if ranks > 1 else nullcontext():
-            picked = arrived(picked, 0 if capped else experts.count)
+            picked = arrived(picked, 0 if capped else experts.count, most)
             if x.tape.layout.megatron and model.mlp == "gated":
-                joint = ExpertLinear(own, k, 2 * hidden, bias, busy(experts), ranks)
+                joint = ExpertLinear(own, k, 2 * hidden, bias, met, ranks)
                 made = of_joint(model, joint(picked, name="gate_up"))
             else:
                 made = activated(model, picked, inner)
             made = dropped(made, experts.dropout, "dropout")
-            out = returned(outer(made, name="down"))
+            out = returned(outer(made, name="down"), None if most is None else b * t * k)
         out = back(out, name="collect")
         shares = weights.view((b * t, k, 1))
         weighed = Multiply()(out.view((b * t, k, d)), shares, name="weigh")
@@ -99,6 +100,18 @@ def busy(experts: Experts) -> int | None:
 
     factor = Fraction(str(experts.imbalance))
     return ceil_div(factor.denominator * experts.count, factor.numerator)
+
+
+def _of_the_heaviest(experts: Experts, ranks: int, rows: int) -> tuple[int | None, int | None]:
+    """Busy experts of the rank that has most of them, and the rows that it gets where each rank sends so many.
+
+    None: all of its experts, and as many rows.
+    """
+    met = busy(experts)
+    if met is None or ranks == 1:
+        return met, None
+    own = minimum(exact_div(experts.count, ranks), met)
+    return own, ceil_div(rows * ranks * own, met)
 
 
 def assumptions(experts: Experts, tokens: int) -> str:

@@ -78,21 +78,23 @@ def _by_heads(layout: Layout) -> bool:
     return layout.cp > 1 and layout.cp_kind == "ulysses"
 
 
-def arrived(rows: Tensor, experts: int) -> Tensor:
-    """Of rows for all experts those for this rank's, from all ranks, by expert: as many, if they are spread evenly.
+def arrived(rows: Tensor, experts: int, several: int | None) -> Tensor:
+    """Of rows for all experts those for this rank's, from all ranks, by expert: as many, or so many.
 
     experts: whose numbers of rows ranks tell each other first; 0: all have as many.
     """
     layout = rows.tape.layout
     if layout.ep == 1:
         return rows
-    return Pick()(ExchangeRows("ep", layout.ep, experts)(rows, name="send"), name="sort")
+    return Pick()(ExchangeRows("ep", layout.ep, experts, several)(rows, name="send"), name="sort")
 
 
-def returned(rows: Tensor) -> Tensor:
-    """What experts made of rows, back where these came from."""
+def returned(rows: Tensor, several: int | None) -> Tensor:
+    """What experts made of rows, back where these came from, of which there are as many, or so many."""
     layout = rows.tape.layout
-    return rows if layout.ep == 1 else ExchangeRows("ep", layout.ep)(Pick()(rows, name="unsort"), name="return")
+    if layout.ep == 1:
+        return rows
+    return ExchangeRows("ep", layout.ep, rows=several)(Pick()(rows, name="unsort"), name="return")
 
 
 def prepared(x: Tensor, name: str) -> Tensor:

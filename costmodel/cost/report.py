@@ -55,6 +55,8 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
         latent = f"; latent attention: {settings.latent_attention}" if p.model.size("latent.width") else ""
         sentences.append(("cache", _CACHES[settings.cache] + pages + kept + latent))
     sentences += p.model.assumptions(p.batch_shape)
+    if settings.layout.ep > 1:
+        sentences.append(("ep", _EVEN if p.model.value("experts.imbalance") == 1 else _UNEVEN))
     sentences.append(("precision", _sourced(settings.policy)))
     if settings.allocator == "cuda":
         sentences.append(("allocator", _CUDA))
@@ -126,6 +128,11 @@ _ATTENTION = {
     "flash": "flash, the scores are never stored",
     "efficient": "memory-efficient kernel, the scores are never stored",
 }
+_EVEN = (
+    "loads are taken as equal: each rank gets as many rows as it sends; experts.imbalance of the model asks for the "
+    "rank with the busiest experts"
+)
+_UNEVEN = "the rank is the one with the busiest experts (experts.imbalance); each sends as many rows"
 _FLASH_IN_FP32 = (
     "PyTorch has FlashAttention kernels for fp16 and bf16 only; in fp32 scaled_dot_product_attention runs the "
     "memory-efficient one: attention='efficient'"

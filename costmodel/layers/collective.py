@@ -285,7 +285,7 @@ def _tokens_first(shape: Shape) -> Shape:
 
 @layer
 class ExchangeRows(AllToAll):
-    """Rows, (n, d), each handed to the rank that has its expert, or back to that of its token; as many come.
+    """Rows, (n, d), each handed to the rank that has its expert, or back to that of its token; as many come, or `rows`.
 
     counts: numbers that all ranks hand each other before, of how many rows each expert gets; 0: they are known.
     """
@@ -296,9 +296,13 @@ class ExchangeRows(AllToAll):
     axis: MeshAxis
     devices: int
     counts: int = 0
+    rows: int | None = None
 
     def output(self, call: Call) -> Shape:
-        return call.x.shape
+        return call.x.shape if self.rows is None else (self.rows, call.x.shape[1])
+
+    def returned(self, call: Call) -> tuple[Message, ...]:
+        return self.message("all_to_all", call.y)
 
     def sent(self, call: Call) -> tuple[Message, ...]:
         rows = super().sent(call)

@@ -146,6 +146,20 @@ def test_of_experts_fewer_than_ranks_each_rank_has_a_part_of_some(fsdp: int, ep:
     assert "use fsdp=" in error_of(lambda: cm.predict(small, seq=16, fsdp=3 * fsdp, ep=ep))
 
 
+@pytest.mark.parametrize(("imbalance", "ep", "most"), [(2.0, 2, 2), (2.0, 4, 2), (4.0, 2, 2), (4.0, 8, 4)])
+def test_the_heaviest_rank_gets_the_rows_of_the_busiest_experts(imbalance: float, ep: int, most: float) -> None:
+    fields = {"vocab": 32, "layers": 2, "width": 16, "mlp_width": 24, "positions": "rotary"} | EXPERTS
+    uneven = fields | {"experts": {**EXPERTS["experts"], "imbalance": imbalance}}
+    run: dict[str, Any] = {"batch": 3, "seq": 16, "fsdp": 8, "ep": ep}
+    even, p = (cm.predict(model(**each), **run) for each in (fields, uneven))  # type: ignore[arg-type]
+    rows = 2 * 3 * 16
+    one = 2 * 2 * 2 * rows * 16 * 24  # blocks, matrices, a multiply-add
+    assert p.flops == even.flops
+    assert p.rank.flops.forward - even.rank.flops.forward == round((most - 1) * one)
+    sent = [x.bytes for x in p.rank.timeline.every_collective() if x.operation == "all_to_all" and x.dtype != "int64"]
+    assert sent[:2] == [rows * 16 * 4, round(most * rows * 16 * 4)]
+
+
 def test_copies_that_serve_have_a_part_of_the_experts_each_and_all_else() -> None:
     small = model(vocab=32, layers=2, width=16, mlp_width=24, positions="rotary", **EXPERTS)
     run: dict[str, Any] = {"mode": "decode", "batch": 4, "past": 16}

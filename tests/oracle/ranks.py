@@ -7,6 +7,7 @@ process of its own, as process groups are kept by name for as long as a process 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -404,27 +405,31 @@ def by_heads(mixed: Any, mesh: DeviceMesh, *qkv: Tensor | None) -> Tensor:
 class GroupedExperts(models.ExpertLinear):
     """All experts at once, each with as many rows, as a kernel has them that makes each gradient in one piece."""
 
+    busy: int
+
     def forward(self, x: Tensor) -> Tensor:
-        return GroupedProduct.apply(x, self.weight, self.bias)
+        return GroupedProduct.apply(x, self.weight, self.bias, self.busy)
 
 
 class GroupedProduct(torch.autograd.Function):
     """x Wᵀ + b of each expert's rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, busy: int) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.biased = bias is not None
-        rows = x.view(len(weight), -1, x.shape[-1])
-        made = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+        ctx.biased, ctx.busy = bias is not None, busy
+        rows, met = x.view(busy, -1, x.shape[-1]), weight[:busy].mT
+        made = torch.bmm(rows, met) if bias is None else torch.baddbmm(bias[:, None], rows, met)
         return made.view(len(x), -1)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        rows = g.reshape(len(weight), -1, g.shape[-1])
-        into = torch.bmm(rows, weight).view(x.shape)
-        return into, torch.bmm(rows.mT, x.view(len(weight), -1, x.shape[-1])), rows.sum(1) if ctx.biased else None
+        rows = g.reshape(ctx.busy, -1, g.shape[-1])
+        into = torch.bmm(rows, weight[: ctx.busy]).view(x.shape)
+        of_weight = torch.empty_like(weight)
+        torch.bmm(rows.mT, x.view(ctx.busy, -1, x.shape[-1]), out=of_weight[: ctx.busy])
+        return into, of_weight, rows.sum(1) if ctx.biased else None, None
 
 
 class SentExperts(nn.Module):
@@ -433,6 +438,8 @@ class SentExperts(nn.Module):
     def __init__(self, experts: models.Experts, mesh: DeviceMesh) -> None:
         super().__init__()
         self.mesh, self.spec, self.act, self.dropout = mesh, experts.spec, experts.act, experts.dropout
+        count, uneven = experts.spec.experts.count, not experts.spec.experts.capacity_factor
+        self.busy = math.ceil(count / experts.spec.experts.imbalance) if uneven else count
         for name in ("gate", "up", "down"):
             whole = getattr(experts, name)
             setattr(self, name, None if whole is None else self._own(whole))
@@ -441,6 +448,7 @@ class SentExperts(nn.Module):
     def _own(self, whole: models.ExpertLinear) -> GroupedExperts:
         n, features, n_in = whole.weight.shape
         own = GroupedExperts(n // self.mesh.size(), n_in, features, bias=whole.bias is not None)
+        own.busy = min(n // self.mesh.size(), self.busy)
         for name, weight in list(own.named_parameters()):
             setattr(own, name, nn.Parameter(weight.detach().to(whole.weight.dtype)))
         return own
@@ -470,11 +478,13 @@ class SentExperts(nn.Module):
                 counts = torch.zeros(self.spec.experts.count, dtype=torch.int64)
                 all_to_all_single(counts, None, None, self.mesh)
                 del counts
-        share = [len(rows) // n] * n
-        order = torch.arange(len(rows)).view(n, len(self.up.weight), -1).transpose(0, 1).flatten()
-        come = all_to_all_single_autograd(rows, share, share, self.mesh)[order]
-        out = self.down(self.dropout(models.hidden_of(self, come)))[order.argsort()]
-        return all_to_all_single_autograd(out, share, share, self.mesh)
+        each, own = len(rows) // self.busy, len(self.up.weight)
+        sent = [each * max(0, min(own, self.busy - rank * own)) for rank in range(n)]
+        come = [sent[0]] * n  # to the first rank, which has most
+        order = torch.arange(sum(come)).view(n, self.up.busy, -1).transpose(0, 1).flatten()
+        met = all_to_all_single_autograd(rows, come, sent, self.mesh)[order]
+        out = self.down(self.dropout(models.hidden_of(self, met)))[order.argsort()]
+        return all_to_all_single_autograd(out, sent, come, self.mesh)
 
 
 def cost(question: dict[str, Any]) -> RankCost:

@@ -196,6 +196,7 @@ SENT_EXPERTS = st.fixed_dictionaries(
         "shared_width": st.just(16),
         "dense_layers": st.just(1),
         "capacity_factor": st.sampled_from([1.0, 1.25, 2.0]),
+        "imbalance": st.just(2.0),
         "groups": st.just(2),
         "choice_bias": st.booleans(),
     },
@@ -226,9 +227,9 @@ SENT = st.one_of(
 def test_a_rank_that_sends_tokens_to_experts_costs_what_it_does(
     shape: dict[str, Any], experts: dict[str, Any], runs: dict[str, Any], chosen: dict[str, Any]
 ) -> None:
-    """Of experts fewer than ranks each rank has a part of some."""
+    """Of experts fewer than ranks each rank has a part of some; where some are busier it is the rank of those."""
     experts |= {"chosen_groups": 1} if "groups" in experts else {}
-    experts |= {"bias": False} if "tp" in chosen else {}
+    experts |= {"bias": False} if "tp" in chosen or "imbalance" in experts else {}
     sizes = {"kv_heads": 8, "layers": max(2, shape["layers"]), "width": 64, "mlp_width": 160, "positions": "rotary"}
     model = ALWAYS | shape | sizes | {"experts": experts}
     if "precision" in chosen:  # of which the CPU's kernel has other statistics
