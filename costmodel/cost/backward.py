@@ -26,7 +26,6 @@ from costmodel.cost.forward import (
 )
 from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes
 from costmodel.cost.sharding import flat_length, partial_sum, share_of
-from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
 from costmodel.symbolic.sizes import branch_value, product
@@ -404,10 +403,7 @@ def _calls(order: Order) -> Iterator[CallRound]:
 
 
 def update(weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
-    """The optimizer's step. Raises SettingError where it is not worked out for the ranks of a layout."""
-    layout = tape.layout
-    if layout.tp > 1 and layout.shards == 1 and not layout.megatron and settings.update != "loop":
-        raise SettingError(f"update={settings.update!r} is not worked out with tp={layout.tp}: use update='loop'")
+    """The optimizer's step."""
     if settings.states.flat:
         _update_flat(tape, settings, lifetimes)
     elif settings.update == "loop":

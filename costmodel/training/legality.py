@@ -130,8 +130,10 @@ def _check_shares(settings: Settings, layout: Layout) -> None:
         )
     if layout.tp > 1 and settings.lora is not None:
         raise SettingError(f"lora is not worked out with tp={layout.tp}: leave one of them out")
-    if layout.sp and layout.shards == 1 and layout.runtime == "torch" and settings.update != "loop":
-        raise SettingError(f"update={settings.update!r} is not worked out with sp=True: use update='loop', or fsdp")
+    if layout.tp > 1 and layout.shards == 1 and layout.runtime == "torch" and settings.update != "loop":
+        why = f"PyTorch takes no weights that tp={layout.tp} splits together with others"
+        why = "it is not worked out with sp=True" if layout.sp else why
+        raise SettingError(f"update={settings.update!r}: {why}: use update='loop', its default for these, or fsdp")
     for name in ("loss_chunks", "label_smoothing") if layout.split_loss else ():
         if settings.chosen(name):
             raise SettingError(f"{name} is not of the loss that loss_parallel takes: leave one of them out")

@@ -239,6 +239,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"fsdp": 2, "optimizer": "shampoo"}, "use one that goes by element"),
     ({"tp": 2, "lora": {"rank": 4, "targets": ["query"]}}, "lora is not worked out with tp=2"),
     ({"tp": 2, "sp": True, "update": "fused"}, "use update='loop'"),
+    ({"tp": 2, "update": "foreach"}, "use update='loop', its default for these"),
     ({"tp": 2, "loss_parallel": True, "label_smoothing": 0.1}, "label_smoothing is not of the loss"),
     ({"tp": 2, "loss_parallel": True, "loss": "mean_squared_error"}, "is of cross_entropy"),
     ({"tp": 3, "cp": 4, "zero": 3, "cp_kind": "ulysses"}, "cp=4 on top of tp=3 does not divide"),
