@@ -416,9 +416,12 @@ class ShardedWeights:
         self.lifetimes.send(self._partial.get(block, ()), now)
         share = unit.share(graded=True)
         self._scattering = take(size_bytes(share * unit.devices, self._reduced), now)
+        latest: Storage | None = unit.graded[-1][0]
         for weight, gradient in gradients:  # a loop over ranks' shares has the last one to the end of `foreach_reduce`
-            last = unit.devices != 1 and weight is unit.graded[-1][0]
+            last = unit.devices != 1 and weight is latest
+            latest = None if last else latest  # of several rounds that which backward came to first
             gradient.died = now + last
+            gradient.rounds = self._rounds_since(gradient.born)
             if last and unit.across:  # whose copy, by ranks, takes the place of all others too
                 take(gradient.size, now)
         now = self.lifetimes.moment("backward", f"{unit.name}.gradients", rounds)
@@ -439,6 +442,13 @@ class ShardedWeights:
         if layout.dp > 1 and self._reduced == self._kept:
             own.rounds = self._running[block].alike
             self._summed.append(own)
+
+    def _rounds_since(self, moment: int) -> int:
+        """How many alike rounds a moment stands for that are over by now."""
+        times = 1
+        for start, end, more in self.lifetimes.loops:
+            times = times * (1 + more) if start <= moment < end else times
+        return times
 
     def _prefetch(self, rounds: str) -> None:
         if self._visits and not (visit := self._visits[-1]).weights and self.gathered != "all":

@@ -282,7 +282,7 @@ WRAPPED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("chosen", WRAPPED, ids=lambda chosen: " ".join(f"{k}={v}" for k, v in chosen.items()))
 def test_parts_that_are_gathered_together_by_name_cost_what_they_do(chosen: dict[str, Any]) -> None:
-    sizes = {"vocab": 33, "layers": 3, "width": 24, "kv_heads": 8, "head_size": 4, "mlp_width": 40, "mlp": "gated"}
+    sizes = {"vocab": 33, "layers": 5, "width": 24, "kv_heads": 8, "head_size": 4, "mlp_width": 40, "mlp": "gated"}
     model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm"}
     asked: dict[str, Any] = {"fsdp": 3, "batch": 2, "seq": 8, "optimizer": "sgd"} | chosen
     modules = ["tokens" if part == "embedding" else part for part in chosen["wrap"]]
