@@ -419,9 +419,9 @@ def budget_of(memory: Any, on: Any) -> Budget:
     if memory is None and on is None:
         raise SettingError("memory is not given: give what there is, such as memory='24 GiB', or a machine with on")
     if memory is None:
-        from costmodel.hardware.catalogue import load_machine
+        from costmodel.hardware.cluster import machine_of
 
-        machine = load_machine(on)
+        machine = machine_of(on)
         return Budget(machine.memory, f"of {machine.name}")
     return read_budget(memory)
 

@@ -28,7 +28,7 @@ from costmodel.explorer.controls import OF_A_STEP, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
 from costmodel.explorer.laws import Laws
 from costmodel.explorer.regimes import PageForms, SliderSize
-from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.cluster import machine_of
 from costmodel.hardware.machine import Machine
 from costmodel.training.settings import LAYOUT_NAMES, SETTING_NAMES, SETTINGS, takes_settings
 from costmodel.training.stacks import Stack
@@ -194,9 +194,9 @@ def _of(model: Architecture, question: Mapping[str, Any], models: Sequence[Archi
 
 
 def _machines(on: Any) -> list[Machine]:
-    """The machines of a question, by name or as `load_machine` takes them. Raises CostModelError."""
+    """The machines of a question, by name or as `machine_of` takes them. Raises CostModelError."""
     several = list(on) if isinstance(on, list | tuple) else [on]
-    return [load_machine(machine) for machine in several if machine is not None and machine != "none"]
+    return [machine_of(machine) for machine in several if machine is not None and machine != "none"]
 
 
 def _only(name: str, value: Any) -> Any:

@@ -16,7 +16,7 @@ from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes
 from costmodel.documents.arguments import Bounds, Positive, typed
 from costmodel.errors import CostModelError, SettingError, shown, unknown
-from costmodel.hardware.catalogue import MachineLike, load_machine
+from costmodel.hardware.cluster import ClusterLike, machine_of
 from costmodel.hardware.machine import Machine
 from costmodel.importers.files import settings_of
 from costmodel.performance.constants import typical
@@ -471,7 +471,7 @@ def decoder(model: Any) -> Transformer:
 def serve(
     model: Transformer | str,
     *,
-    on: MachineLike,
+    on: ClusterLike,
     input: int,
     output: int,
     engine: str | Engine | Mapping[str, Any] | os.PathLike[str] | None = None,
@@ -539,7 +539,7 @@ def serve(
             "use a larger chunk"
         )
     serving = Serving(
-        transformer, load_machine(on), engine, input, output,
+        transformer, machine_of(on), engine, input, output,
         own, arrivals, drafting, None if price is None else float(price), concurrencies,
     )  # fmt: skip
     _ = serving.largest, serving._drafting  # what is wrong with a setting is said now

@@ -145,6 +145,12 @@ def test_a_cluster_is_taken_wherever_a_machine_is(on: Any) -> None:
     assert cm.Prediction.from_dict(asked.to_dict()).settings.on == asked.settings.on
 
 
+def test_a_cluster_stands_for_its_machine_where_one_device_is_asked_about() -> None:
+    asked: dict[str, Any] = {"input": 64, "output": 8, "concurrency": [1]}
+    served = [cm.serve("llama-3.2-1b", on=on, **asked).to_dict() for on in ("p4d", "a100-sxm-40gb")]
+    assert served[0] == served[1]
+
+
 def test_a_cluster_of_a_file_is_the_same(tmp_path: Any) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text("name: lab\nmachine: h100-sxm\nnode_size: 4\nnetwork: 200 Gb/s\n")

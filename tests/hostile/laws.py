@@ -174,5 +174,5 @@ def of_type(annotation: str, value: Any) -> bool:
         return bool(words & {"int", "float", "Positive", "Probability", "Count", "Magnitude"})
     if isinstance(value, float | Decimal):
         return bool(words & {"float", "Positive", "Probability"}) and abs(value) < float("inf")
-    lists = {"Sequence", "Iterable", "list", "tuple", "Mapping", "dict", "MachineLike", "Listed"}
+    lists = {"Sequence", "Iterable", "list", "tuple", "Mapping", "dict", "MachineLike", "ClusterLike", "Listed"}
     return isinstance(value, list | tuple | dict | set | range | np.ndarray | bytes) and bool(words & lists)
