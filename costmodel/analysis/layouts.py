@@ -23,7 +23,7 @@ from costmodel.display.table import Table, printable
 from costmodel.display.units import Budget, read_reserve, show_bytes, show_exact, show_few, show_seconds
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.hardware.cluster import LinkLike, machine_of
+from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
 from costmodel.importers.files import read_setting
 from costmodel.importers.zoo import load
 from costmodel.performance.layout_steps import LayoutStep, LayoutSteps
@@ -236,7 +236,8 @@ class Layouts(Answer):
     title: the model's. devices: in all. budget: what each has [bytes]; None: as much as they need. reserve: what is
     left of it for what is not modelled [bytes]. entries: what fits, ranked. unfit: what does not, by reason. refused:
     what is not worked out, or cannot be, by reason. machine: whose seconds rank them; None: memory does. within: of
-    those at most such a share slower than the best the simplest is named.
+    those at most such a share slower than the best the simplest is named. inside: devices of a node,
+    over which alone tp was tried; None: tp is as it was given, or of all degrees.
 
     Example:
         >>> import costmodel as cm
@@ -255,6 +256,7 @@ class Layouts(Answer):
     refused: tuple[Reason, ...]
     machine: str | None = None
     within: float = 0.05
+    inside: int | None = None
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -385,6 +387,10 @@ class Layouts(Answer):
         if self and (simplest := self.simplest(self.within)) is not self.best:
             run = f"batch {simplest.settings['batch']}, recomputing {simplest.settings.get('checkpoint', 'none')}"
             notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text(*SHOWN)}, {run}")
+        if self.inside is not None and self.devices > self.inside:
+            notes.append(
+                f"tp within nodes of {self.inside:,} devices: give tp, such as tp={2 * self.inside}, for others"
+            )
         for reason in self.unfit:
             helps = f"; what helps most: {reason.change}" if reason.change else ""
             notes.append(f"{reason.candidates:,} do not fit: {reason.text}{helps}")
@@ -410,8 +416,8 @@ def layouts(
 
     All legal degrees of tensor, sequence, context, pipeline, expert, sharded and data parallel are gone through, in
     every runtime and under every schedule, each with what is recomputed and with every micro-batch that `global_batch`
-    allows. What is given stays; of a list one is chosen. On a machine (`on`) they are ranked by tokens a second, else
-    by memory alone.
+    allows. What is given stays; of a list one is chosen. On a machine (`on`) they are ranked by tokens a second, and
+    tp stays within a node unless it is given; without one they are ranked by memory alone.
 
     Args:
         model: as `predict` takes it.
@@ -440,6 +446,9 @@ def layouts(
     on = fixed.get("on")
     if on is None and network is not None:
         raise SettingError(f"network={shown(network)} is of seconds on a machine: give on='h100-sxm', say, too")
+    inside = None if on is None or "tp" in options else load_cluster(on, network).size
+    if inside is not None:
+        options["tp"] = [degree for degree in divisors(fixed["devices"]) if degree <= inside]
     budget = None if memory is None and on is None else budget_of(memory, None if on is None else machine_of(on))
     room = None if budget is None else budget.bytes - read_reserve(reserve)
     search = _Candidates(architecture, fixed, options, room, network)
@@ -458,6 +467,7 @@ def layouts(
         search.refused.reasons,
         None if on is None else machine_of(on).name,
         within,
+        inside,
     )
 
 

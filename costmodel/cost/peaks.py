@@ -87,9 +87,12 @@ class StageExtents(dict[str, Extent]):
 
 
 class StageKey(NamedTuple):
-    """What stages have in common that cost the same. common: what of batch, checkpoint and layout matters to them."""
+    """What stages have in common that cost the same.
 
-    common: Hashable
+    common: a number for what of batch, checkpoint and layout matters to them.
+    """
+
+    common: int
     kind: object
     first: bool
     last: bool
@@ -168,7 +171,8 @@ class RankPeaks:
     def floor(self, settings: Settings) -> int:
         """What larger micro-batches of as many samples a step take too, at least [bytes]. Raises CostModelError.
 
-        Of a pipeline the most alive within one pass: how many are in flight falls with the number of micro-batches.
+        Of a pipeline the most alive within one pass of its first stage: how many are in flight falls with the number of
+        micro-batches.
         """
         layout = settings.layout
         if layout.pp == 1:
@@ -176,11 +180,8 @@ class RankPeaks:
         if layout.shards > 1:
             return 0
         schedule = layout.pipeline(settings.micro_batches)
-        stages = self._stages(settings, schedule)
-        return max(
-            self._held(settings, key).throughout + _once_through(self._passes(settings, schedule, stage, key))
-            for stage, key in enumerate(stages)
-        )
+        first = self._stages(settings, schedule)[0]
+        return self._held(settings, first).throughout + _once_through(self._passes(settings, schedule, 0, first))
 
     def _once(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
         if key not in self._known:
@@ -195,16 +196,18 @@ class RankPeaks:
     def _stages(self, settings: Settings, schedule: Schedule) -> list[StageKey]:
         """What tells each stage of a pipeline from those of others. Raises CostModelError."""
         layout = settings.layout
-        common = (settings.batch, settings.checkpoint, _alike(layout)._replace(pp=2, vpp=1, schedule="1f1b"))
-        keys: list[StageKey] = []
+        alike = _alike(layout)._replace(pp=2, vpp=1, schedule="1f1b")
+        common = self._once(("common", settings.batch, settings.checkpoint, alike), lambda: len(self._known))
+        return self._once(("stages", common, schedule.stages), lambda: [*self._traced(settings, schedule, common)])
+
+    def _traced(self, settings: Settings, schedule: Schedule, common: int) -> Iterator[StageKey]:
         arrival: Dtype | None = None
         for stage in range(schedule.stages):
-            here = layout._replace(stage=stage)
+            here = settings.layout._replace(stage=stage)
             key = StageKey(common, self.model.stage_kind(here), here.first, here.last, arrival)
             tape = self._once(key, partial(trace, self.model, settings, layout=here, arrival=arrival))
-            keys.append(key)
+            yield key
             arrival = tape.result[0].dtype
-        return keys
 
     def _least_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
         """What a rank has with most micro-batches in flight, at least [bytes]."""

@@ -175,3 +175,12 @@ def test_layouts_are_drawn_with_their_front(timed_layouts: Any) -> None:
     assert "are on the Pareto front" in figure.axes[0].get_title(loc="left") + figure.axes[0].get_title()
     with pytest.raises(SettingError, match="seconds are of a machine"):
         cm.layouts(MODEL, runtime="megatron", pp=1, batch=1, checkpoint="none", **RUN).plot()
+
+
+def test_tp_stays_within_a_node_unless_it_is_given() -> None:
+    run: dict[str, Any] = {**RUN, "devices": 16, "global_batch": 16, "pp": 1, "batch": 1, "checkpoint": "none"}
+    found = cm.layouts(MODEL, on="h100-sxm", runtime="megatron", **run)
+    every = cm.layouts(MODEL, on="h100-sxm", runtime="megatron", tp=[1, 2, 4, 8, 16], **run)
+    assert "within nodes of 8 devices" in str(found)
+    assert "within nodes" not in str(every)
+    assert found.candidates < every.candidates
