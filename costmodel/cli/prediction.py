@@ -199,10 +199,17 @@ def timeline(model: str, settings: dict[str, Any]) -> Any:
 @verb(
     MODEL,
     *OPTIONS,
-    examples=("ranks llama-3.1-8b --seq 4096 --tp 8",),
+    examples=(
+        "ranks llama-3.1-8b --seq 4096 --tp 8",
+        "ranks llama-3.1-8b --seq 4096 --pp 4 --accumulate 8 --out pipeline.png",
+    ),
+    drawn=True,
 )
 def ranks(model: str, settings: dict[str, Any]) -> Any:
-    """The ranks of a layout that differ, the heaviest first: parameters, FLOPs, memory and what each sends."""
+    """The ranks of a layout that differ, the heaviest first: parameters, FLOPs, memory and what each sends.
+
+    As a picture a pipeline's step, a lane for each rank.
+    """
     from costmodel.analysis.predict import predict as predicted
 
     return predicted(model, **settings).ranks

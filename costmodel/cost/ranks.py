@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cost.question import question
+from costmodel.cost.question import heading, question
 from costmodel.cost.sharding import share_of
 from costmodel.cost.timeline import CollectiveCalls, place
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, TextRow
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
+from costmodel.documents.arguments import typed
+from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import product
+from costmodel.training.schedules import Action, ActionKind
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from costmodel.cost.costs import Costs
 
 
@@ -167,6 +173,51 @@ class Ranks(Answer, Sequence["Costs"]):
         """The same as a table."""
         return Sheet([question(self.kinds[0].model, self.kinds[0].settings)], [self.table()])
 
+    @typed
+    def plot(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        dark: bool = False,
+        duration: Callable[[Action], float] | None = None,
+    ) -> Figure:
+        """A picture of a pipeline's step: a lane for each rank, passes with their micro-batches (extra `plot`).
+
+        Args:
+            path: where to write it too, such as "pipeline.png".
+            dark: on black instead of white.
+            duration: the time that an action takes [s]; None: a unit for forward, for gradients of inputs, and of
+                weights.
+
+        Raises:
+            CostModelError: no pipeline, or one of very many passes; no matplotlib, or `path` cannot be written.
+
+        Example:
+            >>> import costmodel as cm
+            >>> figure = cm.predict("gpt2-small", pp=4, accumulate=8).ranks.plot()
+            >>> figure.axes[0].get_xlabel()
+            'time [units of a forward pass]'
+
+        """
+        from costmodel.display.figures import DARK, LIGHT, save
+        from costmodel.display.lanes import MOST_LANES, Lane, LaneSpan, lanes
+
+        settings = self.kinds[0].settings
+        if settings.layout.pp == 1:
+            raise SettingError("a picture of ranks is of a pipeline: give pp, such as pp=4")
+        schedule = settings.layout.pipeline(settings.micro_batches)
+        if (passes := 2 * schedule.stages * schedule.microbatches) > MOST_PASSES:
+            raise SettingError(f"{passes:,} passes are too many to draw: use accumulate for at most {MOST_PASSES:,}")
+        timetable = schedule.timetable(duration or (lambda action: 2 if action.kind == "B" else 1))
+        rows = [
+            Lane(f"rank {rank}", [LaneSpan(start, end, PHASES[a.kind], str(a.microbatch)) for a, start, end in timed])
+            for rank, timed in enumerate(timetable)
+        ]
+        left_out = f"{len(rows) - MOST_LANES} more ranks" if len(rows) > MOST_LANES else ""
+        title = heading(self.kinds[0].model, settings)
+        units = "" if duration else "units of a forward pass"
+        return save(lanes(title, rows[:MOST_LANES], left_out, DARK if dark else LIGHT, units), path)
+
     def table(self) -> Table:
         """A line for each kind of rank."""
         shows: dict[str, Callable[[Any], str]] = {
@@ -179,6 +230,11 @@ class Ranks(Answer, Sequence["Costs"]):
         header = ("Ranks", "in flight", "params", "FLOPs", *_MEMORY, "sent")
         return Table(header, rows, spare=(4, 5, 6))
 
+
+PHASES: dict[ActionKind, str] = {"F": "forward", "B": "backward", "I": "backward", "W": "weights"}
+"""What a pass is drawn as."""
+MOST_PASSES = 5_000
+"""Passes of a step that are drawn."""
 
 _MEMORY = ("weights", "gradients", "optimizer", "activations", "peak")
 

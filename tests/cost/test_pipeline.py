@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +116,21 @@ def test_a_step_of_very_many_micro_batches_is_told_in_a_few_moments() -> None:
         received = many.memory.inputs - same.memory.inputs
         assert received == (32_768 - 64) * same.memory.inputs // 64
         assert (grown - received) in (0, (32_768 - 64) * kept, (32_768 - 64) * (kept - 4) * 2)
+
+
+def test_a_picture_of_a_step_has_every_pass_of_every_rank(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ranks = cm.predict(model(8), batch=1, pp=4, vpp=2, schedule="zbv-zero-bubble", accumulate=8).ranks
+    axes = ranks.plot(tmp_path / "pipeline.png").axes[0]
+    written = [text.get_text() for text in axes.texts]
+    assert sorted(written) == sorted(str(n) for n in range(8) for _ in range(3 * 8))  # of 8 stages, in three parts
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [f"rank {n}" for n in range(4)]
+    seconds = ranks.plot(duration=lambda action: 0.25).axes[0]
+    assert seconds.get_xlabel() == "time [s]"
+    assert (tmp_path / "pipeline.png").stat().st_size > 10_000
+    for asked, error in (({"tp": 2}, "give pp"), ({"pp": 2, "accumulate": 2000}, "too many to draw")):
+        with pytest.raises(SettingError, match=error):
+            cm.predict(model(8), batch=1, **asked).ranks.plot()
 
 
 @pytest.mark.parametrize(
