@@ -13,6 +13,7 @@ all micro-batches, which are joined in the end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -387,7 +388,7 @@ def step_ending(stages: Sequence[tuple[StagePasses, RankRuntime | None]], settin
 class PipelineRank:
     """One rank of a pipeline. lifetimes: what it does in a step, whose changes are those of passes.
 
-    ending: what it does after all of these.
+    ending: what it does after all of these. ways: how often an action finds so much of its stage's weights gathered.
     """
 
     def __init__(self, pipeline: Pipeline, rank: int) -> None:
@@ -399,6 +400,7 @@ class PipelineRank:
         self._changes: list[list[int]] = [[] for _ in LINES]
         self._pipeline = pipeline
         self._progress = {stage: StageProgress(self.schedule.microbatches) for stage in self.stages}
+        self.ways: dict[tuple[int, ActionKind], Counter[Gathered]] = {}
         for stage in self.schedule.gathered_ahead(rank) if self.settings.layout.shards > 1 else ():
             self._progress[stage].gathered = "flat"
             self._add(self.stages[stage].gathering)
@@ -453,6 +455,7 @@ class PipelineRank:
         own, sharded = self._progress[stage], self.stages[stage].sharded
         posted = self._nominal(action) if posted is None else posted
         gathered, begun = own.gathered, own.begun
+        self.ways.setdefault((stage, kind), Counter())["all" if gathered == "flat" else gathered] += times
         ended = False
         if kind in ("B", "W"):
             own.begun = True
@@ -474,6 +477,11 @@ class PipelineRank:
         self._add(getattr(passes, pass_name(Action(turn.stage, turn.kind), begun)), messages)
         if turn.ended:
             self._add(stage.reducing)
+
+    def usual(self, stage: int, kind: ActionKind) -> StagePasses:
+        """The passes of a stage as most of its actions of a kind find its weights."""
+        ways = self.ways.get((stage, kind))
+        return self.stages[stage] if not ways else self._pipeline.passes(stage, ways.most_common(1)[0][0])
 
     def _nominal(self, action: Action) -> Posted:
         """What a pass receives right before it, and sends right after it."""

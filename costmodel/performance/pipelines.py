@@ -140,9 +140,15 @@ def play(
 
 
 class StageWork(ProgramSet):
-    """The passes of one stage over one micro-batch, by what schedules call them."""
+    """The passes of one stage over one micro-batch, by what schedules call them.
 
-    def __init__(self, stage: StagePasses, settings: Settings, *, fuse: bool) -> None:
+    ways: the stage as most of its forward passes and as most of its backward passes find its sharded weights.
+    """
+
+    def __init__(
+        self, stage: StagePasses, settings: Settings, *, fuse: bool, ways: tuple[StagePasses, StagePasses] | None = None
+    ) -> None:
+        forth, back = ways or (stage, stage)
         work = work_of(stage.tape, settings, fuse=fuse)
         self.fusions: list[Fusion] = work.fusions
         self.micro_batches = int(settings.micro_batches)
@@ -152,7 +158,7 @@ class StageWork(ProgramSet):
             return programmer.program(passage.moments, passage.loops, passage.messages, phases=phases, tasks=tasks)
 
         backward = ("backward", "recompute")
-        programs = {"F": program(stage.later_forward, "forward", "loss"), "B": program(stage.later, *backward)}
+        programs = {"F": program(forth.later_forward, "forward", "loss"), "B": program(back.later, *backward)}
         if stage.inputs.moments:
             programs["I"] = program(stage.inputs, *backward, tasks=lambda task: not _of_weights(task))
             programs["W"] = program(stage.later_weights, *backward, tasks=_of_weights)
@@ -201,9 +207,12 @@ class PipelineWork:
         busy: dict[StageWork, Numbers] = {}
         for rank in self.ranks:
             for stage, passes in rank.stages.items():
-                key = id(passes), self.schedule.microbatches
+                ways = None
+                if isinstance(rank, PipelineRank) and passes.sharded:
+                    ways = rank.usual(stage, "F"), rank.usual(stage, "B")
+                key = hash((id(passes), *map(id, ways or ()))), self.schedule.microbatches
                 if key not in alike:
-                    work = StageWork(passes, self.settings, fuse=fuse)
+                    work = StageWork(passes, self.settings, fuse=fuse, ways=ways)
                     alike[key] = work, work.busy(model)
                 self.stages[stage], busy[self.stages[stage]] = alike[key]
         self.kinds = list(busy)
@@ -317,10 +326,19 @@ class PipelineWork:
             tasks = [task for work in key for task in work.tasks if task.phase == "update"]
             passage = rank.ending
             programmer = Programmer(rank.tapes[0].layout, tasks, 1, lambda *_: False)
-            program = programmer.program(passage.moments, passage.loops, passage.messages, phases=("optimizer",))
-            self._endings[key] = ProgramSet(programmer.tasks, {"ending": program})
+            programs = {
+                f"sums {stage}": programmer.program(sums.moments, sums.loops, sums.messages, phases=())
+                for stage, passes in rank.stages.items()
+                if passes.sharded
+                for sums in [passes.reducing]
+            }
+            programs["update"] = programmer.program(
+                passage.moments, passage.loops, passage.messages, phases=("optimizer",)
+            )
+            self._endings[key] = ProgramSet(programmer.tasks, programs)
         ending, player = self._endings[key], Player(prices, model.launch_seconds)
-        ending.play(player, "ending", np.array(ending.kernel_seconds(model)))
+        for name in ending.programs:
+            ending.play(player, name, np.array(ending.kernel_seconds(model)))
         player.end()
         return player
 

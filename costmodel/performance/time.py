@@ -603,8 +603,6 @@ def time_on(
 
     """
     layout = prediction.settings.layout
-    if layout.pp > 1 and layout.shards > 1:
-        raise SettingError("seconds of a pipeline of sharded weights are not worked out: use dp in place of fsdp")
     calibration = calibration_of(machine)
     base: Any = machine if calibration is None else calibration.machine
     cluster = None

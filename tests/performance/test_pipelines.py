@@ -92,6 +92,7 @@ HOW: dict[str, Any] = {"seq": 256, "precision": "bf16", "attention": "flash"}
         {"pp": 4, "accumulate": 8},
         {"pp": 2, "accumulate": 6, "tp": 2, "dp": 2},
         {"pp": 4, "vpp": 2, "accumulate": 8, "schedule": "zbv-zero-bubble"},
+        {"pp": 2, "accumulate": 4, "fsdp": 4},
         {"pp": 2, "accumulate": 4, "dp": 8, "runtime": "megatron", "zero": 1, "precision": "bf16-master"},
     ],
     ids=str,
@@ -117,6 +118,17 @@ def test_many_micro_batches_take_as_much_longer_as_there_are_more() -> None:
     few, many = (cm.predict(MODEL, pp=4, accumulate=m, **HOW).on("dgx-h100") for m in (64, 32_768))
     assert many.bubble == pytest.approx(few.bubble, rel=0.01)
     assert many.tokens_per_second > few.tokens_per_second  # type: ignore[operator]
+
+
+def test_passes_gather_sharded_weights_as_most_of_them_do() -> None:
+    """Of very many micro-batches the first and the last differ: all that is gathered is what the rank's memory says."""
+    p = cm.predict(MODEL, pp=4, fsdp=8, accumulate=4096, **HOW)
+    time = p.on("dgx-h100")
+    for operation in ("all_gather", "reduce_scatter"):
+        played = sum(part.times for part in time.collectives if part.operation == operation)
+        ranks = [sum(c.times for c in rank.collectives if c.operation == operation) for rank in p.ranks]
+        assert min(ranks) * 0.999 <= played <= max(ranks) * 1.001
+    assert time.seconds > cm.predict(MODEL, pp=4, accumulate=4096, **HOW).on("dgx-h100").seconds
 
 
 @pytest.mark.slow
