@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -238,6 +238,7 @@ class Layouts(Answer):
     what is not worked out, or cannot be, by reason. machine: whose seconds rank them; None: memory does. within: of
     those at most such a share slower than the best the simplest is named. inside: devices of a node,
     over which alone tp was tried; None: tp is as it was given, or of all degrees.
+    peaks: what is known of their ranks.
 
     Example:
         >>> import costmodel as cm
@@ -257,6 +258,7 @@ class Layouts(Answer):
     machine: str | None = None
     within: float = 0.05
     inside: int | None = None
+    peaks: RankPeaks | None = field(default=None, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -276,6 +278,23 @@ class Layouts(Answer):
         if not self:
             raise SettingError(self._head())
         return self.entries[0]
+
+    @typed
+    def at(self, network: LinkLike) -> Layouts:
+        """The same layouts on another network between nodes, such as "200 Gb/s", ranked anew.
+
+        Raises CostModelError where no machine is named, or nothing fits.
+        """
+        _ = self.best.seconds
+        model = self.best.model
+        steps: LayoutSteps | None = None
+        entries: list[RankedLayout] = []
+        for entry in self.entries:
+            settings = Settings(**entry.settings)
+            if steps is None:
+                steps = _steps_like(model, settings, self.peaks or RankPeaks(model), network)
+            entries.append(replace(entry, step=steps.step(settings)))
+        return replace(self, entries=tuple(sorted(entries, key=lambda entry: entry.rank)))
 
     @typed
     def simplest(self, within: Probability = 0.05) -> RankedLayout:
@@ -468,6 +487,7 @@ def layouts(
         None if on is None else machine_of(on).name,
         within,
         inside,
+        search.peaks,
     )
 
 
@@ -479,6 +499,12 @@ def _values(name: str, value: Any) -> Sequence[Any]:
     if listed and not len(value):
         raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
     return [read_setting(name, each) for each in (value if listed else [value])]
+
+
+def _steps_like(model: Architecture, settings: Settings, peaks: RankPeaks, network: LinkLike) -> LayoutSteps:
+    """Steps of layouts on the machine that settings name."""
+    on: Any = settings.on
+    return LayoutSteps(peaks, time_on(Costs(model, settings), on, stack=settings.stack, network=network))
 
 
 TOO_MUCH_HELD = "weights, gradients and states alone take too much"
@@ -585,8 +611,7 @@ class _Candidates:
         if settings.on is None:
             return None
         if self._steps is None:
-            like = time_on(Costs(self.model, settings), settings.on, stack=settings.stack, network=self.network)  # type: ignore[arg-type]
-            self._steps = LayoutSteps(self.peaks, like)
+            self._steps = _steps_like(self.model, settings, self.peaks, self.network)
         return self._steps.step(settings)
 
     def _batches(self, mesh: Mesh) -> list[int]:

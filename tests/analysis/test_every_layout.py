@@ -184,3 +184,13 @@ def test_tp_stays_within_a_node_unless_it_is_given() -> None:
     assert "within nodes of 8 devices" in str(found)
     assert "within nodes" not in str(every)
     assert found.candidates < every.candidates
+
+
+def test_layouts_at_another_network_are_those_that_are_asked_for_there() -> None:
+    run: dict[str, Any] = {**RUN, "devices": 16, "global_batch": 16, "batch": 1, "checkpoint": "none", "tp": 2}
+    found = cm.layouts(MODEL, on="h100-sxm", runtime="megatron", **run)
+    slower = found.at("25 Gb/s")
+    asked = cm.layouts(MODEL, on="h100-sxm", runtime="megatron", network="25 Gb/s", **run)
+    assert [entry.settings for entry in slower] == [entry.settings for entry in asked]
+    assert [entry.seconds for entry in slower] == pytest.approx([entry.seconds for entry in asked], rel=1e-12)
+    assert slower.best.seconds > found.best.seconds
