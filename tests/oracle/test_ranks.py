@@ -213,11 +213,12 @@ SENT = st.one_of(
         OVER, optional=BESIDE | FEW_BITS | {"checkpoint": st.just("block"), "update": st.just("foreach")}
     ),
     st.fixed_dictionaries(
-        OVER | {"tp": st.sampled_from([2, 4])}, optional=BESIDE | FEW_BITS | {"checkpoint": st.just("block")}
+        OVER | {"tp": st.sampled_from([2, 4]), "loss_parallel": st.booleans()},
+        optional=BESIDE | FEW_BITS | {"checkpoint": st.just("block")},
     ),
     st.fixed_dictionaries(
         OVER | {"cp": st.just(2), "cp_kind": st.sampled_from(["all-gather", "ring", "ulysses"])},
-        optional=BESIDE | {"checkpoint": st.just("block")},
+        optional=BESIDE | FEW_BITS | {"checkpoint": st.just("block")},
     ),
 )
 
