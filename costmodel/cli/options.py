@@ -14,10 +14,16 @@ import click
 
 from costmodel.cli.commands import SettingOption, option
 from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.training.layout import Plan
 from costmodel.training.setting import Setting, from_text
 from costmodel.training.settings import SETTINGS, Lora, checked
 
-_EXAMPLES = {"HxW": "224 or 224x320", "NAMES": "embedding,mlp", "RANK:NAMES": "8:qkv,mlp.up"}
+_EXAMPLES = {
+    "HxW": "224 or 224x320",
+    "NAMES": "embedding,mlp",
+    "RANK:NAMES": "8:qkv,mlp.up",
+    "NAME=STYLE": "*.up=colwise,*.down=rowwise",
+}
 """Texts of settings that are read in a form of their own."""
 _STANDS_FOR: dict[Any, str] = {
     int: "N",
@@ -27,6 +33,7 @@ _STANDS_FOR: dict[Any, str] = {
     tuple[int, int]: "HxW",
     tuple[str, ...]: "NAMES",
     Lora: "RANK:NAMES",
+    Plan: "NAME=STYLE",
 }
 
 
@@ -45,11 +52,13 @@ def _forms(setting: Setting) -> tuple[str, ...]:
 
 
 def _reader(name: str, forms: tuple[str, ...]) -> Callable[[str], Any]:
-    """What reads one value: of names, of a rank and names, of a number or a choice, else the text."""
+    """What reads one value: names, a rank and names, styles by name, a number or a choice, else the text."""
 
     types = {kind for form in forms for kind in _NUMBERS.get(form, ())}
 
     def value(text: str) -> Any:
+        if forms == ("NAME=STYLE",):
+            return text if text == "auto" else tuple(tuple(each.strip().split("=")) for each in text.split(","))
         if forms == ("RANK:NAMES",):
             rank, colon, targets = text.partition(":")
             if not colon:
@@ -81,7 +90,7 @@ def _options() -> Iterator[tuple[SettingOption, SettingOption]]:
             text = f"{text} Names: {', '.join(names)}."
         alone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if forms == ("true|false",) else {}
         one = SettingOption(name, type=_reader(setting.name, forms), metavar=metavar, help=text, **alone)
-        of_names = forms in (("NAMES",), ("RANK:NAMES",))  # one value of these has commas
+        of_names = forms in (("NAMES",), ("RANK:NAMES",), ("NAME=STYLE",))  # one value of these has commas
         several: dict[str, Any] = {"multiple": True, "callback": _axis, "metavar": "VALUES", **alone}
         yield one, one if of_names else SettingOption(name, help=text, **several)
 

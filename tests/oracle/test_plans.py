@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.importers.files import to_yaml
+from tests.command import here
 from tests.profiles import examples
 
 from .plans import module_of
@@ -156,6 +160,16 @@ def test_a_plan_that_splits_nothing_like_it_is_refused_in_one_line(plan: object,
 def test_a_plan_is_of_modules_alone() -> None:
     with pytest.raises(cm.CostModelError, match="models of from_torch"):
         cm.predict("gpt2-small", tp=2, plan={"*.up": "colwise"})
+
+
+def test_a_plan_is_written_in_a_shell_as_names_and_styles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model.yaml"
+    model.write_text(to_yaml(planned()))
+    written = ",".join(f"{name}={style}" for name, style in PLAN.items())
+    answer = here(capsys, "predict", str(model), "--tp", "2", "--plan", written, "--json")
+    assert json.loads(answer.out)["memory"]["peak"] == cm.predict(planned(), tp=2, plan=PLAN).memory.peak
+    swept = here(capsys, "sweep", str(model), "--tp", "1,2", "--plan", written, "--quantities", "memory.peak")
+    assert (swept.code, len(swept.out.strip().splitlines())) == (0, 3)
 
 
 def test_a_module_may_say_itself_what_is_split() -> None:
