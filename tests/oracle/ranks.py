@@ -407,6 +407,16 @@ class GroupedExperts(models.ExpertLinear):
 
     busy: int
 
+    @classmethod
+    def like(cls, whole: models.ExpertLinear, ranks: int = 1, busy: int | None = None) -> GroupedExperts:
+        """A rank's share of experts, of which so many of all ranks have rows."""
+        n, features, n_in = whole.weight.shape
+        own = cls(n // ranks, n_in, features, bias=whole.bias is not None)
+        own.busy = min(n // ranks, n if busy is None else busy)
+        for name, weight in list(own.named_parameters()):
+            setattr(own, name, nn.Parameter(weight.detach().to(whole.weight.dtype)))
+        return own
+
     def forward(self, x: Tensor) -> Tensor:
         return GroupedProduct.apply(x, self.weight, self.bias, self.busy)
 
@@ -442,16 +452,8 @@ class SentExperts(nn.Module):
         self.busy = math.ceil(count / experts.spec.experts.imbalance) if uneven else count
         for name in ("gate", "up", "down"):
             whole = getattr(experts, name)
-            setattr(self, name, None if whole is None else self._own(whole))
+            setattr(self, name, None if whole is None else GroupedExperts.like(whole, mesh.size(), self.busy))
             delattr(experts, name)
-
-    def _own(self, whole: models.ExpertLinear) -> GroupedExperts:
-        n, features, n_in = whole.weight.shape
-        own = GroupedExperts(n // self.mesh.size(), n_in, features, bias=whole.bias is not None)
-        own.busy = min(n // self.mesh.size(), self.busy)
-        for name, weight in list(own.named_parameters()):
-            setattr(own, name, nn.Parameter(weight.detach().to(whole.weight.dtype)))
-        return own
 
     @classmethod
     def instead(cls, experts: models.Experts, mesh: DeviceMesh) -> SentExperts:
@@ -668,6 +670,10 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     seq = question["seq"] // cp
     torch.set_default_dtype(torch.bfloat16 if question.get("precision", "fp32") == "bf16" else torch.float32)
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
+    for experts in model.modules() if question.get("fsdp", 1) * cp > 1 else ():
+        for name, part in list(experts.named_children()) if isinstance(experts, models.Experts) else ():
+            if isinstance(part, models.ExpertLinear):
+                setattr(experts, name, GroupedExperts.like(part))
     _freeze(question, model)
     torch.set_default_dtype(torch.float32)
     tokens = torch.zeros(batch, seq, dtype=torch.int64)

@@ -117,10 +117,8 @@ def assert_a_rank_agrees(model: dict[str, Any], kernel: str, chosen: dict[str, A
     assert_events_agree(rank, found, chosen, unseen=unseen)
 
 
-def assert_events_agree(
-    rank: Any, found: RankCost, chosen: dict[str, Any], *, unseen: int = 0, peak: bool = True
-) -> None:
-    """Every collective in order, and the peak of each phase: of backward only if `peak`.
+def assert_events_agree(rank: Any, found: RankCost, chosen: dict[str, Any], *, unseen: int = 0) -> None:
+    """Every collective in order, and the peak of each phase.
 
     Python has names for more than what is used again in forward, and where that is run again.
     """
@@ -132,8 +130,7 @@ def assert_events_agree(
     extra = found.buffers - rank.memory.buffers + (found.counters if {"fsdp", "cp"} & {*chosen} else 0)
     ours = stated(rank)
     over = {phase: ours[phase].alive - (most.alive - extra) for phase, most in found.most.items()}
-    if peak:
-        assert 0 <= over["backward"] <= 4 + unseen
+    assert 0 <= over["backward"] <= 4 + unseen
     assert over["forward"] <= 4
     assert over.get("recompute", 0) <= 4
     assert over.get("optimizer", 0) == 0
@@ -174,14 +171,14 @@ def test_a_rank_of_sharded_weights_costs_what_it_does(
         model["norm"] = "rmsnorm"
     found = run({"model": model, "kernel": "eager", **runs, **chosen})
     whole = cm.predict(cm.Transformer.of(model), **runs, **chosen)
-    assert_a_sharded_rank_agrees(whole.rank, found, chosen, peak="experts" not in unlike)
+    assert_a_sharded_rank_agrees(whole.rank, found, chosen)
 
 
-def assert_a_sharded_rank_agrees(rank: Any, found: RankCost, chosen: dict[str, Any], *, peak: bool = True) -> None:
-    """Weights, states, every collective, and peaks, those of backward only if `peak`."""
+def assert_a_sharded_rank_agrees(rank: Any, found: RankCost, chosen: dict[str, Any]) -> None:
+    """Weights, states, every collective, and peaks."""
     earlier = rank.memory.gradients if "accumulate" in chosen else 0
     assert (rank.memory.weights, earlier, rank.memory.optimizer) == found.stays
-    assert_events_agree(rank, found, chosen, peak=peak)
+    assert_events_agree(rank, found, chosen)
 
 
 SENT_EXPERTS = st.fixed_dictionaries(
