@@ -61,6 +61,7 @@ from . import models
 from .autocasting import GpuAutocast
 from .measure import Saved
 from .tracker import Most, Tracker, weights_by_use
+from .vision import stub_operators
 
 
 class RankCost(NamedTuple):
@@ -491,6 +492,8 @@ class SentExperts(nn.Module):
 
 def cost(question: dict[str, Any]) -> RankCost:
     """Run one training step of one rank, after one that warms up PyTorch's caches of how operators are sharded."""
+    if "network" in question:
+        return network_cost(question)
     spec: Any = cm.Transformer.of(question["model"]) if "model" in question else None
     tp, fsdp, cp, dp = (question.get(name, 1) for name in ("tp", "fsdp", "cp", "dp"))
     split_loss = question.get("loss_parallel", False)
@@ -846,6 +849,78 @@ def adapt(model: models.Transformer, rank: int, targets: Iterable[str]) -> None:
             owner, name = (block.attention, "output") if "." in target else (block.mlp, target)
             linear = getattr(owner, name)
             setattr(owner, name, models.Adapted(linear, rank, None))
+
+
+class Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Listed(nn.Module):
+    """Blocks in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 5)
+        self.layers = nn.ModuleList(Block() for _ in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x)
+
+
+def network(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """A network of images or of features, with data, and the shape of one sample."""
+    if name == "listed":
+        return Listed(), (4,)
+    spec: Any = cm.load(name)
+    if isinstance(spec, cm.MLP):
+        return models.MLP(spec, "gpu"), (spec.sizes[0],)
+    module = getattr(stub_operators(), name)()
+    for part in module.modules():
+        if isinstance(part, nn.ReLU | nn.ReLU6 | nn.Dropout):
+            part.inplace = False
+    return module, spec.input
+
+
+def network_cost(question: dict[str, Any]) -> RankCost:
+    """A step of one rank of a network whose weights are split, with units by the class of their modules."""
+    ranks, batch = question["fsdp"], question["batch"]
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    mesh = init_device_mesh("cpu", (ranks,))
+    DeviceMesh.__init__ = _real_mesh
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model, shape = network(question["network"])
+        x, targets = torch.zeros(batch, *shape), torch.zeros(batch, dtype=torch.int64)
+        names = {weight: name for name, weight in model.named_parameters()}
+        by_use = [names[weight] for weight in weights_by_use(model, x)]
+        for module in [module for module in model.modules() if type(module).__name__ in question["units"]]:
+            fully_shard(module, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        optimizer = _optimizer(question, [model.get_parameter(name) for name in by_use])
+        F.cross_entropy(model(x), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        states = [t for each in optimizer.state.values() for t in each.values() if isinstance(t, Tensor)]
+        weights, buffers = list(model.parameters()), list(model.buffers())
+        with LocalTracker([x, targets, *weights, *buffers, *states], "cpu") as tracker, tracker.resizing():
+            loss = F.cross_entropy(model(x), targets)
+            tracker.phase = "backward"
+            loss.backward()
+            tracker.phase = "optimizer"
+            optimizer.step()
+    counters = sum(t.nbytes for t in states if not t.dim())
+    stays = (_distinct(weights), 0, _distinct(states))
+    extra = sum(buffer.nbytes for buffer in buffers)
+    return RankCost(0, 0, 0, 0, extra, tracker.collectives, tracker.most, stays, counters)
 
 
 def _distinct(tensors: Iterable[Tensor]) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
 from tests.profiles import examples
 
-from .ranks import RankCost, answer_to, run
+from .ranks import Listed, RankCost, answer_to, run
 from .settings import DRAWN
 from .test_timeline import stated
 
@@ -286,6 +287,23 @@ def test_parts_that_are_gathered_together_by_name_cost_what_they_do(chosen: dict
     modules = ["tokens" if part == "embedding" else part for part in chosen["wrap"]]
     found = run({"model": model, "kernel": "eager", **asked, "wrap": modules})
     assert_a_sharded_rank_agrees(cm.predict(cm.Transformer.of(model), **asked).rank, found, asked)
+
+
+NETWORKS: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("mlp-mnist", [], {"fsdp": 7, "optimizer": "adamw"}),
+    ("resnet18", [], {"fsdp": 2}),
+    ("listed", [], {"fsdp": 2}),
+    ("listed", ["Block"], {"fsdp": 3, "wrap": "layers", "optimizer": "adamw"}),
+]
+
+
+@pytest.mark.parametrize(("name", "units", "chosen"), NETWORKS, ids=str)
+def test_a_rank_of_another_network_costs_what_it_does(name: str, units: list[str], chosen: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"batch": 3, "optimizer": "sgd"} | chosen
+    found = run({"network": name, "units": units, **asked})
+    model: Any = cm.from_torch(Listed(), torch.zeros(3, 4)) if name == "listed" else name
+    device: Any = "gpu" if name == "mlp-mnist" else "cpu"  # as the module is written
+    assert_a_sharded_rank_agrees(cm.predict(model, device=device, loss="cross_entropy", **asked).rank, found, asked)
 
 
 WITHOUT_BACKWARD: list[dict[str, Any]] = [
