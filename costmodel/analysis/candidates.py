@@ -10,10 +10,16 @@ from costmodel.architectures.base import divisors
 from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import ContextKind, Runtime
 from costmodel.training.schedules import SCHEDULES
+from costmodel.training.settings import SETTINGS
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
 
+AXES = (
+    *("runtime", "tp", "sp", "loss_parallel", "cp", "cp_kind", "ep", "pp", "vpp", "schedule", "fsdp", "dp", "zero"),
+    "reshard",
+)
+"""Settings of a layout that are chosen between unless they are given."""
 CHECKPOINTS = ("none", "selective", "block")
 """What is recomputed, unless a user says between what to choose."""
 Options = Mapping[str, Sequence[Any]]
@@ -44,7 +50,13 @@ class Meshes:
                 for choice in product(*values):
                     mesh = {"runtime": runtime, **degrees, **dict(zip(names, choice, strict=True))}
                     for schedule in self._schedules(runtime, degrees["pp"]):
-                        yield {**mesh, **schedule}
+                        if self._takes({**mesh, **schedule}):
+                            yield {**mesh, **schedule}
+
+    def _takes(self, mesh: Mesh) -> bool:
+        """Whether a mesh has every setting that is given, or leaves it at its default as is given."""
+        rest = (name for name in AXES if name in self.options and name not in mesh)
+        return all(SETTINGS[name].default in self.options[name] for name in rest)
 
     def _values(self, name: str, usual: Sequence[Any]) -> Sequence[Any]:
         return self.options.get(name, usual)

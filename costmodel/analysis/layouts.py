@@ -10,12 +10,12 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from costmodel.analysis.candidates import CHECKPOINTS, Mesh, Meshes
+from costmodel.analysis.candidates import AXES, CHECKPOINTS, Mesh, Meshes
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.recommend import budget_of
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture, divisors
-from costmodel.architectures.trace import batch_shape
+from costmodel.architectures.trace import batch_shape, check_applies
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
 from costmodel.display.answer import Answer, Sheet
@@ -39,11 +39,9 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-CHOSEN = (*LAYOUT_NAMES, "batch", "checkpoint")
+CHOSEN = (*AXES, "batch", "checkpoint")
 """Settings that are chosen unless they are given."""
-NEVER_CHOSEN = ("devices", "global_batch", "bucket_view", "return_outputs", "cp_balanced")
-"""Of these those that stay as they are given, or at their default."""
-DEFAULTS = {"precision": "bf16-master-fp32-gradients", "attention": "flash"}
+DEFAULTS: dict[str, Any] = {"precision": "bf16-master-fp32-gradients", "attention": "flash"}
 SHOWN = ("runtime", *(name for name in LAYOUT_NAMES if name not in ("devices", "global_batch", "runtime")))
 """Settings that tell layouts apart, in words."""
 MOST_SHOWN = 10
@@ -459,9 +457,13 @@ def layouts(
     for name in ("devices", "global_batch"):
         if settings.get(name) is None:
             raise SettingError(f"{name} is not given: give {SETTINGS[name].example!r}, say, for {name}")
+    if settings.get("accumulate") is not None:
+        raise SettingError(
+            f"accumulate={shown(settings.get('accumulate'))} follows from global_batch and batch: leave it out"
+        )
     architecture = model if isinstance(model, Architecture) else load(model)
-    options = {name: _values(name, value) for name, value in {**DEFAULTS, **settings}.items()}
-    fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN or name in NEVER_CHOSEN}
+    options = {name: _values(name, value) for name, value in {**_defaults(architecture), **settings}.items()}
+    fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN}
     on = fixed.get("on")
     if on is None and network is not None:
         raise SettingError(f"network={shown(network)} is of seconds on a machine: give on='h100-sxm', say, too")
@@ -491,10 +493,19 @@ def layouts(
     )
 
 
+def _defaults(model: Architecture) -> dict[str, Any]:
+    """Of `DEFAULTS` what the model takes."""
+    try:
+        _ = predict(model, **DEFAULTS) if model.HAS_ATTENTION else None
+    except CostModelError:  # of scores that are changed before their softmax
+        return {"precision": DEFAULTS["precision"]}
+    return {name: value for name, value in DEFAULTS.items() if name != "attention" or model.HAS_ATTENTION}
+
+
 def _values(name: str, value: Any) -> Sequence[Any]:
     """What is chosen between. Raises SettingError."""
     listed = isinstance(value, list | range)
-    if listed and (name not in CHOSEN or name in NEVER_CHOSEN):
+    if listed and name not in CHOSEN:
         raise SettingError(f"{name}={shown(value)} is a list: give one value")
     if listed and not len(value):
         raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
@@ -621,7 +632,8 @@ class _Candidates:
         return [] if rest else [n for n in divisors(each) if allowed is None or n in allowed]
 
     def _check_model(self, settings: Settings) -> None:
-        """Raise SettingError if the model is not laid out so."""
+        """Raise SettingError if the model is not laid out so, or takes no such settings."""
+        check_applies(self.model, settings)
         layout = settings.layout._replace(dp=1, schedule="1f1b", reshard=True)
         if layout not in self._local:
             try:

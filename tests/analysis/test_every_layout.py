@@ -94,11 +94,19 @@ def test_what_is_given_stays() -> None:
     assert {entry.settings.get("runtime", "torch") for entry in found} == {"torch", "megatron"}
 
 
+def test_what_is_given_is_in_every_layout_or_at_its_default() -> None:
+    found = cm.layouts(MODEL, **RUN, sp=True, runtime="megatron", batch=1, checkpoint="none", return_outputs=False)
+    assert all(entry.prediction.settings.sp and not entry.prediction.settings.return_outputs for entry in found)
+    staged = cm.layouts(MODEL, **RUN, runtime="megatron", batch=1, checkpoint="none")
+    assert all(entry.prediction.settings.pp > 1 for entry in staged if "schedule" in entry.settings)
+
+
 @pytest.mark.parametrize(
     ("question", "message"),
     [
         ({"global_batch": 4}, "devices is not given"),
         ({"devices": 4}, "global_batch is not given"),
+        ({"devices": 4, "global_batch": 4, "accumulate": 2}, "accumulate=2 follows from"),
         ({"devices": 4, "global_batch": 4, "tp": []}, "tp=.* is empty"),
         ({"devices": 4, "global_batch": 4, "seq": [16, 32]}, "seq=.* is a list"),
         ({"devices": 4, "global_batch": 4, "tp": 3}, "no degrees make up the devices"),
@@ -194,3 +202,9 @@ def test_layouts_at_another_network_are_those_that_are_asked_for_there() -> None
     assert [entry.settings for entry in slower] == [entry.settings for entry in asked]
     assert [entry.seconds for entry in slower] == pytest.approx([entry.seconds for entry in asked], rel=1e-12)
     assert slower.best.seconds > found.best.seconds
+
+
+@pytest.mark.parametrize("name", ["resnet50", "mlp-mnist", "vit-b-16", "t5-small"])
+def test_models_of_every_kind_have_layouts_that_predictions_take(name: str) -> None:
+    found = cm.layouts(name, devices=2, global_batch=4, on="a100-sxm-80gb", runtime="torch", batch=1)
+    assert found.best.prediction.on("a100-sxm-80gb").seconds == pytest.approx(found.best.seconds, rel=1e-9)
