@@ -566,6 +566,8 @@ class _Candidates:
             stages = mesh["pp"] * mesh.get("vpp", 1)
             first = Settings(**self.fixed, **mesh, batch=batches[0], accumulate=2 * stages)
             self._check_model(first)
+            if first.layout.pp > 1 and first.layout.shards > 1:
+                raise SettingError("pipelines of sharded weights are not gone through: ask predict for one")
             held = self.room is None or self.peaks.least(first) <= self.room
             self.remedies[TOO_MUCH_HELD].add(mesh, fits=held)
             if not held:
@@ -586,8 +588,6 @@ class _Candidates:
         micro_batches = self.samples // (mesh["fsdp"] * mesh["dp"] * batch)
         try:
             settings = Settings(**self.fixed, **mesh, batch=batch, accumulate=micro_batches, checkpoint=checkpoint)
-            if settings.layout.pp > 1 and settings.layout.shards > 1:
-                raise SettingError("pipelines of sharded weights are not gone through: ask predict for one")
             peak = self.peaks.peak(settings, self.room)
             step = self._step(settings) if self.room is None or peak <= self.room else None
         except CostModelError as error:

@@ -208,3 +208,10 @@ def test_layouts_at_another_network_are_those_that_are_asked_for_there() -> None
 def test_models_of_every_kind_have_layouts_that_predictions_take(name: str) -> None:
     found = cm.layouts(name, devices=2, global_batch=4, on="a100-sxm-80gb", runtime="torch", batch=1)
     assert found.best.prediction.on("a100-sxm-80gb").seconds == pytest.approx(found.best.seconds, rel=1e-9)
+
+
+def test_pipelines_of_sharded_weights_are_counted_among_those_not_gone_through() -> None:
+    found = cm.layouts(MODEL, **RUN, runtime="torch", batch=1, checkpoint="none")
+    assert any("pipelines of sharded weights" in reason.text for reason in found.refused)
+    layouts = [entry.prediction.settings.layout for entry in found]
+    assert not any(layout.pp > 1 and layout.shards > 1 for layout in layouts)
