@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from costmodel.architectures.base import divisors
 from costmodel.symbolic.sizes import peek
-from costmodel.training.layout import ContextKind, Runtime
+from costmodel.training.layout import RUNTIME_SCHEDULES, ContextKind, Runtime
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import SETTINGS
 
@@ -102,7 +102,7 @@ class Meshes:
             return
         blocks = self.layers + 2 if runtime != "torch" and self.layers % pp else self.layers
         several = [vpp for vpp in range(2, blocks // pp + 1) if blocks % (pp * vpp) == 0]
-        for name in self._values("schedule", tuple(SCHEDULES)):
+        for name in self._values("schedule", RUNTIME_SCHEDULES[runtime]):
             only = SCHEDULES[name].only_stages
             for vpp in self._values("vpp", several if only is None else (only,)):
                 yield {"schedule": name, "vpp": vpp}

@@ -102,7 +102,8 @@ class RankedLayout:
         usual = {name: SETTINGS[name].default for name in names}
         usual |= {"dp": 1, "vpp": SCHEDULES[settings.schedule].usual_stages}
         different = {name: value for name, value in values.items() if value != usual[name]}
-        return " ".join(name if value is True else f"{name} {label_of(value)}" for name, value in different.items())
+        words = {name: name if value is True else f"{name} {label_of(value)}" for name, value in different.items()}
+        return " ".join({**words, **({"runtime": settings.runtime} if "runtime" in words else {})}.values())
 
     def reason(self, best: RankedLayout) -> str:
         """Why it is behind another: what of its step takes longer."""
@@ -351,7 +352,7 @@ class Layouts(Answer):
         ]
         timed = () if self.machine is None else ("step", "tokens/s", "exposed", "bubble")
         header = ("", "layout", "batch", "recomputed", "peak", *timed)
-        return Table(header, rows, words=frozenset({1, 3}), spare=(8, 7, 3) if timed else ())
+        return Table(header, rows, words=frozenset({1, 3}), spare=(8, 7, 5) if timed else ())
 
     def _timed(self, entry: RankedLayout, step: LayoutStep) -> list[str]:
         shares = (f"{part / step.seconds:.1%}" for part in (step.exposed, step.bubble))
@@ -427,6 +428,7 @@ def layouts(
     reserve: str | int | None = 0,
     network: LinkLike = None,
     within: Probability = 0.05,
+    progress: Callable[[int, int], None] | None = None,
     **settings: Unpack[SeveralSettings],
 ) -> Layouts:
     """Every layout of a training step over `devices` that fits, with every micro-batch and recomputation, ranked.
@@ -442,6 +444,7 @@ def layouts(
         reserve: memory to leave for what is not modelled.
         network: of one adapter between nodes, such as "400 Gb/s" (default: that of the machine's ready cluster).
         within: the simplest is named of those at most so much slower than the best, such as 0.05.
+        progress: told how many ways to lay the devices out are done, and of how many.
         **settings: all that `predict` takes; `devices` and `global_batch` are needed.
 
     Raises:
@@ -473,7 +476,7 @@ def layouts(
     budget = None if memory is None and on is None else budget_of(memory, None if on is None else machine_of(on))
     room = None if budget is None else budget.bytes - read_reserve(reserve)
     search = _Candidates(architecture, fixed, options, room, network)
-    search.run()
+    search.run(progress)
     if not (search.entries or search.unfit.reasons):
         reason = search.refused.reasons[0].text if search.refused.reasons else "no degrees make up the devices"
         raise SettingError(f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {reason}")
@@ -548,12 +551,16 @@ class _Candidates:
         self.remedies = {TOO_MUCH_HELD: Remedies(CHANGES_HELD), TOO_MUCH_BESIDE: Remedies(CHANGES_BESIDE)}
         self._local: dict[Any, str] = {}
 
-    def run(self) -> None:
+    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Go through them."""
-        for number, mesh in enumerate(Meshes(self.model, self.devices, self.options)):
-            if number == MOST_MESHES:
-                raise SettingError(f"more than {MOST_MESHES:,} layouts: give some of the degrees, such as pp=1")
+        meshes = Meshes(self.model, self.devices, self.options)
+        count = sum(1 for _ in itertools.islice(meshes, MOST_MESHES + 1))
+        if count > MOST_MESHES:
+            raise SettingError(f"more than {MOST_MESHES:,} layouts: give some of the degrees, such as pp=1")
+        for done, mesh in enumerate(meshes, 1):
             self._add(mesh)
+            if progress and (done % 100 == 0 or done == count):
+                progress(done, count)
 
     def _add(self, mesh: Mesh) -> None:
         batches = self._batches(mesh)

@@ -1,12 +1,13 @@
-"""``costmodel solve | break-even | sensitivity | recommend | compare``."""
+"""``costmodel solve | break-even | sensitivity | recommend | layouts | compare``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, option, public, verb
+from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, counted, option, public, verb
 from costmodel.cli.options import AXES, OPTIONS, OVER, QUANTITIES
 
 solve = public(
@@ -54,6 +55,11 @@ sensitivity = public(
 )
 
 
+def _choices(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Values between which one is chosen; what is given once by itself."""
+    return {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in settings.items()}
+
+
 @verb(
     MODEL,
     click.Argument(["memory"], required=False, metavar="[MEMORY]"),
@@ -91,9 +97,8 @@ def recommend(
     """
     from costmodel.analysis.recommend import recommend as recommended
 
-    choices = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in settings.items()}
     return recommended(
-        model, memory=memory, samples=samples, reserve=reserve or 0, flops_per_byte=flops_per_byte, **choices
+        model, memory=memory, samples=samples, reserve=reserve or 0, flops_per_byte=flops_per_byte, **_choices(settings)
     )
 
 
@@ -142,8 +147,10 @@ def layouts(
     """
     from costmodel.analysis.layouts import layouts as every_layout
 
-    choices = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in settings.items()}
-    return every_layout(model, memory=memory, reserve=reserve or 0, network=network, within=within, **choices)
+    choices = _choices(settings)
+    choices |= {"memory": memory, "reserve": reserve or 0, "network": network, "within": within}
+    with counted("layouts") as progress:
+        return every_layout(model, progress=progress, **choices)
 
 
 compare = public(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from costmodel.display.answer import Data
-from costmodel.display.table import Page, page, written_for
+from costmodel.display.table import Page, is_terminal, page, written_for
 from costmodel.errors import SettingError
 
 
@@ -194,6 +194,19 @@ def option(*names: str, **attributes: Any) -> click.Option:
 def argument(name: str, text: str, *, several: str | None = None) -> click.Argument:
     """A positional argument that has to be given; several: its name in the help if it is given once or more."""
     return click.Argument([name], required=True, nargs=-1 if several else 1, metavar=several, help=text)
+
+
+@contextmanager
+def counted(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, told how many are done and of how many; nothing where stderr is no terminal."""
+    hidden = not is_terminal(sys.stderr)
+    with click.progressbar(length=1, label=label, show_pos=True, file=sys.stderr, hidden=hidden) as bar:
+
+        def progress(done: int, count: int) -> None:
+            bar.length = count
+            bar.update(done - bar.pos)
+
+        yield progress
 
 
 def epilog(*examples: str) -> str:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import parent_process
 from threading import Thread
 from typing import Any
 
-import click
-
-from costmodel.cli.commands import Reply, argument, option, verb, writable
+from costmodel.cli.commands import Reply, argument, counted, option, verb, writable
 from costmodel.cli.options import AXES, OVER
-from costmodel.display.table import is_terminal
 
 
 def end_with_parent() -> None:
@@ -56,17 +52,6 @@ def explore(models: tuple[str, ...], out: str, settings: dict[str, Any]) -> Repl
     """
     from costmodel.explorer.page import explore as explored
 
-    hidden = not is_terminal(sys.stderr)
-    with (
-        _workers() as executor,
-        click.progressbar(
-            length=1, label="combinations of choices", show_pos=True, file=sys.stderr, hidden=hidden
-        ) as bar,
-    ):
-
-        def progress(done: int, count: int) -> None:
-            bar.length = count
-            bar.update(done - bar.pos)
-
+    with _workers() as executor, counted("combinations of choices") as progress:
         page = explored(*models, out=out, executor=executor, progress=progress, **settings)
     return Reply({"path": out, **page.to_dict()}, f"{out}: {page}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.architectures.trace import trace
 from costmodel.cost.backward import BackwardLiveness, update
@@ -220,7 +220,7 @@ class StagePasses:
         return self._split(accumulates=False)
 
     @staticmethod
-    def manner(settings: Settings, schedule: Schedule, stage: int) -> dict[str, bool]:
+    def manner(settings: Settings, schedule: Schedule, stage: int) -> dict[str, Any]:
         """How a stage is run: what its passes are beside the tape, by the arguments' names."""
         own = schedule.rank_of(stage)
         handed_over = stage + 1 < schedule.stages and schedule.rank_of(stage + 1) == own

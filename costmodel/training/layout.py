@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from costmodel.errors import SettingError, shown
 from costmodel.training.schedules import SCHEDULES, Schedule, ScheduleName
 
 Runtime = Literal["torch", "megatron", "deepspeed"]
+RUNTIME_SCHEDULES: dict[Runtime, tuple[ScheduleName, ...]] = {
+    "torch": get_args(ScheduleName),
+    "megatron": ("1f1b", "interleaved-1f1b"),
+    "deepspeed": ("1f1b",),
+}
+"""Orders of a pipeline's micro-batches that a runtime has.
+
+Source: ``torch.distributed.pipelining.schedules``; Megatron-Core, pipeline_parallel/schedules.py
+(``get_forward_backward_func``); DeepSpeed, runtime/pipe/schedule.py (``TrainSchedule``).
+"""
 ContextKind = Literal["all-gather", "ring", "ulysses"]
 Plan = tuple[tuple[str, str], ...]
 """Which layers of a module ranks of tp split: (name of modules, style), ``*`` standing for any part of a name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SettingError, listed, shown
-from costmodel.training.layout import Layout, multiples_near
+from costmodel.training.layout import RUNTIME_SCHEDULES, Layout, multiples_near
 from costmodel.training.schedules import MOST_GATHERED, SCHEDULES
 
 if TYPE_CHECKING:
@@ -173,13 +173,15 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
                     f"{_written(settings, name)} is of a pipeline: give pp, such as pp=2, or leave it out"
                 )
         return
+    if (schedule := settings.schedule) not in (schedules := RUNTIME_SCHEDULES[layout.runtime]):
+        raise SettingError(f"runtime={layout.runtime!r} has no schedule={schedule!r}: use {' or '.join(schedules)}")
     if layout.runtime == "deepspeed" and layout.zero > 1:
         raise SettingError(
             f"zero={layout.zero} of runtime='deepspeed' reduces gradients in every micro-batch, which pipelines do "
             "not: use zero=1"
         )
     apart = layout.pipeline(settings.micro_batches).splits
-    for name in ("checkpoint", "tp", "runtime") if apart else ():
+    for name in ("checkpoint", "tp") if apart else ():
         if not settings.chosen(name):
             continue
         whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
