@@ -189,7 +189,8 @@ class Time(Answer):
             least = self.ceiling_seconds
             known = self.known if self.cluster is not None else (*self.known, *BETWEEN_DEVICES)
             own = interval(self.seconds_with, self.machine, least=least, known=known, at=self.constants)
-            return own if self._own.shared is None else own._replace(high=self._slower(own, self._own.shared))
+            shared = None if self.cluster is None else self._own.shared
+            return own if shared is None else own._replace(high=self._slower(own, shared))
         anchored = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
         faster, slower = (hypot(log(end / anchored.typical), RERUN) for end in (anchored.low, anchored.high))
         low, high = anchored.typical * exp(-faster), anchored.typical * exp(slower)
