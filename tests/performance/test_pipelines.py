@@ -6,12 +6,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.performance.pipelines import StagePass, ends_of, play
 from costmodel.training.schedules import SCHEDULES, Schedule
+from tests.profiles import examples
 
 KINDS = ("F", "B", "I", "W")
 UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
@@ -47,7 +48,7 @@ def test_equal_passes_wait_as_long_as_the_schedule_says(name: str, ranks: int, r
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(data=st.data())
 def test_periods_stand_for_all_micro_batches(name: str, data: st.DataObject) -> None:
     """Few micro-batches and what a period of them takes give what all of them do, whatever stages take."""
