@@ -44,6 +44,8 @@ CHOSEN = (*AXES, "batch", "checkpoint")
 DEFAULTS: dict[str, Any] = {"precision": "bf16-master-fp32-gradients", "attention": "flash"}
 SHOWN = ("runtime", *(name for name in LAYOUT_NAMES if name not in ("devices", "global_batch", "runtime")))
 """Settings that tell layouts apart, in words."""
+NAMED = ("runtime", "schedule", "cp_kind")
+"""Of these those whose values say by themselves what they are."""
 MOST_SHOWN = 10
 """Rows of the table; `Layouts` has all."""
 MOST_MESHES = 1_000_000
@@ -102,8 +104,10 @@ class RankedLayout:
         usual = {name: SETTINGS[name].default for name in names}
         usual |= {"dp": 1, "vpp": SCHEDULES[settings.schedule].usual_stages}
         different = {name: value for name, value in values.items() if value != usual[name]}
-        words = {name: name if value is True else f"{name} {label_of(value)}" for name, value in different.items()}
-        return " ".join({**words, **({"runtime": settings.runtime} if "runtime" in words else {})}.values())
+        return " ".join(
+            name if value is True else str(value) if name in NAMED else f"{name} {label_of(value)}"
+            for name, value in different.items()
+        )
 
     def reason(self, best: RankedLayout) -> str:
         """Why it is behind another: what of its step takes longer."""
