@@ -464,6 +464,7 @@ def layouts(
     for name in ("devices", "global_batch"):
         if settings.get(name) is None:
             raise SettingError(f"{name} is not given: give {SETTINGS[name].example!r}, say, for {name}")
+        SETTINGS[name].reader(name, settings[name])
     if settings.get("accumulate") is not None:
         raise SettingError(
             f"accumulate={shown(settings.get('accumulate'))} follows from global_batch and batch: leave it out"

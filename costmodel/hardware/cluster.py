@@ -54,6 +54,9 @@ def _links(value: Any, info: ValidationInfo) -> Any:
 
 
 def _machine(value: Any) -> Machine:
+    """A ready machine, or one from its fields. What a file of a cluster says opens no other file."""
+    if isinstance(value, str) and is_path(value):
+        raise SettingError(f"machine={shown(value)} is a path: give a ready machine's name, or the machine's fields")
     return load_machine(value)
 
 
@@ -92,7 +95,7 @@ class Cluster(Answer, Description):
     name: Text = Field(min_length=1, description="such as dgx-h100")
     aliases: Items[Text] = Field(default=ALL, description="other ways to write the name")
     machine: Annotated[Reads[Machine, MachineLike], BeforeValidator(_machine)] = Field(
-        description="the devices: a ready machine's name, a file, or fields"
+        description="the devices: a ready machine's name, or fields"
     )
     node_size: int = Field(default=0, ge=0, le=1_000_000, description="devices of a node; 0: as many as the machine's")
     link: MaybeLink = Field(default=ABSENT, description="inside a node; None: the machine's first")
