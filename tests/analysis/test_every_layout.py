@@ -215,3 +215,12 @@ def test_pipelines_of_sharded_weights_are_counted_among_those_not_gone_through()
     assert any("pipelines of sharded weights" in reason.text for reason in found.refused)
     layouts = [entry.prediction.settings.layout for entry in found]
     assert not any(layout.pp > 1 and layout.shards > 1 for layout in layouts)
+
+
+@pytest.mark.parametrize("devices", [0, -3, 1.5, True, "8", [8]])
+def test_devices_that_no_layout_has_are_refused_as_predict_does(devices: Any) -> None:
+    with pytest.raises(cm.CostModelError) as own:
+        cm.layouts(MODEL, **{**RUN, "devices": devices})
+    with pytest.raises(cm.CostModelError) as other:
+        cm.predict(MODEL, devices=devices)
+    assert str(own.value) == str(other.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,3 +159,12 @@ def test_a_cluster_of_a_file_is_the_same(tmp_path: Any) -> None:
     assert cm.predict("mlp-mnist", batch=8).on(path).machine.name == "h100-sxm"
     path.write_text("name: lab\nmachine: h100-sxm\nnode_size: 4\nnetwork: 200\n")
     assert f"{path}, line 4" in error_of(lambda: load_cluster(path))
+
+
+def test_a_file_of_a_cluster_opens_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "secret.yaml").write_text("password", encoding="utf-8")
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"name: lab\nmachine: {tmp_path / 'secret.yaml'}\n", encoding="utf-8")
+    with pytest.raises(cm.CostModelError, match="is a path: give a ready machine's name") as error:
+        cm.predict("gpt2-small", devices=2, dp=2).on(path)
+    assert "password" not in str(error.value)
