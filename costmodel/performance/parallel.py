@@ -17,7 +17,8 @@ from costmodel.graph.kernel import Kernel, Message
 from costmodel.graph.tape import Tape
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers
-from costmodel.performance.queues import CollectiveSum, Player, Price, Programmer, QueueEvent, RankProgram, hidden
+from costmodel.performance.programs import Programmer, RankProgram
+from costmodel.performance.queues import CollectiveSum, Player, Price, QueueEvent, hidden
 from costmodel.performance.work import PHASES, StepPhase, Task, work_of
 from costmodel.training.layout import Layout
 

@@ -21,23 +21,14 @@ from costmodel.graph.kernel import Message
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, Numbers
 from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, overlapped, overlaps
-from costmodel.performance.queues import (
-    MOST_TRACED,
-    CollectiveSum,
-    Player,
-    Programmer,
-    QueueEvent,
-    RankProgram,
-    too_long,
-)
+from costmodel.performance.programs import Programmer, RankProgram
+from costmodel.performance.queues import MOST_TRACED, SAME, CollectiveSum, Player, QueueEvent, too_long
 from costmodel.performance.work import StepPhase, Task, work_of
 from costmodel.training.schedules import Action, Schedule
 from costmodel.training.settings import Settings
 
 PassSeconds = Mapping[tuple[int, str], Numbers]
 """Seconds of each pass of each stage."""
-SAME = 1e-9
-"""Share of a period's seconds by which two periods that are alike may differ."""
 WHOLE = ("gpipe", "looped-bfs")
 """Schedules that run a stage on all micro-batches before another."""
 MOST_PLAYED = 8_192
