@@ -184,12 +184,13 @@ class KernelModel:
         NVIDIA, Matrix Multiplication Background User's Guide; Convolutional Layers User's Guide.
         """
         c, sizes = self.constants, _sizes(kernel)
-        rate = units.rate
-        if kernel.sort == "convolution":
-            share = c.convolution_share if units.matrix else c.vector_convolution_share
-            rate = rate * (share * (c.channels_first if units.matrix and not self.channels_last else 1.0))
+        rate, implicit = units.rate, kernel.sort == "convolution"
+        windows = _windows(kernel) if implicit else 0.0
+        if implicit:
+            addresses = 1 + windows * c.address_share * self._pace(units) / 1024
+            rate = rate * (c.convolution_share / addresses if units.matrix else c.vector_convolution_share)
         compute = kernel.launches * self._tiled(sizes, units.matrix) / rate
-        if units.matrix and kernel.sort == "product":
+        if units.matrix and not implicit:
             vector = self.vector_peak * c.vector_share * self.clock(c.vector_watts * self.vector_peak / 1e12)
             compute = np.minimum(compute, kernel.launches * self._tiled(sizes, False) / vector)
         if units.matrix:
@@ -203,14 +204,25 @@ class KernelModel:
         # Both overlap perfectly where one is much the longer, and less where they take about as long.
         joined = long * (1 + (short / np.maximum(long, TINY)) ** c.overlap) ** (1 / c.overlap)
         start = kernel.launches * c.kernel_seconds
-        implicit = start + kernel.launches * c.product_seconds + joined
-        if kernel.sort == "product":
-            return implicit
+        product = start + kernel.launches * c.product_seconds + joined
+        if not implicit:
+            return product
+        sums_images = "weight" in kernel.name
+        if units.matrix and not self.channels_last:
+            # Operands are transposed before and the result after, by kernels of their own that read and write them;
+            # what is a product as it stands is one of each image, but for the gradient that sums over images.
+            transposes = 2 * start + 2 * moved / (self.bandwidth * c.transpose_stream)
+            product = product + (1.0 if sums_images else windows) * transposes
         arithmetic = kernel.flops / (self.vector_peak * c.direct_share)
         direct = np.maximum(arithmetic, moved / (self.bandwidth * c.direct_stream))
-        if "weight" in kernel.name:
+        if sums_images:
             direct = direct / c.direct_weight
-        return np.minimum(implicit, start + direct)
+        return np.minimum(product, start + direct)
+
+    def _pace(self, units: Units) -> float:
+        """FLOPs a clock of one processor; as of an A100 where the machine does not say."""
+        clock = self.machine.boost_clock
+        return units.peak / (self.machine.processors * clock) if self.machine.processors and clock else 2048.0
 
     def _tiled(self, sizes: Product, matrix: bool) -> Numbers:
         """FLOPs of a product by the tile that takes the least, padding and idle processors among them.
@@ -269,6 +281,16 @@ def _sizes(kernel: Kernel) -> Product:
     if kernel.sizes is None:
         raise ValueError(f"{kernel.name}: a kernel of sort {kernel.sort} needs its sizes")
     return kernel.sizes
+
+
+def _windows(kernel: Kernel) -> Numbers:
+    """1 of a convolution whose windows are of several elements or skip some, 0 of one that is a product as it stands.
+
+    Windows that overlap are read less often than the rows of a product are long; of those that skip, more is there.
+    """
+    batch, m, n, k = _sizes(kernel)
+    elements = kernel.launches * batch * (m * k + k * n + m * n)
+    return 1.0 * (abs(8 * (kernel.read + kernel.written) / BITS[kernel.dtype] - elements) > 0.001 * elements)
 
 
 def _ceiling(size: Numbers, by: int) -> Numbers:
