@@ -44,6 +44,15 @@ class UnknownNameError(CostModelError):
     """A name that is not known; the message lists the nearest ones that are."""
 
 
+DISTRIBUTION = "nn-costmodel"
+"""What pip knows the package by."""
+
+
+def not_installed(needs: str, extra: str) -> CostModelError:
+    """Error of what needs a package that is not installed, with the extra of this one that brings it."""
+    return CostModelError(f"{needs}: pip install '{DISTRIBUTION}[{extra}]'")
+
+
 MOST_LISTED = 300
 """Characters of known names that an error lists; the others are counted."""
 

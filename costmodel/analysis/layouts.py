@@ -17,7 +17,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import Budget, read_reserve, show_bytes, show_exact, show_few, show_seconds
 from costmodel.documents.arguments import typed
-from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.errors import CostModelError, SettingError, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
 from costmodel.importers.files import read_setting
 from costmodel.importers.zoo import load
@@ -190,7 +190,7 @@ class Layouts(Answer):
         try:
             import pandas
         except ImportError:
-            raise CostModelError("a picture of layouts needs pandas: pip install 'costmodel[frame]'") from None
+            raise not_installed("a picture of layouts needs pandas", "frame") from None
         layouts = [Settings(**entry.settings).layout for entry in self.entries]
         degrees = {name: [getattr(layout, name) for layout in layouts] for name in ("tp", "pp", "fsdp", "ep")}
         degrees = {name: values for name, values in degrees.items() if len(set(values)) > 1}

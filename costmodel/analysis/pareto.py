@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.cost.quantities import ALL
 from costmodel.documents.arguments import typed
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, not_installed, shown, unknown
 from costmodel.training.fields import Probability
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _read(path: Path, names: Sequence[str]) -> tuple[pandas.DataFrame, list[str]
     try:
         from costmodel.analysis.sweep.saved import Damaged, open_saved
     except ImportError:
-        raise CostModelError("reading a sweep needs pyarrow and pandas: pip install 'costmodel[sweep]'") from None
+        raise not_installed("reading a sweep needs pyarrow and pandas", "sweep") from None
     try:
         saved = open_saved(path)
         _check_known(names, saved.columns)

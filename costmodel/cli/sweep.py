@@ -15,7 +15,7 @@ from costmodel.cli.options import AXES, OVER, QUANTITIES
 from costmodel.cost.quantities import ALL as KNOWN
 from costmodel.display.table import Table, is_terminal
 from costmodel.display.units import shower
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import SettingError, not_installed, shown, unknown
 
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.grid import Grid
@@ -210,7 +210,7 @@ def _written(
         else:
             from costmodel.analysis.sweep.stores import stream as write
     except ImportError:
-        raise CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
+        raise not_installed("writing a sweep needs pyarrow and xarray", "sweep") from None
     try:
         with click.progressbar(
             length=grid.cells, label="sweep", show_pos=True, file=sys.stderr, hidden=not is_terminal(sys.stderr)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.display.table import Marked, Table, narrowed, styled, wrapped
 from costmodel.documents.arguments import typed
-from costmodel.errors import CostModelError
+from costmodel.errors import not_installed
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -98,7 +98,7 @@ class Data(ABC):
         try:
             import pandas
         except ImportError:
-            raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
+            raise not_installed("to_dataframe needs pandas", "frame") from None
         return pandas.DataFrame(self.rows())
 
     def __repr__(self) -> str:

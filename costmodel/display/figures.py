@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.display.units import TIMES, UNITS, Budget, binary_unit, read_budget, show_bytes, show_count, show_flops
 from costmodel.documents.files import check_writable, write
-from costmodel.errors import CostModelError, shown
+from costmodel.errors import CostModelError, not_installed, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ def figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise CostModelError("a picture needs matplotlib: pip install 'costmodel[plot]'") from None
+        raise not_installed("a picture needs matplotlib", "plot") from None
     return Figure
 
 

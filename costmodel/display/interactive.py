@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.display.figures import Box, around, free_places
 from costmodel.display.rooflines import COLOURS, Ceiling, Chart, Dot
 from costmodel.display.units import show_change, show_seconds
-from costmodel.errors import CostModelError
+from costmodel.errors import not_installed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -81,7 +81,7 @@ def require() -> Any:
     try:
         import plotly.graph_objects as objects
     except ImportError:
-        raise CostModelError("an interactive picture needs plotly: pip install 'costmodel[plot]'") from None
+        raise not_installed("an interactive picture needs plotly", "plot") from None
     return objects
 
 

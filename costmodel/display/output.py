@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.documents.files import check_writable, write
-from costmodel.errors import CostModelError, shown
+from costmodel.errors import CostModelError, not_installed, shown
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
@@ -83,5 +83,5 @@ def _write_parquet(answer: Any, path: str | os.PathLike[str]) -> None:
     try:
         content = frame.to_parquet(index=False)
     except ImportError:
-        raise CostModelError("a Parquet file needs pyarrow: pip install 'costmodel[sweep]'") from None
+        raise not_installed("a Parquet file needs pyarrow", "sweep") from None
     write(content, path)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.display.units import show_bytes
-from costmodel.errors import CostModelError
+from costmodel.errors import not_installed
 
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -81,7 +81,7 @@ def require() -> None:
     """Raise CostModelError unless the extra `roofline` is there."""
     for name in ("numpy", "platformdirs", "scipy", "threadpoolctl"):
         if find_spec(name) is None:
-            raise CostModelError(f"the roofline needs {name}: pip install 'costmodel[roofline]'")
+            raise not_installed(f"the roofline needs {name}", "roofline")
 
 
 def this_machine(threads: int = 1) -> Host:

@@ -184,7 +184,7 @@ def test_what_the_system_does_not_say_is_unknown_and_said(tmp_path: Path, monkey
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "find_spec", lambda name: None if name == "scipy" else object())
-    with pytest.raises(CostModelError, match=r"the roofline needs scipy: pip install 'costmodel\[roofline\]'"):
+    with pytest.raises(CostModelError, match=r"the roofline needs scipy: pip install 'nn-costmodel\[roofline\]'"):
         this_machine()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.sweep.extents import check_memory
 from costmodel.architectures.base import Architecture
 from costmodel.cost.quantities import ALL, QUANTITIES
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import SettingError, not_installed, shown, unknown
 from costmodel.training.settings import takes_settings
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def sweep(
     try:
         from costmodel.analysis.sweep.dataset import dataset, lazy_dataset
     except ImportError:
-        raise CostModelError("a sweep needs xarray and dask: pip install 'costmodel[sweep]'") from None
+        raise not_installed("a sweep needs xarray and dask", "sweep") from None
     for name, worker, method in (("client", client, "as_current"), ("executor", executor, "submit")):
         if worker is not None and (isinstance(worker, type) or not hasattr(worker, method)):
             raise SettingError(f"{name}={shown(worker)} is no {_WORKERS[name]}: make one, or leave it out")

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from costmodel.architectures.trace import trace
-from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
+from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, not_installed, shown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
 from costmodel.importers.torch.axes import Dynamic, Example, examples_of
@@ -184,7 +184,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise CostModelError("from_torch needs PyTorch: pip install 'costmodel[torch]'") from None
+        raise not_installed("from_torch needs PyTorch", "torch") from None
     return torch
 
 
