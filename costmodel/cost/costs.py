@@ -129,14 +129,27 @@ class Costs:
         if of_rank or self.settings.layout.single:
             return [self]
         if self._pipeline is None:
-            return [type(self)(self.model, self.settings, trace(self.model, self.settings))]
+            stages = self._stages if self.settings.layout.pp > 1 else [trace(self.model, self.settings)]
+            ranks = [type(self)(self.model, self.settings, tape) for tape in stages]
+            return sorted(ranks, key=lambda rank: int(rank.timeline.peak), reverse=True) if len(ranks) > 1 else ranks
         places = self._pipeline.ranks
         ranks = [type(self)(self.model, self.settings, place.tapes[0], place) for place in places]
         return sorted(ranks, key=lambda rank: int(rank.timeline.peak), reverse=True)
 
     @cached_property
     def _pipeline(self) -> Pipeline | None:
-        return None if self.settings.layout.pp == 1 else Pipeline(self.model, self.settings)
+        staged = self.settings.layout.pp > 1 and self.settings.training
+        return Pipeline(self.model, self.settings) if staged else None
+
+    @property
+    def _stages(self) -> list[Tape]:
+        """What is recorded of each stage that a pass without backward goes through."""
+        stages: list[Tape] = []
+        for stage in range(self.settings.layout.pp):
+            layout = self.settings.layout._replace(stage=stage)
+            arrival = stages[-1].result[0].dtype if stages else None
+            stages.append(trace(self.model, self.settings, layout=layout, arrival=arrival))
+        return stages
 
     @property
     def tapes(self) -> tuple[Tape, ...]:

@@ -247,15 +247,21 @@ def held_params(rank: Costs) -> int:
 def whose(rank: Costs) -> str:
     """Which devices are alike, in words."""
     layout = rank.settings.layout
-    if rank.place is not None:
-        return f"each of {layout.devices // layout.pp:,} devices of pipeline rank {rank.place.rank}"
+    if (number := _pipeline_rank(rank)) is not None:
+        return f"each of {layout.devices // layout.pp:,} devices of pipeline rank {number}"
     return "the device" if layout.devices == 1 else f"each of {layout.devices:,} devices"
+
+
+def _pipeline_rank(rank: Costs) -> int | None:
+    """The number of a rank along a pipeline, if it is in one."""
+    return rank.tape.layout.stage if rank.place is None else rank.place.rank
 
 
 def label(rank: Costs) -> str:
     """The same as a heading: its place in a pipeline, and how many are alike."""
     layout = rank.settings.layout
-    place = "" if rank.place is None else f"pp {rank.place.rank} "
+    number = _pipeline_rank(rank)
+    place = "" if number is None else f"pp {number} "
     return f"{place}×{layout.devices // layout.pp:,}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.cost.allocator import ALLOTTED, segment_bytes
 from costmodel.cost.backward import BackwardLiveness, update
@@ -549,6 +549,9 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
     if runtime is not None:
         runtime.start_forward(lifetimes)
     send_buffers(tape, lifetimes)
+    staged = tape.layout.stage is not None and not tape.training
+    if staged and not tape.layout.first:
+        lifetimes.send([handed(tape, "receive")], lifetimes.moment("forward", "received", ""))
     forward = ForwardLiveness(tape, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
         lifetimes.moment("forward", "input", "")
@@ -566,10 +569,18 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
         else:
             runtime.end_backward(lifetimes)
             runtime.update(lifetimes)
+    if staged and not tape.layout.last:
+        lifetimes.send([handed(tape, "send")], lifetimes.moment("forward", "sent", ""))
     last = len(lifetimes.moments) - 1
     for allocation in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):
         allocation.died = last
     return lifetimes
+
+
+def handed(tape: Tape, operation: Literal["send", "receive"]) -> Message:
+    """What a stage hands to the next, or is handed by the one before."""
+    storage = tape.result[0].storage if operation == "send" else tape.arrived
+    return Message(operation, "pp", tape.layout.pp, storage.elements, storage.dtype)
 
 
 FOLDED = "Rounds that are alike stand as one step, at the one of them that has most alive."

@@ -81,6 +81,10 @@ class Cached(NamedTuple):
         return s.bytes if self.used is None or self.used == s.elements else size_bytes(self.used, s.dtype)
 
 
+RECEIVED = "received"
+"""What is called so of a tape's inputs has come from the stage before."""
+
+
 class Tape:
     """One forward pass on paper. Layers record themselves here as they are called.
 
@@ -167,14 +171,14 @@ class Tape:
 
     def received(self, shape: Shape) -> Tensor:
         """What the stage before hands to this one, to which its gradient goes back."""
-        tensor = self.input(shape, name="received", dtype=self.arrival)
+        tensor = self.input(shape, name=RECEIVED, dtype=self.arrival)
         tensor.requires_grad = self.training
         return tensor
 
     @property
     def arrived(self) -> Storage:
         """The memory of what the stage before has handed to this one."""
-        return next(storage for storage, x in self.inputs.items() if x.requires_grad)
+        return next(storage for storage in self.inputs if storage.name == RECEIVED)
 
     def weight(
         self, shape: Shape, name: str, dtype: Dtype | None = None, *, frozen: bool = False, part: str = ""

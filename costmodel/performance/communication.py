@@ -199,7 +199,7 @@ class CollectiveModel:
             if operation == "all_reduce":
                 yield from self._tree(size, group)
                 yield from self._in_switch(size, group)
-                if self.direct and group.nodes == 1:
+                if self.direct and group.nodes == 1 and (group.devices == 2 or self.cluster.joined != "pcie"):
                     yield from self._directly(size, group)
             elif group.inside == 1:
                 yield self._doubling(size, group)
@@ -273,7 +273,7 @@ class CollectiveModel:
     def _directly(self, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
         """Each device reads the whole of all others (one shot); or its share of them, and then their sums (two shots).
 
-        Source: vLLM and TensorRT-LLM, kernels of custom all-reduce.
+        Not between more than two devices over PCIe. Source: vLLM and TensorRT-LLM, kernels of custom all-reduce.
         """
         start = 0.0 if self.ideal else self.constants.direct_seconds
         n, bandwidth = group.devices, self._inside(group)

@@ -90,7 +90,8 @@ class RankWork(ProgramSet):
         tasks = [*work.tasks, *(task for message in buckets for task in _bucket_copies(message)[:copies])]
         once = partial(_once, rank_of(tape, settings))
         programmer = Programmer(tape.layout, tasks, self.micro_batches, once)
-        moments, loops, messages = timeline.moments, timeline.loops, timeline.messages
+        moments, loops = timeline.moments, timeline.loops
+        messages = [(now, message) for now, message in timeline.messages if message.operation != "receive"]
         cut = next((now for now, (phase, _, _) in enumerate(moments) if phase == "optimizer"), len(moments))
         passes = programmer.program(
             moments[:cut],
@@ -124,6 +125,38 @@ class RankWork(ProgramSet):
             cover = {phase: phases[phase] / self.micro_batches for phase in PHASES}
         saved, sums = overlapped(phases, [*player.sums.values()], cover)
         return kernel_seconds, PlayedStep(player.device - saved, phases, sums, optional=saved)
+
+
+class StagedPass:
+    """A pass without backward through the stages of a pipeline, each after the one before it.
+
+    ranks: of each stage, in order. Its tasks are those of all stages, as all are on the way of a micro-batch.
+    """
+
+    def __init__(self, ranks: Sequence[Costs], *, fuse: bool) -> None:
+        self.stages = [RankWork(rank, fuse=fuse) for rank in ranks]
+        self.tasks: list[Task] = [task for stage in self.stages for task in stage.tasks]
+        self.fusions: list[Fusion] = [fusion for stage in self.stages for fusion in stage.fusions]
+
+    def step(self, model: KernelModel, prices: Callable[[Message], Price]) -> tuple[list[Numbers], PlayedStep]:
+        """See `RankWork.step`."""
+        played = [stage.step(model, prices) for stage in self.stages]
+        phases: dict[StepPhase, Numbers] = {}
+        for _, step in played:
+            for phase, seconds in step.phases.items():
+                phases[phase] = phases.get(phase, 0.0) + seconds
+        sums = [each for _, step in played for each in step.sums]
+        whole = sum(step.seconds for _, step in played)
+        return [seconds for kernels, _ in played for seconds in kernels], PlayedStep(whole, phases, sums)
+
+    def trace(self, model: KernelModel, prices: Callable[[Message], Price], events: list[QueueEvent]) -> None:
+        """Adds what is on each stage's queues to events."""
+        start = 0.0
+        for number, stage in enumerate(self.stages):
+            own: list[QueueEvent] = []
+            _, step = stage.step(model, prices, own)
+            events += [event._replace(start=start + event.start, end=start + event.end, rank=number) for event in own]
+            start += float(step.seconds)
 
 
 def overlaps(tape: Tape) -> bool:

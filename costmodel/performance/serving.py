@@ -1,4 +1,4 @@
-"""Serving a decoder from one device: time to first token, time a token, tokens a second, by concurrency."""
+"""Serving a decoder: time to first token, time a token, tokens a second, by concurrency."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Unpack
 
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.costs import Costs
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes
 from costmodel.documents.arguments import Bounds, Positive, typed
 from costmodel.errors import CostModelError, SettingError, shown, unknown
-from costmodel.hardware.cluster import ClusterLike, machine_of
+from costmodel.hardware.cluster import Cluster, ClusterLike, LinkLike, load_cluster, machine_of
 from costmodel.hardware.machine import Machine
 from costmodel.importers.files import settings_of
-from costmodel.performance.constants import typical
-from costmodel.performance.time import Time
+from costmodel.performance.deployment import Deployment, EngineStep, HeldBytes, TimedPass, fusible
 from costmodel.training.declaration import built
 from costmodel.training.engines import KERNELS, Engine
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.keywords import ServedSettings
+from costmodel.training.layout import Layout
 from costmodel.training.setting import plain
-from costmodel.training.settings import SETTINGS
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +36,8 @@ Arrivals = Literal["together", "steady"]
 whose prefill goes between the others' steps."""
 
 
+SERVED = ("tp", "ep", "pp", "dp")
+"""Degrees of serving, as titles name them."""
 MOST_CHUNKS = 1_000
 """Steps that a prompt is read in."""
 MOST_LOADS = 1_000
@@ -79,8 +80,10 @@ class Load(NamedTuple):
     """What so many requests at a time get [s, tokens/s, bytes].
 
     time_per_token: between a request's tokens. latency: of a whole request. tokens_per_second: output of all requests
-    together; tokens_per_second_user: of one, once its first token is there. memory: that is in use. bound: what a
-    decode step waits for. money_per_million: for a million output tokens, where a price is given.
+    together; tokens_per_second_user: of one, once its first token is there. memory: that is in use, on the device that
+    has least to spare. bound: what a
+    decode step waits for. money_per_million: for a million output tokens, where a price is given. exposed: of a decode
+    step that devices wait for each other.
     """
 
     concurrency: int
@@ -94,14 +97,7 @@ class Load(NamedTuple):
     fits: bool
     bound: str
     money_per_million: float | None
-
-
-class EngineStep(NamedTuple):
-    """A step of kernels: of the device, and of the host that starts them [s]; what it waits for."""
-
-    device: float
-    host: float
-    bound: str
+    exposed: float = 0.0
 
 
 @typed
@@ -111,7 +107,8 @@ class Serving(Answer):
 
     model: the decoder. machine: what it runs on. engine: what serves it. input, output: tokens of a prompt, and of an
     answer. settings: of `predict`, that serving takes. arrivals: "together" or "steady". drafts: of speculative
-    decoding. price: of an hour of the machine. concurrencies: numbers of requests at a time; None: doublings.
+    decoding. price: of an hour of one device. concurrencies: numbers of requests at a time; None: doublings. cluster:
+    what joins several devices.
 
     Example:
         >>> import costmodel as cm
@@ -133,69 +130,117 @@ class Serving(Answer):
     drafts: Drafts | None = None
     price: float | None = None
     concurrencies: tuple[int, ...] | None = None
+    cluster: Cluster | None = None
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
         """By concurrency."""
         return tuple(self.at(n) for n in self.concurrencies or _doublings(max(1, self.largest)))
 
+    @cached_property
+    def layout(self) -> Layout:
+        """Over all devices."""
+        return settings_of({**self.settings, "mode": "inference"}).layout
+
+    @property
+    def devices(self) -> int:
+        """That serve together."""
+        return self.layout.devices
+
+    @cached_property
+    def deployment(self) -> Deployment:
+        """The model on the devices that one copy of it takes: the others are the same, with requests of their own."""
+        return self._deployed(self.model, **{name: getattr(self.layout, name) for name in ("tp", "pp", "ep")})
+
+    def _deployed(self, model: Transformer, **degrees: int) -> Deployment:
+        degrees = {name: degree for name, degree in degrees.items() if degree > 1}
+        if "ep" in degrees:
+            degrees["dp"] = degrees["ep"]
+        own = {name: value for name, value in self.settings.items() if name not in LAYOUT_NAMES} | degrees
+        return Deployment(model, self.machine, self.cluster if degrees else None, self.engine, own)
+
     @typed
     def at(self, concurrency: int) -> Load:
         """What so many requests at a time get, whether they fit or not."""
         whole_size("concurrency", concurrency)
-        first, rest = self._prefill(concurrency), self.output - 1
-        step = self._decode(concurrency)
+        requests = self._share(concurrency)
+        first, rest = self._prefill(requests), self.output - 1
+        step = self._decode(requests)
         if self.arrivals == "together":
             latency = first + rest * step
         else:  # every request waits for the prefills of all others, one after another
-            alone = self._prefill(1)
-            first, latency = alone + step / 2 * (concurrency > 1), concurrency * alone + rest * step
+            alone = self._read(1)
+            first = alone.seconds + step / 2 * (requests > 1)
+            latency = alone.times(requests) + rest * step
         each = (latency - first) / rest if rest else 0.0
         rate = concurrency * self.output / latency
-        money = None if self.price is None else self.price / 3600 / rate * 1e6
-        memory = self.standing_bytes + concurrency * self.request_bytes
+        money = None if self.price is None else self.devices * self.price / 3600 / rate * 1e6
+        steps = self._steps(requests, self.input + self.output // 2)
+        slowest = max(steps, key=lambda step: step.device + step.exposed)
         return Load(
             concurrency, first, each, latency, 1 / each if each else self.output / latency, rate, concurrency / latency,
-            memory, concurrency <= self.largest, self._step(concurrency, self.input + self.output // 2).bound, money,
+            max(held.standing + requests * held.request for held in self._held), concurrency <= self.largest,
+            slowest.bound, money, sum(step.exposed for step in steps),
         )  # fmt: skip
 
+    def _share(self, concurrency: int) -> int:
+        """Requests of the rank that has most of them."""
+        return -(-concurrency // self.layout.dp)
+
     @cached_property
+    def _held(self) -> list[HeldBytes]:
+        """What devices of each stage hold."""
+        held = self.deployment.held(self.input + self.output, self.input)
+        if self._drafting is None:
+            return held
+        own = self._drafting.held(self.input + self.output, self.input)
+        weights = self._drafting.predicted("decode", 1, past=self.input).memory.weights
+        return [HeldBytes(a.standing + weights, a.request + b.request) for a, b in zip(held, own, strict=True)]
+
+    @cached_property
+    def _fullest(self) -> HeldBytes:
+        """What the devices hold that have room for the fewest requests."""
+        return min(self._held, key=lambda held: (self._room(held) // held.request, -held.standing))
+
+    def _room(self, held: HeldBytes) -> int:
+        return int(self.engine.utilisation * self.machine.memory) - held.standing
+
+    @property
     def request_bytes(self) -> int:
-        """What one request keeps when its last token is made, in whole pages [bytes]."""
-        own = self._kept(self.model)
-        return own + (0 if self._drafting is None else self._kept(self._drafting))
+        """What one request keeps on a device when its last token is made, in whole pages [bytes]."""
+        return self._fullest.request
 
-    def _kept(self, model: Transformer) -> int:
-        return self._predicted(model, "decode", 1, past=self.input + self.output - 1).memory.cache
-
-    @cached_property
+    @property
     def standing_bytes(self) -> int:
-        """Weights, constants and what the largest prefill step needs beside what it keeps [bytes]."""
-        step = self._predicted(self.model, "prefill", 1, seq=min(self.input, self.engine.chunk))
-        count = max(1, self.engine.chunk // self.input) if self.engine.sequences > 1 else 1
-        step = self._predicted(self.model, "prefill", count, seq=step.batch_shape.seq) if count > 1 else step
-        weights = step.memory.weights + step.memory.buffers + step.memory.inputs + step.memory.temporaries
-        if self._drafting is not None:
-            weights += self._predicted(self._drafting, "decode", 1, past=self.input).memory.weights
-        return weights
+        """Weights, constants and what the largest prefill step needs beside what it keeps, on a device [bytes]."""
+        return self._fullest.standing
 
-    @cached_property
+    @property
     def pool_bytes(self) -> int:
-        """What is left for keys and values [bytes]; negative where the model itself does not fit."""
-        return int(self.engine.utilisation * self.machine.memory) - self.standing_bytes
+        """What is left on a device for keys and values [bytes]; negative where the model itself does not fit."""
+        return self._room(self._fullest)
 
     @cached_property
     def largest(self) -> int:
         """The most requests at a time that fit; 0 if none does."""
-        return max(0, min(self.engine.sequences, self.pool_bytes // self.request_bytes))
+        return self.layout.dp * max(0, min(self.engine.sequences, self.pool_bytes // self.request_bytes))
+
+    @property
+    def where(self) -> str:
+        """The devices, and how the model is laid out over them, in words."""
+        if self.devices == 1:
+            return self.machine.name
+        degrees = ", ".join(f"{name} {degree}" for name in SERVED if (degree := getattr(self.layout, name)) > 1)
+        return f"{self.devices:,} x {self.machine.name} ({degrees})"
 
     @property
     def binds(self) -> str:
         """What limits the concurrency."""
         if not self.largest:
             return f"nothing fits: it takes {show_bytes(self.standing_bytes + self.request_bytes)}"
-        if self.largest == self.engine.sequences:
-            return f"{self.engine.name} takes at most {self.engine.sequences} requests at a time"
+        each = f" on each of {self.layout.dp} ranks" if self.layout.dp > 1 else ""
+        if self.largest == self.layout.dp * self.engine.sequences:
+            return f"{self.engine.name} takes at most {self.engine.sequences} requests at a time{each}"
         return f"memory: a request keeps {show_bytes(self.request_bytes)}"
 
     @cached_property
@@ -222,7 +267,8 @@ class Serving(Answer):
 
         It is as wide as that of a decode step's kernels; what the engine adds is taken as it is.
         """
-        time = self._time(self.model, "decode", concurrency, past=self.input + self.output // 2)
+        deployed, past = self.deployment, self.input + self.output // 2
+        time = deployed.time(deployed.predicted("decode", self._share(concurrency), past=past))
         latency, share = self.at(concurrency).latency, self._kernel_share(concurrency)
         low, high = (1 + share * (end / time.seconds - 1) for end in (time.low, time.high))
         return latency * low, latency * high
@@ -256,28 +302,28 @@ class Serving(Answer):
 
     def _with_speed(self, speed: float) -> Serving:
         other = replace(self, engine=replace(self.engine, speed=speed))
-        vars(other)["_steps"] = self._steps  # what kernels take does not depend on it
+        vars(other).update(deployment=self.deployment, _drafting=self._drafting)  # which do not depend on it
         return other
 
     def _kernel_share(self, concurrency: int) -> float:
-        """Share of a decode step that is its kernels'."""
-        step = self._step(concurrency, self.input + self.output // 2)
-        return min(1.0, self.engine.speed * step.device / self._seconds(step, concurrency, self.model))
+        """Share of a decode step that is its kernels', and what they wait for."""
+        requests, past = self._share(concurrency), self.input + self.output // 2
+        kernels = sum(self.engine.speed * step.device + step.exposed for step in self._steps(requests, past))
+        return min(1.0, kernels / self._passage(requests, past).seconds)
 
     def _prefill(self, requests: int) -> float:
         """Until the prompts of so many requests are read [s], in steps of as many tokens as the engine takes."""
-        chunk = self.engine.chunk
-        together = min(requests, max(1, chunk // self.input))
+        together = min(requests, max(1, self.engine.chunk // self.input))
         times, rest = divmod(requests, together)
-        return times * self._read(together) + (self._read(rest) if rest else 0.0)
+        return self._read(together).times(times) + (self._read(rest).slowest if rest else 0.0)
 
-    def _read(self, requests: int) -> float:
+    def _read(self, requests: int) -> TimedPass:
         """The prompts of so many requests, in one step or in chunks, of which each goes on where the last stopped."""
-        total, past = 0.0, 0
+        total, past = TimedPass(0.0, 0.0), 0
         while past < self.input:
             tokens = min(self.engine.chunk, self.input - past)
             sizes: dict[str, Any] = {"seq": tokens} | ({"past": past} if past else {})
-            total += self._seconds(self._kernels(self.model, "prefill", requests, **sizes), requests, self.model)
+            total += self.deployment.passage(self.engine, requests, "prefill", **sizes)
             past += tokens
         return total
 
@@ -288,55 +334,32 @@ class Serving(Answer):
         return (ends[0] + 4 * ends[1] + ends[2]) / 6
 
     def _token(self, requests: int, past: int) -> float:
-        drafts = self.drafts
-        verified = self._seconds(self._step(requests, past), requests, self.model)
-        if drafts is None or self._drafting is None:
+        """Groups of requests follow each other through stages: a token comes when its group has passed, or all have."""
+        groups = min(self.layout.pp, requests)
+        passage = self._passage(requests, past)
+        verified = max(passage.seconds, groups * passage.slowest)
+        if self.drafts is None or self._drafting is None:
             return verified
-        draft = self._kernels(self._drafting, "decode", requests, past=past)
         own = replace(self.engine, step=0.0, sequence=0.0)
-        one = own.seconds(draft.device, draft.host, requests, int(self._drafting.layers))
-        return (verified + drafts.count * one) / drafts.tokens
+        one = self._drafting.passage(own, requests, "decode", past=past).seconds
+        return (verified + self.drafts.count * one) / self.drafts.tokens
 
-    def _step(self, requests: int, past: int) -> EngineStep:
-        sizes = {"past": past} | ({} if self.drafts is None else {"speculative": self.drafts.count})
-        return self._kernels(self.model, "decode", requests, **sizes)
+    def _sizes(self, requests: int, past: int) -> tuple[int, dict[str, Any]]:
+        """Of a decode step: requests of a group that goes through the stages, and what each finds."""
+        drafts = {} if self.drafts is None else {"speculative": self.drafts.count}
+        return -(-requests // self.layout.pp), {"past": past, **drafts}
 
-    def _seconds(self, step: EngineStep, requests: int, model: Transformer) -> float:
-        return self.engine.seconds(step.device, step.host, requests, int(model.layers))
+    def _passage(self, requests: int, past: int) -> TimedPass:
+        group, sizes = self._sizes(requests, past)
+        return self.deployment.passage(self.engine, group, "decode", **sizes)
 
-    def _kernels(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> EngineStep:
-        key = (model.name, mode, batch, *sizes.items())
-        if key not in self._steps:
-            time = self._time(model, mode, batch, **sizes)
-            phase = time.phases[0]
-            self._steps[key] = EngineStep(phase.device_seconds, phase.host_seconds, time.bound)
-        return self._steps[key]
+    def _steps(self, requests: int, past: int) -> tuple[EngineStep, ...]:
+        group, sizes = self._sizes(requests, past)
+        return self.deployment.steps("decode", group, **sizes)
 
     @cached_property
-    def _steps(self) -> dict[Any, EngineStep]:
-        return {}
-
-    def _time(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Time:
-        costs = self._predicted(model, mode, batch, **sizes)
-        constants, unpack = typical(self.machine), self.engine.unpack
-        constants = constants if unpack is None else constants.changed(unpack8=unpack, unpack4=unpack)
-        return Time(costs, self.machine, self.engine.starts, "typical", constants)
-
-    def _predicted(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Costs:
-        cache: dict[str, Any] = {"cache": self.engine.cache}
-        if self.engine.cache == "paged":
-            cache["page_size"] = self.engine.page_size
-        fused = _fusible(model, merged=self.engine.merged)
-        own = {"latent_attention": "absorbed" if mode == "decode" else "expanded"} | self.settings
-        if "attention" not in own:
-            own["attention"] = "efficient" if model.latent is not None or model.positions == "relative" else "flash"
-        else:
-            fused = model  # the kernels of PyTorch that were asked for
-        return Costs.of(fused, **{"mode": mode, "batch": batch, **cache, **own, **sizes})  # type: ignore[arg-type]
-
-    @cached_property
-    def _drafting(self) -> Transformer | None:
-        return None if self.drafts is None else decoder(self.drafts.model)
+    def _drafting(self) -> Deployment | None:
+        return None if self.drafts is None else self._deployed(decoder(self.drafts.model), tp=self.layout.tp)
 
     @typed
     def plot(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:
@@ -353,7 +376,7 @@ class Serving(Answer):
         ]
         precision = self.settings["precision"]
         title = (
-            f"{self.model.title} on {self.machine.name}, {self.engine.name}, "
+            f"{self.model.title} on {self.where}, {self.engine.name}, "
             f"{getattr(precision, 'name', precision)}, input {self.input:,}, output {self.output:,} tokens: "
             "requests at a time"
         )
@@ -364,6 +387,8 @@ class Serving(Answer):
         return {
             "model": self.model.title,
             "machine": self.machine.name,
+            "cluster": None if self.cluster is None else self.cluster.to_dict(),
+            "devices": self.devices,
             "engine": plain(self.engine),
             "input": self.input,
             "output": self.output,
@@ -384,7 +409,7 @@ class Serving(Answer):
         """Loads by concurrency."""
         precision = self.settings["precision"]
         head = [
-            f"{self.model.title} on {self.machine.name}, engine {self.engine.name}, "
+            f"{self.model.title} on {self.where}, engine {self.engine.name}, "
             f"{getattr(precision, 'name', precision)}: input {self.input:,}, output {self.output:,} tokens",
             f"at most {self.largest:,} requests at a time ({self.binds})",
             f"knee: {self.knee.concurrency:,} at a time, {self.knee.tokens_per_second:,.0f} tokens/s, "
@@ -411,6 +436,7 @@ class Serving(Answer):
             f"range: a request of {self.loads[0].concurrency} at a time takes {show_amount(low, 's', 3)} to "
             f"{show_amount(high, 's', 3)} in about four of five measured runs",
             f"engine: {self.engine.source}",
+            *self._shared_notes(),
             "arrivals: " + _ARRIVALS[self.arrivals],
         ]
         if self.drafts is not None:
@@ -420,31 +446,40 @@ class Serving(Answer):
             )
         if self.price is not None:
             notes.append(f"price: {self.price:g} an hour of the device; for a million output tokens")
-        if _fusible(self.model) is not self.model and "attention" not in self.settings:
+        if fusible(self.model) is not self.model and "attention" not in self.settings:
             notes.append("attention: fused; its sinks or soft cap, a few operations a score, are left out")
         return notes
 
+    def _shared_notes(self) -> list[str]:
+        """What devices do together."""
+        if self.cluster is None:
+            return []
+        load, layout = self.loads[-1], self.layout
+        notes = [
+            f"devices of {self.cluster.name} wait {show_amount(load.exposed, 's', 3)} of a decode step of "
+            f"{load.concurrency:,} requests for each other"
+        ]
+        if layout.pp > 1:
+            notes.append(f"pp: {layout.pp} groups of requests are in the stages at the same time")
+        if layout.dp > 1:
+            tokens = "send tokens to each other's experts" if layout.ep > 1 else "are copies of the model"
+            notes.append(f"dp: requests are spread evenly over {layout.dp} ranks, which {tokens}")
+        if self.model.latent is not None and layout.tp > 1:
+            notes.append("tp: each rank has the whole latent cache")
+        elif self.model.latent is None and layout.tp > self.model.key_heads:
+            notes.append(
+                f"tp: each of {self.model.key_heads} key heads is on {layout.tp // self.model.key_heads} ranks"
+            )
+        return notes
+
     def __repr__(self) -> str:
-        return f"<Serving {self.model.title} on {self.machine.name}: up to {self.largest} at a time>"
+        return f"<Serving {self.model.title} on {self.where}: up to {self.largest} at a time>"
 
 
 _ARRIVALS: dict[Arrivals, str] = {
     "together": "requests of a batch start at once; the first token is there when all prompts are read",
     "steady": "whoever is done is followed by a new request, whose prompt is read between the others' steps",
 }
-
-
-def _fusible(model: Transformer, *, merged: bool = False) -> Transformer:
-    """The model as an engine runs it: fused attention without what PyTorch's own has no place for.
-
-    merged: with one product for query, key and value.
-    """
-    changes: dict[str, Any] = {} if model.score_cap is None else {"score_cap": None}
-    if model.sinks:
-        changes["sinks"] = False
-    if merged and not model.fused_qkv and model.latent is None and model.key_bias:
-        changes["fused_qkv"] = True
-    return model.with_fields(changes) if changes else model
 
 
 def _doublings(most: int) -> list[int]:
@@ -467,6 +502,17 @@ def decoder(model: Any) -> Transformer:
     return model
 
 
+def _cluster(layout: Layout, on: ClusterLike, network: LinkLike) -> Cluster | None:
+    """What joins the devices; None where there is one. Raises SettingError for a network that is not there."""
+    if layout.devices == 1:
+        if network is not None:
+            raise SettingError(f"network={shown(network)} is between devices, of which there is one: leave it out")
+        return None
+    cluster = load_cluster(on, network)
+    cluster.place(layout._replace(dp=layout.ep))  # copies of the model send each other nothing
+    return cluster
+
+
 @typed
 def serve(
     model: Transformer | str,
@@ -474,6 +520,7 @@ def serve(
     on: ClusterLike,
     input: int,
     output: int,
+    network: LinkLike = None,
     engine: str | Engine | Mapping[str, Any] | os.PathLike[str] | None = None,
     concurrency: int | Iterable[int] | None = None,
     arrivals: Arrivals = "together",
@@ -481,20 +528,23 @@ def serve(
     price: float | None = None,
     **settings: Unpack[ServedSettings],
 ) -> Serving:
-    """Time to first token, time a token and tokens a second of a decoder on one device, by concurrency.
+    """Time to first token, time a token and tokens a second of a decoder, by concurrency.
 
     Args:
         model: as `predict` takes it.
-        on: a machine, as `Prediction.on` takes it.
+        on: a machine or a cluster, as `Prediction.on` takes it.
         input: tokens of a prompt.
         output: tokens that a request asks for.
+        network: of one adapter between nodes, such as "400 Gb/s", in place of the cluster's.
         engine: a ready engine's name such as "vllm", an `Engine`, its fields or a file of them; None: kernels alone.
         concurrency: requests at a time, one number or several (default: doublings up to the largest that fits).
         arrivals: "together", a batch at once, or "steady", a new request whenever one is done.
         drafts: speculative decoding: `Drafts` or its fields, as in {"model": "llama-3.2-1b", "count": 4,
             "acceptance": 0.8}.
-        price: of an hour of the device, for money a million output tokens.
-        **settings: precision ("bf16" unless given), attention, cache_precision and latent_attention, as in `predict`.
+        price: of an hour of one device, for money a million output tokens.
+        **settings: precision ("bf16" unless given), attention, cache_precision and latent_attention, as in `predict`;
+            and over several devices tp, which split each layer, pp, which have a part of the blocks each, dp, which
+            have requests of their own, ep of these, which each have some of the experts, and devices in all.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -504,6 +554,8 @@ def serve(
         >>> served = cm.serve("llama-3.1-8b", on="h100-sxm", input=1024, output=256, engine="vllm")
         >>> served.largest
         359
+        >>> cm.serve("llama-3.1-70b", on="h100-sxm", input=1024, output=256, engine="vllm", tp=8).devices
+        8
 
     """
     transformer = decoder(model)
@@ -538,9 +590,12 @@ def serve(
             f"input={input} in steps of {engine.chunk:,} tokens, the engine's chunk, is over {MOST_CHUNKS:,} steps: "
             "use a larger chunk"
         )
+    cluster = _cluster(read.layout, on, network)
+    if drafting is not None and read.layout.pp * read.layout.ep > 1:
+        raise SettingError("drafts are not worked out with pp or ep: leave one of them out")
     serving = Serving(
-        transformer, machine_of(on), engine, input, output,
-        own, arrivals, drafting, None if price is None else float(price), concurrencies,
+        transformer, machine_of(on) if cluster is None else cluster.machine, engine, input, output,
+        own, arrivals, drafting, None if price is None else float(price), concurrencies, cluster,
     )  # fmt: skip
     _ = serving.largest, serving._drafting  # what is wrong with a setting is said now
     return serving

@@ -41,7 +41,7 @@ from costmodel.performance.constants import BETWEEN_DEVICES, Constants, Effect, 
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.jobs import Carbon, Energy, Goodput, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
-from costmodel.performance.parallel import Prices, RankWork, no_price
+from costmodel.performance.parallel import Prices, RankWork, StagedPass, no_price
 from costmodel.performance.pipelines import PipelineWork
 from costmodel.performance.queues import QueueEvent, chrome_trace
 from costmodel.performance.work import StepWork, work_of
@@ -70,7 +70,8 @@ class Time(Answer):
     steps that were measured on the machine, with their seconds: where other constants are off, these are too, and only
     what differs from them makes the range. allow_tf32, channels_last: see `Prediction.on`. cluster: what
     joins the devices of a layout of several: kernels are then those of its slowest rank, and samples those of all.
-    factors: how much longer collectives were measured to take, see `CollectiveModel`.
+    factors: how much longer collectives were measured to take, and direct: whether sums may be exchanged directly, see
+    `CollectiveModel`.
 
     What a step is made of is worked out once; everything else follows when it is asked for.
 
@@ -93,6 +94,7 @@ class Time(Answer):
     channels_last: bool = field(default=False, kw_only=True)
     cluster: Cluster | None = field(default=None, kw_only=True)
     factors: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    direct: bool = field(default=False, kw_only=True)
 
     @property
     def title(self) -> str:
@@ -107,11 +109,14 @@ class Time(Answer):
         return work_of(self.prediction.tape, self.prediction.settings, fuse=self.stack.fuses)
 
     @cached_property
-    def _rank(self) -> RankWork | PipelineWork | None:
+    def _rank(self) -> RankWork | StagedPass | PipelineWork | None:
         """What a rank of a layout does, or all of a pipeline's."""
         if self.cluster is None:
             return None
-        places = [rank.place for rank in self.prediction.ranks if rank.place is not None]
+        ranks = self.prediction.ranks
+        places = [rank.place for rank in ranks if rank.place is not None]
+        if not places and len(ranks) > 1:
+            return StagedPass(sorted(ranks, key=lambda rank: rank.tape.layout.stage or 0), fuse=self.stack.fuses)
         if not places:
             return RankWork(self.prediction.rank, fuse=self.stack.fuses)
         return PipelineWork(places, self._model(self.constants, self.tier), fuse=self.stack.fuses)
@@ -157,7 +162,7 @@ class Time(Answer):
         return StepTime(model, self._rank.tasks, kernel_seconds, self.samples, self.tokens, shared)
 
     def _prices(self, cluster: Cluster, constants: Constants, tier: Tier) -> Prices:
-        model = CollectiveModel(cluster, constants, tier, self.factors)
+        model = CollectiveModel(cluster, constants, tier, self.factors, self.direct)
         return Prices(model, self.prediction.settings.layout)
 
     @cached_property

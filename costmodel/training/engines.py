@@ -22,7 +22,8 @@ class Engine(Declaration):
     takes longer. cache, page_size: as settings of `predict`. utilisation: share of the device's memory that it takes at
     most. chunk: tokens of a prefill step at most. sequences: at once, at most. stack: how kernels are started. fuses:
     whether chains of pointwise kernels become one. merged: whether query, key and value are made by one product.
-    unpack: share of bandwidth left where weights of few bits are unpacked (default: as laws have it). speed: times of
+    unpack: share of bandwidth left where weights of few bits are unpacked (default: as laws have it). direct: whether
+    devices of a node exchange small sums directly (default), not by collectives of the library. speed: times of
     kernels over those predicted, 1 unless measured. source: where its figures are from.
 
     Example:
@@ -46,6 +47,7 @@ class Engine(Declaration):
     fuses: bool = True
     merged: bool = False
     unpack: float | None = None
+    direct: bool = True
     speed: float = 1.0
     source: str = "as declared"
 
@@ -70,9 +72,13 @@ class Engine(Declaration):
         stack = Stack.named(self.stack)
         return stack if stack.fuses == self.fuses else Stack(self.name, stack.launch, self.fuses, source=stack.source)
 
-    def seconds(self, device: float, host: float, sequences: int, layers: int) -> float:
-        """A step of kernels that take so long on the device, and so long to start on the host [s]."""
-        return max(self.speed * device, host + self.layer * layers) + self.step + self.sequence * sequences
+    def kernel_seconds(self, device: float, exposed: float, host: float, layers: float) -> float:
+        """Kernels of so many blocks that take so long on the device, waiting for others, and on the host [s]."""
+        return max(self.speed * device + exposed, host + self.layer * layers)
+
+    def added_seconds(self, sequences: int) -> float:
+        """What it adds to a step of so many sequences [s]."""
+        return self.step + self.sequence * sequences
 
 
 KERNELS = Engine("kernels", source="no engine: kernels replayed from a recorded graph, all memory")
@@ -105,6 +111,7 @@ ENGINES = ready(
     ),
     Engine(
         "gpt-fast",
+        direct=False,
         merged=True,
         step=0.1e-3,
         cache="static",
@@ -114,6 +121,7 @@ ENGINES = ready(
     ),
     Engine(
         "llama.cpp",
+        direct=False,
         step=0.3e-3,
         cache="static",
         sequences=256,
@@ -125,6 +133,7 @@ ENGINES = ready(
     ),
     Engine(
         "transformers",
+        direct=False,
         step=1e-3,
         layer=0.5e-3,
         cache="dynamic",
@@ -135,6 +144,7 @@ ENGINES = ready(
     ),
     Engine(
         "litgpt",
+        direct=False,
         merged=True,
         step=0.5e-3,
         layer=0.76e-3,
@@ -147,6 +157,7 @@ ENGINES = ready(
     ),
     Engine(
         "litgpt-bnb",
+        direct=False,
         merged=True,
         step=0.5e-3,
         layer=1.37e-3,

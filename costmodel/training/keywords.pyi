@@ -151,6 +151,11 @@ class ServedSettings(TypedDict, total=False):
     latent_attention: LatentAttention
     precision: OnePrecision
     attention: AttentionName
+    devices: int | None
+    dp: int | None
+    tp: int
+    ep: int
+    pp: int
 
 class SettingsAndFields(SeveralSettings, TypedDict, total=False, extra_items=Any):
     """The same, and fields of the model (PEP 728)."""

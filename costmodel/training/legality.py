@@ -44,10 +44,13 @@ def check_layout(settings: Settings) -> None:
 
 def _check_passes(settings: Settings, layout: Layout) -> None:
     """Raise SettingError for what of a layout a forward pass by itself has not."""
-    whole = settings.mode == "inference"
-    for name in ("pp", "cp", "loss_parallel", "runtime", *(() if whole else ("fsdp", "sp"))):
+    whole = settings.mode == "inference" and layout.pp == 1
+    for name in ("vpp", "schedule", "return_outputs"):
         if settings.chosen(name):
-            others = listed(("tp", "dp", "ep", *(("sp", "fsdp") if whole else ())))
+            raise SettingError(f"{_written(settings, name)} is of training: leave it out of mode {settings.mode!r}")
+    for name in ("cp", "loss_parallel", "runtime", *(() if whole else ("fsdp", "sp"))):
+        if settings.chosen(name):
+            others = listed(("tp", "dp", "ep", *(("sp", "fsdp") if whole else ("pp",))))
             raise SettingError(
                 f"{_written(settings, name)} is not worked out in mode {settings.mode!r}: of a layout use {others}"
             )
@@ -100,7 +103,8 @@ def _check_experts(settings: Settings, layout: Layout) -> None:
     if layout.ep == 1:
         return
     megatron = layout.runtime == "megatron"
-    for name in ("tp", "sp") if megatron else ("pp", "runtime", "wrap"):
+    staged = ("pp",) if settings.training else ()
+    for name in ("tp", "sp") if megatron else (*staged, "runtime", "wrap"):
         if settings.chosen(name):
             raise SettingError(
                 f"{_written(settings, name)} is not worked out with ep={layout.ep}: leave one of them out"
@@ -173,6 +177,11 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
                     f"{_written(settings, name)} is of a pipeline: give pp, such as pp=2, or leave it out"
                 )
         return
+    for name in ("freeze", "lora", "allocator", "loss_chunks"):
+        if settings.chosen(name):
+            raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
+    if not settings.training:
+        return  # a pass by itself goes through stages one after the other
     if (schedule := settings.schedule) not in (schedules := RUNTIME_SCHEDULES[layout.runtime]):
         raise SettingError(f"runtime={layout.runtime!r} has no schedule={schedule!r}: use {' or '.join(schedules)}")
     if layout.runtime == "deepspeed" and layout.zero > 1:
@@ -189,9 +198,6 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
             f"{name} is not worked out with schedule={settings.schedule!r}, which makes gradients of weights "
             f"apart: use {' or '.join(whole)}"
         )
-    for name in ("freeze", "lora", "allocator", "loss_chunks"):
-        if settings.chosen(name):
-            raise SettingError(f"{name} is not worked out with pp={layout.pp}: leave one of them out")
     if layout.cp > 1 and layout.runtime == "torch":
         raise SettingError(f"cp={layout.cp} is not worked out with pp={layout.pp}: use dp={layout.cp} in its place")
     if layout.shards > 1 and layout.runtime == "torch":

@@ -310,7 +310,8 @@ class Settings(Frozen):
         ),
     ] = "exact"
     devices: Annotated[
-        int | None, Setting("Devices in all, of which the other degrees leave the rest to dp.", 8, executed="default")
+        int | None,
+        Setting("Devices in all, of which the other degrees leave the rest to dp.", 8, served=True, executed="default"),
     ] = None
     global_batch: Annotated[
         int | None,
@@ -323,7 +324,12 @@ class Settings(Frozen):
     ] = None
     dp: Annotated[
         int | None,
-        Setting("Copies of the model, each with samples of its own (default: as devices say).", 8, executed="default"),
+        Setting(
+            "Copies of the model, each with samples of its own (default: as devices say).",
+            8,
+            served=True,
+            executed="default",
+        ),
     ] = None
     zero: Annotated[
         int,
@@ -339,7 +345,9 @@ class Settings(Frozen):
         bool,
         Setting("Gradients are views of the buckets they are sent in.", True, needs="training", executed="default"),
     ] = False
-    tp: Annotated[int, Setting("Ranks that split each layer's weights (tensor parallel).", 2, executed="default")] = 1
+    tp: Annotated[
+        int, Setting("Ranks that split each layer's weights (tensor parallel).", 2, served=True, executed="default")
+    ] = 1
     plan: Annotated[
         Plan,
         Setting(
@@ -372,7 +380,7 @@ class Settings(Frozen):
         bool,
         Setting("A rank has tokens of both ends of a sequence.", False, needs="attention", executed="default"),
     ] = True
-    ep: Annotated[int, Setting("Ranks that each have some of the experts.", 2, executed="default")] = 1
+    ep: Annotated[int, Setting("Ranks that each have some of the experts.", 2, served=True, executed="default")] = 1
     reshard: Annotated[
         bool, Setting("Drop gathered weights between forward and backward.", False, executed="default")
     ] = True
@@ -387,7 +395,8 @@ class Settings(Frozen):
         ),
     ] = ("block",)
     pp: Annotated[
-        int, Setting("Ranks that have a part of the blocks each (pipeline parallel).", 4, executed="default")
+        int,
+        Setting("Ranks that have a part of the blocks each (pipeline parallel).", 4, served=True, executed="default"),
     ] = 1
     vpp: Annotated[
         int | None, Setting("Stages of a rank (default: 1 or 2, by the schedule).", 2, executed="default")

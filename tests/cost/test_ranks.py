@@ -252,6 +252,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dp": 4, "tp": 2, "sp": True}, "use fsdp=4"),
     ({"fsdp": 4, "mode": "decode", "past": 8}, "of a layout use tp, dp"),
     ({"fsdp": 4, "cp": 2, "mode": "inference"}, "cp=2 is not worked out in mode 'inference'"),
+    ({"pp": 2, "vpp": 2, "mode": "decode", "past": 8}, "vpp=2 is of training: leave it out"),
+    ({"pp": 2, "fsdp": 2, "mode": "inference"}, "of a layout use tp, dp, ep, pp"),
+    ({"pp": 64, "mode": "decode", "past": 8}, "more than the 32 layers"),
     ({"dp": 2, "precision": "bf16-master-fp32-gradients"}, "use fsdp=2"),
     ({"fsdp": 2, "checkpoint": 2}, "use 'block'"),
     ({"fsdp": 2, "optimizer": "sgd", "update": "fused"}, "use 'foreach'"),
@@ -291,3 +294,36 @@ def test_ranks_share_the_cache_by_its_heads(shape: dict[str, Any], tp: int, mode
     assert tp * p.rank.flops.forward == p.flops.forward == alone.flops.forward
     assert p.kv_bytes_per_token == alone.kv_bytes_per_token
     assert p.memory.peak < alone.memory.peak
+
+
+@given(SHAPES, st.sampled_from([1, 2]), st.sampled_from([2, 3]), st.sampled_from(["prefill", "decode", "inference"]))
+@examples(15)
+def test_stages_of_a_pass_by_itself_share_weights_work_and_cache(
+    shape: dict[str, Any], tp: int, pp: int, mode: Any
+) -> None:
+    runs: dict[str, dict[str, Any]] = {"prefill": {"seq": 7, "past": 9}, "decode": {"past": 9}, "inference": {"seq": 7}}
+    run: dict[str, Any] = {"mode": mode, "batch": 3, "tp": tp, **runs[mode]}
+    model = model_of(shape | {"layers": 3, "tied": False})
+    together, p = predict(model, **run), predict(model, **run, pp=pp)
+    assert len(p.ranks) == pp
+    for sum_of in (
+        lambda rank: rank.memory.weights,
+        lambda rank: rank.memory.cache,
+        lambda rank: rank.flops.forward,
+        lambda rank: sum(c.wire_bytes * c.times for c in rank.collectives if c.axis == "tp"),
+    ):
+        assert sum(map(sum_of, p.ranks)) == sum_of(together.rank)
+    handed = [[c for c in rank.collectives if c.axis == "pp"] for rank in p.ranks]
+    assert sum(c.operation == "send" for calls in handed for c in calls) == pp - 1
+    assert sum(c.operation == "receive" for calls in handed for c in calls) == pp - 1
+    assert p.memory.peak == max(rank.timeline.peak for rank in p.ranks) <= together.memory.peak
+
+
+def test_a_pass_by_itself_takes_as_long_as_its_stages() -> None:
+    p = predict("llama-3.1-8b", mode="decode", past=512, batch=8, precision="bf16", pp=4)
+    time = p.on("dgx-h100")
+    sent = [part for part in time.collectives if part.operation == "send"]
+    assert sum(part.times for part in sent) == 3
+    assert time.seconds == pytest.approx(max(event.end for event in time.events))
+    alone = predict("llama-3.1-8b", mode="decode", past=512, batch=8, precision="bf16").on("dgx-h100")
+    assert time.seconds - time.exposed == pytest.approx(alone.seconds * time.constants.slowest_device, rel=0.05)

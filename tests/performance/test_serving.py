@@ -1,4 +1,4 @@
-"""Serving: what holds for every model, machine and engine, and what was measured."""
+"""Serving: what holds for every model, machine, layout and engine, and what was measured."""
 
 from __future__ import annotations
 
@@ -105,6 +105,86 @@ def test_a_machine_with_more_bandwidth_is_never_slower() -> None:
         assert served(on=faster, concurrency=n).loads[0].latency <= served(on=machine, concurrency=n).loads[0].latency
 
 
+LAYOUTS: list[dict[str, int]] = [{"tp": 4}, {"pp": 2}, {"tp": 2, "pp": 2}, {"dp": 2}, {"tp": 2, "dp": 2}]
+
+
+def test_a_token_of_several_devices_takes_as_long_as_its_step() -> None:
+    """A step of a rank is its kernels and what it waits for, sums inside a node exchanged directly."""
+    load = one(tp=4, output=2)
+    step = cm.predict(SMALL, mode="decode", past=512, attention="flash", cache="paged", precision="bf16", tp=4)
+    by_library = step.on("a100-sxm-80gb", stack=KERNELS.starts)
+    directly = replace(by_library, direct=True)
+    assert load.time_per_token == pytest.approx(directly.seconds, rel=1e-3)
+    assert load.exposed == pytest.approx(directly.exposed, rel=1e-3)
+    assert 0 < directly.exposed < by_library.exposed
+    slower = one(tp=4, output=2, engine=Engine("plain", direct=False))
+    assert slower.time_per_token == pytest.approx(by_library.seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_device_holds_what_predict_says_that_a_rank_holds(layout: dict[str, int]) -> None:
+    s = served(input=100, output=30, **layout)
+    degrees = {name: degree for name, degree in layout.items() if name != "dp"}
+    how: Any = {"attention": "flash", "cache": "paged", "precision": "bf16", **degrees}
+    kept = cm.predict(SMALL, mode="decode", past=129, **how)
+    assert s.request_bytes in {rank.memory.cache for rank in kept.ranks}
+    memories = [rank.memory for rank in cm.predict(SMALL, mode="prefill", batch=8192 // 100, seq=100, **how).ranks]
+    standing = [m.weights + m.buffers + m.inputs + m.temporaries for m in memories]
+    assert s.standing_bytes in standing
+    assert max(standing) < s.at(5).memory <= max(standing) + 5 * s.request_bytes
+
+
+def test_copies_of_the_model_serve_as_much_as_so_many_models() -> None:
+    alone, copies = served(concurrency=[1, 8]), served(concurrency=[4, 32], dp=4)
+    assert copies.largest == 4 * alone.largest
+    for a, b in zip(alone.loads, copies.loads, strict=True):
+        assert b.tokens_per_second == pytest.approx(4 * a.tokens_per_second)
+        assert (b.latency, b.memory, b.exposed) == (a.latency, a.memory, 0.0)
+    assert copies.at(5).latency == copies.at(8).latency  # two requests on the fullest
+
+
+def test_a_pipeline_has_as_many_groups_on_the_way_as_stages() -> None:
+    model: Any = {"model": "llama-3.1-8b", "on": "h100-sxm"}
+    staged, alone = served(**model, pp=4), served(**model)
+    assert staged.at(4).time_per_token < 1.2 * staged.at(1).time_per_token  # each group has a request
+    assert staged.at(512).tokens_per_second > 1.5 * alone.at(512).tokens_per_second
+    assert staged.largest > 3.5 * alone.largest or staged.largest == KERNELS.sequences
+    assert staged.at(1).time_per_token > alone.at(1).time_per_token  # one request passes all stages
+
+
+def test_key_heads_are_copied_where_there_are_fewer_than_ranks() -> None:
+    eight, sixteen = (served(model="llama-3.1-8b", on="h100-sxm", tp=tp, input=100, output=28) for tp in (8, 16))
+    assert sixteen.request_bytes == eight.request_bytes  # a key head each
+    assert "each of 8 key heads is on 2 ranks" in str(sixteen)
+    latent = [served(model="deepseek-v2-lite", on="h100-sxm", tp=tp).request_bytes for tp in (1, 2, 4)]
+    assert len(set(latent)) == 1
+
+
+def test_experts_are_split_over_ranks_with_requests_of_their_own() -> None:
+    model: Any = {"model": "deepseek-v2-lite", "on": "h100-sxm"}
+    s, copies = served(**model, dp=8, ep=8), served(**model, dp=8)
+    assert s.standing_bytes < 0.4 * copies.standing_bytes
+    assert s.request_bytes == copies.request_bytes
+    assert s.at(64).exposed > copies.at(64).exposed == 0
+    assert "send tokens to each other's experts" in str(s)
+    twice = served(**model, dp=8, ep=4)  # two groups that share nothing
+    assert twice.at(64).latency == served(**model, dp=4, ep=4).at(32).latency
+
+
+def test_a_slower_network_is_never_faster_and_a_node_needs_none() -> None:
+    model: Any = {"model": "llama-3.1-70b", "on": "h100-sxm", "concurrency": 16}
+    slow, fast = (served(**model, tp=8, pp=2, network=network).loads[0] for network in ("25 Gb/s", "400 Gb/s"))
+    assert slow.time_to_first_token > fast.time_to_first_token
+    assert slow.time_per_token > fast.time_per_token
+    machine = cm.Machine(
+        name="lab", peak={"bf16": "300 TFLOP/s"}, bandwidth="2 TB/s", memory="80 GB",
+        node_size=8, links=[{"name": "NVLink 3", "bandwidth": "300 GB/s"}],
+    )  # fmt: skip
+    assert served(on=machine, tp=8, dp=4).devices == 32  # copies need no network
+    with pytest.raises(cm.CostModelError, match="network"):
+        served(on=machine, tp=8, pp=2)
+
+
 @examples(20)
 @given(st.floats(0, 1), st.integers(1, 8))
 def test_drafts_make_the_tokens_that_the_chances_add_up_to(acceptance: float, count: int) -> None:
@@ -181,6 +261,13 @@ def test_fewer_bits_move_less_and_are_faster() -> None:
         ({"arrivals": "poisson"}, "unknown arrivals"),
         ({"concurrency": 0}, "concurrency=0 is not a whole number from 1"),
         ({"batch": 3}, "unknown setting of serving 'batch'"),
+        ({"tp": 3}, "tp=3 does not divide heads 32"),
+        ({"pp": 17}, "more than the 16 layers"),
+        ({"ep": 2}, "ep=2 does not divide the 1 ranks of dp"),
+        ({"ep": 2, "dp": 2}, "splits experts, of which"),
+        ({"devices": 6, "tp": 4}, "devices=6 are not a multiple of the 4"),
+        ({"network": "400 Gb/s"}, "between devices, of which there is one"),
+        ({"pp": 2, "drafts": {"model": SMALL}}, "drafts are not worked out with pp"),
         ({"engine": {"name": "mine", "step": -1}}, "step=-1"),
     ],
 )
@@ -213,6 +300,8 @@ def test_from_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
     done = here(capsys, *asked, "--engine", "vllm", "--json")
     assert done.code == 0
     assert len(json.loads(done.out)["loads"]) == 2
+    shared = here(capsys, *asked, "--tp", "4", "--devices", "8", "--json")
+    assert json.loads(shared.out)["devices"] == 8
     wrong = here(capsys, *asked, "--drafts", "x")
     assert wrong.code == 2
     assert "llama-3.2-1b:4:0.8" in wrong.err

@@ -1,0 +1,167 @@
+"""A model as an engine runs it on its devices: seconds of a pass, and memory of a rank.
+
+Engines split weights over ranks as a plan of PyTorch's does; what they do otherwise is said here. Of fewer key heads
+than ranks each rank has a copy of one (vLLM, ``QKVParallelLinear``: ``num_kv_head_replicas``). Small sums inside a node
+are exchanged directly (``custom_all_reduce.cu``). Stages of a pipeline work on groups of requests at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from costmodel.architectures.transformer import Transformer
+from costmodel.cost.costs import Costs
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.machine import Machine
+from costmodel.importers.files import settings_of
+from costmodel.performance.constants import typical
+from costmodel.performance.time import Time
+from costmodel.training.engines import Engine
+from costmodel.training.layout import Layout
+
+
+class EngineStep(NamedTuple):
+    """What one pass of a stage takes: of the device, waiting for others, and of the host that starts kernels [s].
+
+    bound: what it waits for.
+    """
+
+    device: float
+    exposed: float
+    host: float
+    bound: str
+
+
+class TimedPass(NamedTuple):
+    """A pass through all stages [s]; slowest: until the next group of requests may follow, on one device the same."""
+
+    seconds: float
+    slowest: float
+
+    def __add__(self, other: TimedPass) -> TimedPass:  # type: ignore[override]
+        """One after the other."""
+        return TimedPass(self.seconds + other.seconds, self.slowest + other.slowest)
+
+    def times(self, count: int) -> float:
+        """So many of them, each as soon as there is room."""
+        return self.seconds + (count - 1) * self.slowest if count else 0.0
+
+
+class HeldBytes(NamedTuple):
+    """What a rank holds throughout, and of one request [bytes]."""
+
+    standing: int
+    request: int
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """One model on devices. settings: of `predict`, degrees of a copy of the model among them, but no sizes.
+
+    cluster: what joins the devices; None: there is one.
+    """
+
+    model: Transformer
+    machine: Machine
+    cluster: Cluster | None
+    engine: Engine
+    settings: dict[str, Any]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Over the devices of a copy."""
+        return settings_of({**self.settings, "mode": "inference"}).layout
+
+    @cached_property
+    def run(self) -> Transformer:
+        """The model as the engine runs it: fused attention without what PyTorch's own has no place for."""
+        return self._copied if "attention" in self.settings else fusible(self._copied, merged=self.engine.merged)
+
+    @cached_property
+    def _copied(self) -> Transformer:
+        """With as many copies of key heads as ranks need."""
+        model, ranks = self.model, self.layout.tp
+        if model.latent is not None:
+            return model
+        changes: dict[str, Any] = {}
+        if model.key_heads < ranks and ranks % model.key_heads == 0 and model.heads % ranks == 0:
+            changes["kv_heads"] = ranks
+        if model.window is not None and (own := model.window.global_kv_heads) is not None and own < ranks:
+            changes["window.global_kv_heads"] = ranks
+        return model.with_fields(changes) if changes else model
+
+    def predicted(self, mode: str, batch: int, **sizes: Any) -> Costs:
+        """A pass over so many requests of each rank."""
+        cache: dict[str, Any] = {"cache": self.engine.cache}
+        if self.engine.cache == "paged":
+            cache["page_size"] = self.engine.page_size
+        own = {"latent_attention": "absorbed" if mode == "decode" else "expanded"} | self.settings
+        if "attention" not in own:
+            relative = self.model.positions == "relative"
+            own["attention"] = "efficient" if self.model.latent is not None or relative else "flash"
+        return Costs.of(self.run, **{"mode": mode, "batch": batch, **cache, **own, **sizes})  # type: ignore[arg-type]
+
+    def ranks(self, mode: str, batch: int, **sizes: Any) -> list[Costs]:
+        """The same of each stage, in order."""
+        whole = self.predicted(mode, batch, **sizes)
+        return [whole] if self.layout.pp == 1 else sorted(whole.ranks, key=lambda rank: rank.tape.layout.stage or 0)
+
+    def time(self, costs: Costs) -> Time:
+        """Of one pass, or of one stage's part."""
+        constants, unpack = typical(self.machine), self.engine.unpack
+        constants = constants if unpack is None else constants.changed(unpack8=unpack, unpack4=unpack)
+        how: dict[str, Any] = {"cluster": self.cluster, "direct": self.engine.direct}
+        return Time(costs, self.machine, self.engine.starts, "typical", constants, **how)
+
+    def steps(self, mode: str, batch: int, **sizes: Any) -> tuple[EngineStep, ...]:
+        """What each stage takes."""
+        key = (mode, batch, *sizes.items())
+        if key not in self._steps:
+            self._steps[key] = tuple(map(self._step, self.ranks(mode, batch, **sizes)))
+        return self._steps[key]
+
+    def _step(self, costs: Costs) -> EngineStep:
+        time = self.time(costs)
+        phase = time.phases[0]
+        return EngineStep(phase.device_seconds, time.exposed, phase.host_seconds, time.bound)
+
+    @cached_property
+    def _steps(self) -> dict[Any, tuple[EngineStep, ...]]:
+        return {}
+
+    def passage(self, engine: Engine, requests: int, mode: str, **sizes: Any) -> TimedPass:
+        """A pass over so many requests; engine: with its speed of kernels."""
+        layers = int(self.model.layers) / self.layout.pp
+        stages = [
+            engine.kernel_seconds(step.device, step.exposed, step.host, layers)
+            for step in self.steps(mode, requests, **sizes)
+        ]
+        added = engine.added_seconds(requests)
+        whole = sum(stages) + added
+        return TimedPass(whole, max(*stages, added) if len(stages) > 1 else whole)
+
+    def held(self, longest: int, tokens: int) -> list[HeldBytes]:
+        """Of each stage, where prompts have so many tokens, and a request keeps `longest` when it is done."""
+        engine = self.engine
+        steps = self.ranks("prefill", 1, seq=min(tokens, engine.chunk))
+        count = max(1, engine.chunk // tokens) if engine.sequences > 1 else 1
+        steps = self.ranks("prefill", count, seq=min(tokens, engine.chunk)) if count > 1 else steps
+        memories = [step.memory for step in steps]
+        standing = [m.weights + m.buffers + m.inputs + m.temporaries for m in memories]
+        kept = [rank.memory.cache for rank in self.ranks("decode", 1, past=longest - 1)]
+        return [HeldBytes(*each) for each in zip(standing, kept, strict=True)]
+
+
+def fusible(model: Transformer, *, merged: bool = False) -> Transformer:
+    """The model as an engine runs it: fused attention without what PyTorch's own has no place for.
+
+    merged: with one product for query, key and value.
+    """
+    changes: dict[str, Any] = {} if model.score_cap is None else {"score_cap": None}
+    if model.sinks:
+        changes["sinks"] = False
+    if merged and not model.fused_qkv and model.latent is None and model.key_bias:
+        changes["fused_qkv"] = True
+    return model.with_fields(changes) if changes else model
