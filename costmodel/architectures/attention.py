@@ -31,7 +31,7 @@ from costmodel.layers.embedding import Embedding
 from costmodel.layers.indexing import Computed
 from costmodel.layers.linear import ExpandValue, Matmul
 from costmodel.layers.norm import Rmsnorm
-from costmodel.layers.ring_attention import RingAttention
+from costmodel.layers.ring_attention import EngineGatherAttention, EngineRingAttention, RingAttention
 from costmodel.layers.shape import (
     Cat,
     Copy,
@@ -224,7 +224,7 @@ class Attention:
         """(batch, T, width) → (batch, T, width)."""
         model = self.model
         with x.tape.scope("attention" if self.memory is None else "cross_attention"):
-            x = prepared(x, "input")
+            x = x if model.latent is not None and x.tape.layout.megatron else prepared(x, "input")
             query, key, value, *others = self._projected(x, self.angles)
             if model.indexer is not None:
                 self.mask = others.pop(0)
@@ -420,8 +420,11 @@ class Attention:
         assert kernel != "eager"
         layout, visible = query.tape.layout, self.context.setting.pairs == "visible"
         if layout.cp > 1 and layout.cp_kind != "ulysses":
-            causal, dropout = self.model.causal, self.model.attention_dropout
-            ring = RingAttention(layout.cp, layout.cp_kind, layout.cp_balanced, causal, dropout, visible)
+            how = (self.model.causal, self.model.attention_dropout, visible)
+            if layout.megatron:
+                kind = EngineRingAttention if layout.cp_kind == "ring" else EngineGatherAttention
+                return kind(layout.cp, *how)(query, key, value, name="fused")
+            ring = RingAttention(layout.cp, layout.cp_kind, layout.cp_balanced, *how)
             return ring(query, key, value, name="fused")
         pairs = self.pairs if self.context.setting.pairs == "visible" else None
         scale = self.model.score_factor if self.context.absorbed else self.model.score_scale

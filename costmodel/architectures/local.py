@@ -36,7 +36,7 @@ WITHOUT_SP = ("segments", "boxes", "embedding_width", "embedding_factored", "poo
 MEGATRON = {
     *(*SPLIT, "tied", "window", "position_rows", "position_table", "query_key_norm", "score_scale", "score_cap"),
     *("mlp_output_bias", "norm_affine", "norm_placement", "first_norm", "embedding_norm", "final_norm"),
-    *("embedding_scale", "residual_scale", "final_dropout", "head"),
+    *("embedding_scale", "residual_scale", "final_dropout", "head", "latent", "experts"),
 }
 """Those that may be so where layers are Megatron's."""
 
@@ -67,10 +67,7 @@ def _fused(model: Model, degree: int) -> Model:
     """As Megatron-Core has it: query, key and value made at once, the vocabulary filled up."""
     for name in type(model).model_fields:
         if name not in MEGATRON and getattr(model, name) != type(model).model_fields[name].get_default():
-            if degree == 1 and name in ("latent", "experts"):
-                continue
-            split = f"tp={degree} of " if name in ("latent", "experts") else ""
-            raise SettingError(f"{split}runtime='megatron' is not worked out for {name} of {model.title}: leave it out")
+            raise SettingError(f"runtime='megatron' is not worked out for {name} of {model.title}: leave it out")
     if model.positions == "relative":
         raise SettingError(f"runtime='megatron' is not worked out for positions 'relative' of {model.title}")
     rows = VOCAB_MULTIPLE * degree
@@ -79,7 +76,7 @@ def _fused(model: Model, degree: int) -> Model:
 
 
 def _split(model: Model, degree: int, layout: Layout) -> Model:
-    if degree == 1:
+    if degree == 1 and layout.expert_tp == 1:
         return model
     for name in type(model).model_fields:
         plain = type(model).model_fields[name].get_default()
@@ -90,7 +87,8 @@ def _split(model: Model, degree: int, layout: Layout) -> Model:
             raise SettingError(f"sp=True is not worked out for {name} of {model.title}: leave it out")
     if layout.sp and model.head is not None and model.head.transform is not None:
         raise SettingError(f"sp=True is not worked out for head.transform of {model.title}: leave it out")
-    if model.experts is not None and model.experts.capacity_factor is not None and layout.ep == 1:
+    capped = model.experts is not None and model.experts.capacity_factor is not None
+    if capped and layout.ep == 1 and not layout.megatron:
         raise SettingError(f"tp={degree} is not worked out for experts.capacity_factor of {model.title}: give ep")
     if model.experts is not None and (model.mlp_bias if model.experts.bias is None else model.experts.bias):
         raise SettingError(f"tp={degree} is not worked out for biases of experts, of {model.title}: leave it out")
@@ -100,11 +98,11 @@ def _split(model: Model, degree: int, layout: Layout) -> Model:
             "weights differ by head: leave it out"
         )
     if model.gathered_keys(layout) is not None:
-        return _of_gathered_keys(model, degree)
-    return model.with_values({**_shares(model, degree), "head_size": model.head_features})
+        return _of_gathered_keys(model, degree, layout.expert_tp)
+    return model.with_values({**_shares(model, degree, layout.expert_tp), "head_size": model.head_features})
 
 
-def _of_gathered_keys(model: Model, degree: int) -> Model:
+def _of_gathered_keys(model: Model, degree: int, of_experts: int) -> Model:
     """With fewer key heads than ranks: rows of the joint projection are split evenly, and what they make gathered.
 
     Of that a rank has its query heads and their one key head.
@@ -116,27 +114,37 @@ def _of_gathered_keys(model: Model, degree: int) -> Model:
             f"{int(rows)} rows of query, key and value: use tp={int(model.key_heads)}"
         )
     spread = model.with_values({"kv_heads": degree, "head_size": model.head_features})
-    return spread.with_values(_shares(spread, degree))
+    return spread.with_values(_shares(spread, degree, of_experts))
 
 
-def _shares(model: TransformerSpec, degree: int) -> dict[str, Any]:
-    """The sizes that so many ranks split, as one of them has them. Raises SettingError where they do not divide."""
+def _shares(model: TransformerSpec, degree: int, of_experts: int) -> dict[str, Any]:
+    """The sizes that so many ranks split, as one of them has them, and of experts so many.
+
+    Raises SettingError where they do not divide.
+    """
     hidden = {"mlp_widths": model.mlp_widths} if model.mlp_widths else {"mlp_width": model.hidden}
     grouped = {"kv_heads": model.key_heads} if model.latent is None else {}
     sizes: dict[str, Any] = {"heads": model.heads, **grouped, **hidden}
-    for name in ("experts.width", "experts.shared_width"):
-        if model.value(name) is not None:
-            sizes[name] = model.value(name)
+    if model.experts is not None and (model.experts.width is not None or of_experts != degree):
+        sizes["experts.width"] = model.hidden if model.experts.width is None else model.experts.width
+    if model.value("experts.shared_width") is not None:
+        sizes["experts.shared_width"] = model.value("experts.shared_width")
     if model.window is not None and model.window.global_kv_heads is not None:
         sizes["window.global_kv_heads"] = model.window.global_kv_heads
+    ranks = {name: of_experts if name == "experts.width" else degree for name in sizes}
     listed = {name: size if isinstance(size, tuple) else (size,) for name, size in sizes.items()}
     for name, values in listed.items():
-        if value := next((value for value in values if value % degree), None):
-            common = math.gcd(*(int(value) for values in listed.values() for value in values))
-            legal = nearest_divisor(common, int(degree))
-            raise SettingError(f"tp={degree} does not divide {name} {value} of {model.title}: use tp={legal}")
+        if value := next((value for value in values if value % ranks[name]), None):
+            apart = name == "experts.width" and of_experts != degree
+            common = math.gcd(*(int(v) for n, values in listed.items() for v in values if ranks[n] == ranks[name]))
+            legal, setting = nearest_divisor(common, int(ranks[name])), "etp" if apart else "tp"
+            raise SettingError(
+                f"{setting}={ranks[name]} does not divide {name} {value} of {model.title}: use {setting}={legal}"
+            )
     return {
-        name: tuple(exact_div(value, degree) for value in size) if isinstance(size, tuple) else exact_div(size, degree)
+        name: tuple(exact_div(value, ranks[name]) for value in size)
+        if isinstance(size, tuple)
+        else exact_div(size, ranks[name])
         for name, size in sizes.items()
     }
 
@@ -159,17 +167,25 @@ def _check_stages(model: TransformerSpec, layout: Layout) -> None:
 
 def _check_experts(model: TransformerSpec, layout: Layout) -> None:
     """Raise SettingError if experts cannot be split over ranks so."""
-    if layout.ep == 1:
+    if model.experts is not None and layout.megatron and layout.tp > 1:
+        if layout.runtime == "deepspeed":
+            raise SettingError(f"tp={layout.tp} of runtime='deepspeed' is not worked out for experts of {model.title}")
+        if not layout.sp:
+            raise SettingError(f"tp={layout.tp} of runtime='megatron' takes experts with sp alone: give sp=True")
+    if layout.ep == 1 and layout.etp in (None, layout.tp):
         return
     if model.experts is None:
-        raise SettingError(f"ep={layout.ep} splits experts, of which {model.title} has none: leave it out")
+        name = "etp" if layout.ep == 1 else "ep"
+        raise SettingError(
+            f"{name}={getattr(layout, name)} splits experts, of which {model.title} has none: leave it out"
+        )
     experts = model.experts
     if experts.count % layout.ep:
         raise SettingError(
             f"ep={layout.ep} does not divide the {experts.count} experts of {model.title}: use ep="
             f"{max(n for n in range(1, int(layout.ep)) if experts.count % n == 0)}"
         )
-    if layout.shards <= experts.count or layout.megatron:
+    if layout.shards <= experts.count or layout.megatron or layout.ep == 1:
         return
     ranks, hidden = layout.shards // layout.ep, model.hidden if experts.width is None else experts.width
     hidden //= layout.tp
@@ -191,11 +207,11 @@ def _check_context(model: TransformerSpec, layout: Layout) -> None:
             raise SettingError(f"cp={cp} is not worked out for {name} of {model.title}: leave it out")
     if model.positions not in ("rotary", "learned", "none"):
         raise SettingError(f"cp={cp} is not worked out for positions {model.positions!r}: leave it out")
-    if model.latent is not None:
+    if model.latent is not None and not layout.megatron:
         raise SettingError(f"cp={cp} is not worked out for latent attention, of {model.title}: leave it out")
     if ring and model.window is not None:
         raise SettingError(f"cp_kind={layout.cp_kind!r} has no window, as {model.title} has: use cp_kind='ulysses'")
-    if ring and layout.cp_balanced and not model.causal:
+    if ring and layout.cp_balanced and not model.causal and not layout.megatron:
         raise SettingError(f"cp_balanced=True is for masks of a decoder, not for {model.title}: use cp_balanced=False")
     for name, heads in (("heads", model.heads), ("kv_heads", model.key_heads)):
         if heads % layout.heads:

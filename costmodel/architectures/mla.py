@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from costmodel.architectures.feedforward import normed
 from costmodel.architectures.parts import Indexer, Latent
-from costmodel.architectures.ranks import columns, copied
+from costmodel.architectures.ranks import before_heads, columns, of_all_tokens, of_own_tokens
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Relu
@@ -96,9 +96,9 @@ def _narrow(
     """
     size, turned = latent.width, model.rotated
     query, of_query = _query(model, latent, x)
-    narrow = Linear(size + turned, bias=model.qkv_bias)(x, name="key_value_down")
-    normed_latent = normed(model, Slice(size)(narrow, name="latent"), "latent_norm")
-    shared = copied(Slice(turned, size)(narrow, name="shared_key"), "shared_key")  # a rank's heads read it
+    narrow = of_own_tokens(Linear(size + turned, bias=model.qkv_bias)(x, name="key_value_down"))
+    normed_latent = before_heads(normed(model, Slice(size)(narrow, name="latent"), "latent_norm"), "latent")
+    shared = of_all_tokens(Slice(turned, size)(narrow, name="shared_key"), "shared_key")
     shared = SplitHeads(1)(shared, name="split_shared_key")
     if angles:
         query = Rotary(turned, model.head_features - turned)(query, *angles, name="rotate_query")
@@ -108,8 +108,9 @@ def _narrow(
 
 def _query(model: TransformerSpec, latent: Latent, x: Tensor) -> tuple[Tensor, Tensor]:
     if latent.query_width is not None:
-        x = Linear(latent.query_width, bias=model.qkv_bias)(x, name="query_down")
+        x = of_own_tokens(Linear(latent.query_width, bias=model.qkv_bias)(x, name="query_down"))
         x = normed(model, x, "query_latent_norm")
+    x = before_heads(x, "query_latent")
     name = "query" if latent.query_width is None else "query_up"
     wide = columns(x, model.heads * model.head_features, name, bias=False)
     return SplitHeads(model.heads)(wide, name="split_query"), x

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 
 from costmodel.architectures.feedforward import activated, dropped, mlp, normed, of_joint, scaled
 from costmodel.architectures.parts import Experts
-from costmodel.architectures.ranks import arrived, copied, returned, summed
+from costmodel.architectures.ranks import arrived, arrived_with_weights, copied, of_own_tokens, returned, summed
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.activation import Sigmoid
+from costmodel.layers.activation import GatedActivation, Sigmoid
 from costmodel.layers.arithmetic import Add, LayerScale, Multiply, Scale
 from costmodel.layers.attention import Softmax
 from costmodel.layers.base import Layer
@@ -29,7 +29,8 @@ def routed(model: TransformerSpec, x: Tensor) -> Tensor:
             return y
         shared = mlp(model, x, model.experts.shared_width, "shared")
         if model.experts.shared_gate:
-            gate = Sigmoid()(Linear(1, bias=False)(x, name="shared_gate"), name="shared_sigmoid")
+            judged = of_own_tokens(Linear(1, bias=False)(x, name="shared_gate"))
+            gate = Sigmoid()(judged, name="shared_sigmoid")
             shared = Multiply()(gate, shared, name="gate_shared")
         return Add()(y, shared, name="add_shared")
 
@@ -60,7 +61,10 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
     bias = model.mlp_bias if experts.bias is None else experts.bias
     inner, outer = (ExpertLinear(own, k, n, bias, met, ranks) for n in (hidden, d))
     if weights is None:
-        weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
+        scores = of_own_tokens(Linear(experts.count, bias=experts.router_bias)(x, name="router"))
+        weights = _weights(experts, scores)
+    if x.tape.layout.megatron:
+        return _weighed_within(model, x, weights, inner, outer, most)
     with x.tape.scope("experts"):
         sent = Pick(rows=experts.count * capacity(experts, b * t)) if capped else Pick(k)
         x, weights = copied(x, "input"), copied(weights, "weights")
@@ -68,17 +72,45 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor, weights: Tenso
         back = Pick(rows=b * t * k) if capped else Pick()
         with x.tape.unit("sent") if ranks > 1 else nullcontext():
             picked = arrived(picked, 0 if capped else experts.count, most)
-            if x.tape.layout.megatron and model.mlp == "gated":
-                joint = ExpertLinear(own, k, 2 * hidden, bias, met, ranks)
-                made = of_joint(model, joint(picked, name="gate_up"))
-            else:
-                made = activated(model, picked, inner)
-            made = dropped(made, experts.dropout, "dropout")
+            made = dropped(activated(model, picked, inner), experts.dropout, "dropout")
             out = returned(outer(made, name="down"), None if most is None else b * t * k)
         out = back(out, name="collect")
         shares = weights.view((b * t, k, 1))
         weighed = Multiply()(out.view((b * t, k, d)), shares, name="weigh")
         return summed(Total()(weighed, name="total"), "total").view((b, t, d))
+
+
+def _weighed_within(
+    model: TransformerSpec, x: Tensor, weights: Tensor, inner: ExpertLinear, outer: ExpertLinear, most: int | None
+) -> Tensor:
+    """Experts as Megatron has them: weights go with the rows, and are multiplied in with the activation.
+
+    Source: ``megatron/core/transformer/moe/token_dispatcher.py`` (``MoEAlltoAllTokenDispatcher``), ``experts.py``
+    (``TEGroupedMLP``).
+    """
+    assert model.experts is not None
+    experts, (b, t, d) = model.experts, x.shape
+    k, capped = experts.per_token, experts.capacity_factor is not None
+    with x.tape.scope("experts"):
+        rows = experts.count * capacity(experts, b * t) if capped else b * t * k
+        picked = (Pick(rows=rows) if capped else Pick(k))(x.view((b * t, d)), name="dispatch")
+        shares = Pick(rows=rows)(weights.view((b * t * k, 1)), name="dispatch_weights")
+        picked, shares = arrived_with_weights(picked, shares, 0 if capped else experts.count, most)
+        made = dropped(_weighed(model, picked, shares, inner), experts.dropout, "dropout")
+        out = returned(outer(made, name="down"), None if most is None else rows)
+        out = (Pick(rows=b * t * k) if capped else Pick())(out, name="collect")
+        return Total()(out.view((b * t, k, d)), name="total").view((b, t, d))
+
+
+def _weighed(model: TransformerSpec, rows: Tensor, shares: Tensor, inner: ExpertLinear) -> Tensor:
+    """Experts' hidden features times each row's share, (rows, hidden): in one kernel where Megatron has one."""
+    if model.mlp != "gated":
+        return Multiply()(activated(model, rows, inner), shares, name="weigh")
+    joint = ExpertLinear(inner.experts, inner.chosen, 2 * inner.features, inner.bias, inner.busy, inner.ranks)
+    both = joint(rows, name="gate_up")
+    if model.mlp_activation in ("silu", "gelu_tanh"):
+        return GatedActivation(model.mlp_activation)(both, shares, name="gated")
+    return Multiply()(of_joint(model, both), shares, name="weigh")
 
 
 def capacity(experts: Experts, tokens: int) -> int:

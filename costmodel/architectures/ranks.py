@@ -13,6 +13,7 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.collective import (
     CopyToRanks,
     ExchangeRows,
+    GatherCounts,
     GatheredLinear,
     GatherFromRanks,
     HeadsToTokens,
@@ -89,12 +90,52 @@ def arrived(rows: Tensor, experts: int, several: int | None) -> Tensor:
     return Pick()(ExchangeRows("ep", layout.ep, experts, several)(rows, name="send"), name="sort")
 
 
+def arrived_with_weights(rows: Tensor, weights: Tensor, experts: int, several: int | None) -> list[Tensor]:
+    """As `arrived`, of rows and of what each is multiplied by, (rows, 1), as Megatron does.
+
+    Ranks that split experts gather what each of them has for these; rows of one expert are in a row already.
+    """
+    layout, count = rows.tape.layout, experts
+    ranks = layout.ep * layout.expert_tp
+    if count and ranks != 1:
+        rows = GatherCounts("ep", ranks, count)(rows, name="count")
+    both = [(rows, "rows"), (weights, "weights")]
+    if layout.ep != 1:
+        exchange = ExchangeRows("ep", layout.ep, rows=several)
+        both = [(exchange(x, name=f"send_{name}"), name) for x, name in both]
+    if layout.expert_tp != 1:
+        gather = GatherFromRanks("tp", layout.expert_tp, 1)
+        both = [(_as_rows(gather(_as_tokens(x), name=f"gather_{name}")), name) for x, name in both]
+    several_here = ranks != 1 and count != layout.ep
+    return [Pick()(x, name=f"sort_{name}") if several_here else x for x, name in both]
+
+
 def returned(rows: Tensor, several: int | None) -> Tensor:
     """What experts made of rows, back where these came from, of which there are as many, or so many."""
     layout = rows.tape.layout
+    if layout.megatron:
+        return _returned(rows, several)
     if layout.ep == 1:
         return rows
     return ExchangeRows("ep", layout.ep, rows=several)(Pick()(rows, name="unsort"), name="return")
+
+
+def _returned(rows: Tensor, several: int | None) -> Tensor:
+    layout = rows.tape.layout
+    if layout.ep * layout.expert_tp != 1:
+        rows = Pick()(rows, name="unsort")
+    if layout.expert_tp != 1:
+        rows = _as_rows(ScatterToRanks("tp", layout.expert_tp, 1)(_as_tokens(rows), name="scatter"))
+    return rows if layout.ep == 1 else ExchangeRows("ep", layout.ep, rows=several)(rows, name="return")
+
+
+def _as_tokens(rows: Tensor) -> Tensor:
+    """(n, d) as the tokens of one sequence, (1, n, d)."""
+    return rows.view((1, *rows.shape))
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    return x.view(x.shape[1:])
 
 
 def prepared(x: Tensor, name: str) -> Tensor:
@@ -135,6 +176,21 @@ def rows(x: Tensor, features: int, name: str, *, bias: bool = True) -> Tensor:
 def copied(x: Tensor, name: str) -> Tensor:
     """What every rank has, read by what is split: the gradients of all ranks are summed."""
     return x if x.tape.layout.tp == 1 else CopyToRanks("tp", x.tape.layout.tp)(x, name=f"{name}.copy")
+
+
+def before_heads(x: Tensor, name: str) -> Tensor:
+    """What weights that every rank has made of all tokens, read by layers that are split by heads, as Megatron has it.
+
+    With `sp` these layers gather it; DTensor's plan has each copy its own input.
+    """
+    layout = x.tape.layout
+    return copied(x, name) if layout.megatron and not layout.sp else x
+
+
+def of_all_tokens(x: Tensor, name: str) -> Tensor:
+    """What each rank's heads read whole of every token, of which it has its own, if they are split."""
+    layout = x.tape.layout
+    return GatherFromRanks("tp", layout.tp, 1)(x, name=f"{name}.gather") if layout.sp else copied(x, name)
 
 
 def summed(x: Tensor, name: str) -> Tensor:

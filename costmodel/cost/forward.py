@@ -434,7 +434,7 @@ class ForwardLiveness:
         memory = self._memory.get(call)
         if memory is None:
             memory = self._memory[call] = memory_of(call)
-        if memory.makes or memory.forward_scratch or memory.writes:
+        if memory.makes or memory.forward_scratch or memory.writes or memory.sent:
             self._make(call, memory)
         y, places = call.y, self._places
         slot = self._slot(call.x) if memory.same else GradientSlot(memory.output)

@@ -161,15 +161,17 @@ class MegatronRank(RankRuntime):
 
     @cached_property
     def sums(self) -> list[WeightBuffer]:
-        """The buffer of all weights, or of experts another: their gradients are summed over fewer ranks.
+        """The buffer of all weights, or of experts another: their gradients are summed over other ranks (``edp``).
 
         Ranks of a sequence have all weights, and sum and split what dp's do (``with_context_parallel=True``).
         """
-        dp, ep = branch_value(self.layout.dp * self.layout.cp), branch_value(self.layout.ep)
-        experts = [s for s in self.tape.updated if ep > 1 and ".experts." in s.name]
+        layout = self.layout
+        dp, of_experts = branch_value(layout.dp * layout.cp), branch_value(layout.ep * layout.expert_tp)
+        apart = layout.ep > 1 or layout.expert_tp != layout.tp
+        experts = [s for s in self.tape.updated if apart and ".experts." in s.name]
         others = [s for s in self.tape.updated if s not in set(experts)]
         buffers = [self._buffer(others, dp)]
-        return [*buffers, self._buffer(experts, dp // ep)] if experts else buffers
+        return [*buffers, self._buffer(experts, dp * branch_value(layout.tp) // of_experts)] if experts else buffers
 
     def _buffer(self, weights: list[Storage], ranks: int) -> WeightBuffer:
         distributed, most = self.layout.zero > 0, max(LEAST_BUCKET, BUCKET_A_RANK * ranks)

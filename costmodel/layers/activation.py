@@ -266,13 +266,22 @@ class FakeQuantize(Unary):
 class GatedActivation(OneKernel, Weightless):
     """y = f(x₁)·x₂ in one kernel, x: (..., 2n) being [x₁, x₂], y: (..., n), of which only x is kept.
 
-    Backward works f(x₁) out again. function: the kind of activation that f is.
+    Backward works f(x₁) out again. function: the kind of activation that f is. A second input w, (..., 1), is a factor
+    of each row, and is kept.
     """
 
     in_lists = False
+    arity = (1, 2)
     source = "SwiGLU (Shazeer 2020, §2); megatron.core.fusions.fused_bias_swiglu, fused_bias_geglu"
 
     function: Literal["silu", "gelu_tanh"]
+
+    def check(self, call: Call) -> None:
+        """One input, or a factor for each of its rows besides."""
+        super().check(call)
+        x, *factors = call.inputs
+        if any(w.shape != (*x.shape[:-1], 1) for w in factors):
+            raise call.fail("it takes x (..., 2n), and w (..., 1) at most")
 
     @property
     def costs(self) -> Function:
@@ -283,11 +292,17 @@ class GatedActivation(OneKernel, Weightless):
         return (*call.x.shape[:-1], exact_div(call.x.shape[-1], 2))
 
     def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, (self.costs.forward + 1) * call.y.size)
+        return LayerFlops(0, (self.costs.forward + len(call.inputs)) * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """g·x₂ and its product with f'(x₁), then f(x₁) again and its product with g."""
-        yield Gradient(call.x, LayerFlops(0, (self.costs.backward + self.costs.forward + 2) * call.y.size))
+        """g·x₂ and its product with f'(x₁), then f(x₁) again and its product with g.
+
+        With factors g times those before, and of these the sum over each row of g·f(x₁)·x₂.
+        """
+        x, *factors = call.inputs
+        yield Gradient(x, LayerFlops(0, (self.costs.backward + self.costs.forward + 2 + len(factors)) * call.y.size))
+        for w in factors:
+            yield Gradient(w, LayerFlops(0, (self.costs.forward + 3) * call.y.size - call.y.rows))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
+        yield from call.inputs

@@ -284,6 +284,26 @@ def _tokens_first(shape: Shape) -> Shape:
 
 
 @layer
+class GatherCounts(Collective):
+    """y = x, rows; all ranks tell each other before how many of theirs each of `counts` experts gets."""
+
+    source = "megatron.core.transformer.moe.token_dispatcher.MoEAlltoAllTokenDispatcher.preprocess"
+
+    axis: MeshAxis
+    devices: int
+    counts: int
+
+    def output(self, call: Call) -> Tensor:
+        return call.x.as_strided(call.x.shape, call.x.strides)
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        return (Message("all_gather", self.axis, self.devices, self.devices * self.counts, "int64"),)
+
+    def returned(self, call: Call) -> tuple[Message, ...]:
+        return ()
+
+
+@layer
 class ExchangeRows(AllToAll):
     """Rows, (n, d), each handed to the rank that has its expert, or back to that of its token; as many come, or `rows`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -28,45 +29,33 @@ class RingPart(NamedTuple):
     seen: int
 
 
-@layer
-class RingAttention(Weightless):
-    """softmax(q kᵀ/√d_h) v of a rank's queries with the keys and values of all `devices`, each by one flash kernel.
+class PartedAttention(Weightless):
+    """Abstract: softmax(q kᵀ/√d_h) v of a rank's queries with the keys and values of all `devices`, by fused kernels.
 
-    q: (batch, h, t, d_h); k, v: (batch, h_kv, t, d_h), a rank's own tokens. Results are joined by their log-sum-exp.
-    all-gather: keys and values of all ranks are there at once; ring: they are handed on from rank to rank. balanced:
-    each rank's tokens are as far from the end as from the start, and half of each other rank's are masked; else it is
-    the last rank, which masks leave the most. visible: pairs that masks leave are counted, not those of whole kernels.
+    q: (batch, h, t, d_h); k: (batch, h_kv, t, d_h), v: (batch, h_kv, t, d_v), a rank's own tokens; y: (batch, h, t,
+    d_v). Results of the parts are joined by their log-sum-exp. visible: pairs that masks leave are counted, not those
+    of whole kernels.
     """
 
-    source = (
-        "torch.distributed.tensor.experimental._context_parallel: _templated_ring_attention and its backward (Liu et "
-        "al. 2023, Ring Attention; FlashAttention's products: 2 forward, 5 backward)"
-    )
     in_lists = False
     arity = 3
 
     devices: int
-    rotation: Rotation
-    balanced: bool
     causal: bool
-    dropout: float = 0.0
-    visible: bool = False
+    dropout: float
+    visible: bool
 
     def check(self, call: Call) -> None:
-        """Query, key and value agree, and a rank's tokens have two halves where each is of one end."""
+        """Query, key and value agree."""
         super().check(call)
         q, k, v = (x.shape for x in call.inputs)
-        if len(q) != 4 or k != v or (q[0], *q[2:]) != (k[0], *k[2:]) or q[1] % k[1]:
-            raise call.fail("it takes q (batch, h, t, d_h) and k, v (batch, h_kv, t, d_h) with h_kv dividing h")
-
-    def output(self, call: Call) -> Tensor:
-        """In the query's memory order; contiguous where the second half has been put back into the whole."""
-        return call.tape.tensor(call.x.shape) if self.halved else call.like(call.x)
+        if len(q) != 4 or k[:-1] != v[:-1] or (q[0], *q[2:]) != (k[0], *k[2:]) or q[1] % k[1]:
+            raise call.fail("it takes q (batch, h, t, d_h) and k, v (batch, h_kv, t, d) with h_kv dividing h")
 
     @property
+    @abstractmethod
     def halved(self) -> bool:
-        """Whether later parts are of the second half of the queries, as on all ranks but the last if balanced."""
-        return self.balanced and self.causal
+        """Whether later parts are of half of the queries, or of half of the keys."""
 
     def parts(self, call: Call) -> tuple[RingPart, RingPart]:
         """What the kernel of this rank's own keys does, and each of those of another rank's."""
@@ -89,19 +78,91 @@ class RingAttention(Weightless):
 
         That is y − σ(l' − l)·(y − y') and l − log σ(l − l').
         """
-        scores, d, rows = self._scores(call), call.x.shape[3], self._later(call)
-        return LayerFlops(4 * scores * d, (9 if self.dropout else 6) * scores + rows * (3 * d + 5))
+        scores, d, rows = self._scores(call), call.x.shape[3] + call.y.shape[3], self._later(call)
+        return LayerFlops(2 * scores * d, (9 if self.dropout else 6) * scores + rows * (3 * call.y.shape[3] + 5))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Five products, and the gradients of all parts added up; charged to the first operand in need of one."""
-        scores, d, rows = self._scores(call), call.x.shape[3], self._later(call)
-        own = call.x.size + 2 * call.inputs[1].size * self.devices
+        scores, d, wide, rows = self._scores(call), call.x.shape[3], call.y.shape[3], self._later(call)
+        own = call.x.size + (call.inputs[1].size + call.inputs[2].size) * self.devices
         done = call.x.rows + rows
-        pointwise = (10 if self.dropout else 6) * scores + done * (2 * d - 1) + own + rows * d
-        work = LayerFlops(10 * scores * d, pointwise)
+        pointwise = (10 if self.dropout else 6) * scores + done * (2 * wide - 1) + own + rows * d
+        work = LayerFlops(2 * scores * (3 * d + 2 * wide), pointwise)
         for x in sorted(call.inputs, key=lambda x: not x.requires_grad):
             yield Gradient(x, work)
             work = LayerFlops(0, 0)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A fused kernel for each part, and what joins them."""
+        q, k, v = call.inputs
+        both = 2 * (q.shape[3] + call.y.shape[3])
+        for kernel, share in self._kernels(call, "", both, q.bytes + k.bytes + v.bytes, call.y.bytes):
+            del share
+            yield kernel
+        rows = size_bytes(self._later(call) * call.y.shape[3], SUM_DTYPE)
+        yield stream(call, "join", "pointwise", self._later(call) * (3 * call.y.shape[3] + 5), 4 * rows, 3 * rows)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A fused kernel for each part, and the sums of their gradients."""
+        if not call.gradients():
+            return
+        moved = sum(x.bytes for x in call.inputs)
+        products = 2 * (3 * call.x.shape[3] + 2 * call.y.shape[3])
+        for kernel, share in self._kernels(call, "backward", products, moved + 2 * call.y.bytes, moved):
+            yield kernel
+            summed = size_bytes(share, SUM_DTYPE)
+            yield stream(call, "backward sums", "pointwise", share, 2 * summed, summed)
+
+    def _kernels(self, call: Call, what: str, products: int, read: int, written: int) -> Iterator[tuple[Kernel, int]]:
+        """A kernel for each part, and the elements of its results that are summed.
+
+        products: FLOPs of matrix products for each score.
+        """
+        b, h, _, d = call.x.shape
+        own, other = self.parts(call)
+        for part in (own, *(other,) * (int(self.devices) - 1)):
+            flops = b * h * part.seen * (products + (9 if self.dropout else 6))
+            name = f"{self.kind} {what}".strip()
+            sizes = Product(b * h, part.queries, part.keys, d)
+            kernel = Kernel(name, "attention", flops, read, written, call.x.dtype, 1, sizes)
+            yield kernel, b * h * part.queries * d + call.inputs[1].size + call.inputs[2].size
+
+
+@layer
+class RingAttention(PartedAttention):
+    """Attention over ranks of a sequence as PyTorch has it, each part by one flash kernel.
+
+    all-gather: keys and values of all ranks are there at once; ring: they are handed on from rank to rank. balanced:
+    each rank's tokens are as far from the end as from the start, and half of each other rank's are masked; else it is
+    the last rank, which masks leave the most.
+    """
+
+    source = (
+        "torch.distributed.tensor.experimental._context_parallel: _templated_ring_attention and its backward (Liu et "
+        "al. 2023, Ring Attention; FlashAttention's products: 2 forward, 5 backward)"
+    )
+
+    devices: int
+    rotation: Rotation
+    balanced: bool
+    causal: bool
+    dropout: float = 0.0
+    visible: bool = False
+
+    def check(self, call: Call) -> None:
+        """Keys and values are of one size."""
+        super().check(call)
+        if call.inputs[1].shape != call.inputs[2].shape:
+            raise call.fail("it takes keys and values of one size")
+
+    def output(self, call: Call) -> Tensor:
+        """In the query's memory order; contiguous where the second half has been put back into the whole."""
+        return call.tape.tensor(call.x.shape) if self.halved else call.like(call.x)
+
+    @property
+    def halved(self) -> bool:
+        """Of the queries, as on all ranks but the last if balanced."""
+        return self.balanced and self.causal
 
     def sent(self, call: Call) -> tuple[Message, ...]:
         """Keys and values in one message: of all ranks once, or on to the next rank until all have come by."""
@@ -118,36 +179,6 @@ class RingAttention(Weightless):
         back = (Message("all_to_all", "cp", self.devices, own, SUM_DTYPE),)
         return sum((forth[i : i + 1] + back for i in range(int(self.devices))), ())
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A fused kernel for each part, and what joins them."""
-        q, k, v = call.inputs
-        for kernel, share in self._kernels(call, "", 4, q.bytes + k.bytes + v.bytes, q.bytes):
-            del share
-            yield kernel
-        rows = size_bytes(self._later(call) * q.shape[3], SUM_DTYPE)
-        yield stream(call, "join", "pointwise", self._later(call) * (3 * q.shape[3] + 5), 4 * rows, 3 * rows)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A fused kernel for each part, and the sums of their gradients."""
-        if not call.gradients():
-            return
-        moved = sum(x.bytes for x in call.inputs)
-        for kernel, share in self._kernels(call, "backward", 10, moved + 2 * call.y.bytes, moved):
-            yield kernel
-            summed = size_bytes(share, SUM_DTYPE)
-            yield stream(call, "backward sums", "pointwise", share, 2 * summed, summed)
-
-    def _kernels(self, call: Call, what: str, products: int, read: int, written: int) -> Iterator[tuple[Kernel, int]]:
-        """A kernel for each part, and the elements of its results that are summed."""
-        b, h, _, d = call.x.shape
-        own, other = self.parts(call)
-        for part in (own, *(other,) * (int(self.devices) - 1)):
-            flops = b * h * part.seen * (products * d + (9 if self.dropout else 6))
-            name = f"{self.kind} {what}".strip()
-            sizes = Product(b * h, part.queries, part.keys, d)
-            kernel = Kernel(name, "attention", flops, read, written, call.x.dtype, 1, sizes)
-            yield kernel, b * h * part.queries * d + 2 * call.inputs[1].size
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Query, key, value, output, the fp32 log-sum-exp of each row, and the random state of the last kernel."""
         yield from call.inputs
@@ -160,6 +191,131 @@ class RingAttention(Weightless):
         held = RingHoldings.of(call, self)
         forward = maximum(0, largest([*held.forward()]) - held.y - held.rows - RANDOM_BYTES)
         backward = maximum(0, largest([*held.backward()]) - held.y - held.kv)
+        return Workspace(exact_div(forward, size_bytes(1, call.y.dtype)), 0, backward)
+
+
+@layer
+class EngineRingAttention(PartedAttention):
+    """Attention over ranks of a sequence as Transformer Engine has it, keys and values handed on from rank to rank.
+
+    Each rank has tokens of both ends. The last one has most: each of its parts is of all its queries.
+    """
+
+    source = "transformer_engine.pytorch: AttnFuncWithCPAndKVP2P (Liu et al. 2023, Ring Attention)"
+
+    devices: int
+    causal: bool
+    dropout: float = 0.0
+    visible: bool = False
+
+    @property
+    def halved(self) -> bool:
+        """Of the keys, of parts before this rank's own."""
+        return self.causal
+
+    def output(self, call: Call) -> Tensor:
+        return call.tape.tensor((*call.x.shape[:3], call.inputs[2].shape[3]))
+
+    def _passed(self, call: Call, times: int) -> tuple[Message, Message]:
+        """So many times keys and values, to the next rank and from the one before."""
+        own, dtype = call.inputs[1].size + call.inputs[2].size, call.inputs[1].dtype
+        return (
+            Message("send", "cp", self.devices, times * own, dtype),
+            Message("receive", "cp", self.devices, times * own, dtype),
+        )
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        """Until those of all ranks have come by."""
+        return self._passed(call, 1) * (int(self.devices) - 1)
+
+    def returned(self, call: Call) -> tuple[Message, ...]:
+        """Keys and values, then these with their gradients so far, and in the end gradients alone, all in one type."""
+        return self._passed(call, 1) + self._passed(call, 2) * (int(self.devices) - 2) + self._passed(call, 1)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Query, the last keys and values that came, output, the log-sum-exp of each row, a random state a part."""
+        yield call.x
+        yield call.fresh("activation", call.inputs[1].size + call.inputs[2].size)
+        yield call.y
+        yield call.fresh("statistic", *call.x.shape[:3])
+        yield call.fresh("random", 2 * self.devices)
+
+    def workspace(self, call: Call) -> Workspace:
+        """Forward keeps to its end all keys and values that came, each part's result, and their sum in fp32.
+
+        Backward has two pairs of keys and values and of their gradients, and the gradients of one part.
+        """
+        key, value = call.inputs[1:]
+        kv, y, rows = key.bytes + value.bytes, call.y.bytes, size_bytes(call.x.rows, SUM_DTYPE)
+        summed = size_bytes(call.y.size, SUM_DTYPE)
+        n, joined = self.devices, summed if branch_value(summed) != branch_value(y) else 0
+        forward = (n - 1) * kv + n * (y + rows) + joined
+        return Workspace(exact_div(forward, size_bytes(1, call.y.dtype)), 0, 4 * kv + call.x.bytes)
+
+
+@layer
+class EngineGatherAttention(PartedAttention):
+    """Attention over ranks of a sequence as Transformer Engine has it, of keys and values of all ranks at once.
+
+    Each rank has tokens of both ends, of which each by itself is a part.
+    """
+
+    source = "transformer_engine.pytorch: AttnFuncWithCPAndKVAllGather (Dubey et al. 2024, Llama 3, §3.3.2)"
+
+    devices: int
+    causal: bool
+    dropout: float = 0.0
+    visible: bool = False
+
+    @property
+    def halved(self) -> bool:
+        """Of the queries: each half sees what is before its end."""
+        return self.causal
+
+    def parts(self, call: Call) -> tuple[RingPart, RingPart]:
+        """As if a rank's own tokens were a part, as in a ring: together the pairs are the same, but for the kernels'.
+
+        With masks kernels are of half the queries with the keys of (n + ½) ranks in all.
+        """
+        own, other = super().parts(call)
+        t = call.x.shape[2]
+        return RingPart(exact_div(t, 2), own.keys + exact_div(t, 2), own.seen) if self.causal else own, other
+
+    def output(self, call: Call) -> Tensor:
+        return call.tape.tensor((*call.x.shape[:3], call.inputs[2].shape[3]))
+
+    def _later(self, call: Call) -> int:
+        """None: each query is of one part."""
+        return 0
+
+    def sent(self, call: Call) -> tuple[Message, ...]:
+        """Keys, then values."""
+        return tuple(Message("all_gather", "cp", self.devices, self.devices * x.size, x.dtype) for x in call.inputs[1:])
+
+    def returned(self, call: Call) -> tuple[Message, ...]:
+        """Keys and values again, and their gradients, summed."""
+        gathered = self.sent(call)
+        return gathered + tuple(message._replace(operation="reduce_scatter") for message in gathered)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Query, a rank's own key and value, the results of both parts, their log-sum-exp and random states."""
+        yield from call.inputs
+        yield call.fresh("activation", call.y.size)
+        yield call.fresh("statistic", *call.x.shape[:3])
+        yield call.fresh("random", 4)
+
+    def workspace(self, call: Call) -> Workspace:
+        """Keys and values of all ranks, in order; forward the larger ones in another order beside, or the queries.
+
+        Backward has gradients of all, those of each part, and copies of the queries and of the incoming gradient.
+        """
+        query, key, value = call.inputs
+        n, kv = self.devices, key.bytes + value.bytes
+        most = maximum(key.bytes, value.bytes)
+        first = n * (kv + most) - 2 * call.y.bytes - size_bytes(call.x.rows, SUM_DTYPE)
+        forward = maximum(first, n * kv + query.bytes)
+        seen = exact_div((2 * n + 1) * kv, 2) if self.causal else 2 * n * kv
+        backward = (2 * n - 1) * kv + seen + 2 * query.bytes + call.y.bytes
         return Workspace(exact_div(forward, size_bytes(1, call.y.dtype)), 0, backward)
 
 

@@ -77,6 +77,7 @@ class GivenSettings(TypedDict, total=False):
     cp_kind: ContextKind
     cp_balanced: bool
     ep: int
+    etp: int | None
     reshard: bool
     wrap: Names
     pp: int
@@ -133,6 +134,7 @@ class SeveralSettings(TypedDict, total=False):
     cp_kind: ContextKind | Iterable[ContextKind]
     cp_balanced: bool | Iterable[bool]
     ep: int | Iterable[int]
+    etp: int | Iterable[int | None] | None
     reshard: bool | Iterable[bool]
     wrap: Names | Iterable[Names]
     pp: int | Iterable[int]

@@ -75,10 +75,10 @@ class Layout(NamedTuple):
     too, 3 weights too. reshard: whether gathered weights are dropped between forward and backward. wrap: parts whose
     weights are gathered together, beside all that is in none of them. bucket_view: whether gradients are views of the
     buckets they are sent in. cp: ranks that have a part of each sequence, whose attention sees the others' as `cp_kind`
-    says. cp_balanced: whether that part is one of the sequence's first half and one of its second, so that masks leave
-    each as much to do. ep: ranks, of those that weights are split over, that each have some of the experts, whose
-    tokens are sent to them. plan: which layers of a module of `from_torch` ranks of tp split; nothing: those that its
-    own plan has.
+    says. cp_balanced: whether that part is one of the sequence's first half and one of its second, so that masks
+    leave each as much to do. ep: ranks, of those that weights are split over, that each have some of the experts,
+    whose tokens are sent to them. etp: ranks that split each expert; None: those of tp. plan: which layers of a
+    module of `from_torch` ranks of tp split; nothing: those that its own plan has.
     """
 
     tp: int = 1
@@ -98,6 +98,7 @@ class Layout(NamedTuple):
     cp_kind: ContextKind = "all-gather"
     cp_balanced: bool = True
     ep: int = 1
+    etp: int | None = None
     wrap: tuple[str, ...] = ("block",)
     plan: Plan = ()
 
@@ -124,6 +125,11 @@ class Layout(NamedTuple):
     def heads(self) -> int:
         """Ranks that each attend with some of the heads."""
         return self.tp * self.cp if self.cp_kind == "ulysses" else self.tp
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that split each expert."""
+        return self.tp if self.etp is None else self.etp
 
     @property
     def samplers(self) -> int:

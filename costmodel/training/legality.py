@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SettingError, listed, shown
@@ -26,7 +27,7 @@ def check_layout(settings: Settings) -> None:
     for name in ("cp_kind", "cp_balanced"):
         if layout.cp == 1 and settings.chosen(name):
             raise SettingError(f"{_written(settings, name)} is of ranks of a sequence: give cp, such as cp=4")
-    if layout.devices == 1 and not (layout.sp or layout.split_loss or layout.ep > 1):
+    if layout.devices == 1 and not (layout.sp or layout.split_loss or layout.ep > 1 or layout.etp is not None):
         return
     for name in ("sp", "loss_parallel"):
         if getattr(settings, name) and layout.tp == 1:
@@ -100,11 +101,18 @@ def _check_sharding(settings: Settings, layout: Layout) -> None:
 
 def _check_experts(settings: Settings, layout: Layout) -> None:
     """Raise SettingError if experts cannot be split over ranks so."""
+    megatron = layout.runtime == "megatron"
+    if layout.etp not in (None, layout.tp) and not megatron:
+        raise SettingError(f"etp={layout.etp} apart from tp={layout.tp} is of runtime='megatron': leave it out")
+    if layout.ep * layout.expert_tp == 1:
+        return
+    if megatron:
+        _check_folded(layout)
+        return
     if layout.ep == 1:
         return
-    megatron = layout.runtime == "megatron"
     staged = ("pp",) if settings.training else ()
-    for name in ("tp", "sp") if megatron else (*staged, "runtime", "wrap"):
+    for name in (*staged, "runtime", "wrap"):
         if settings.chosen(name):
             raise SettingError(
                 f"{_written(settings, name)} is not worked out with ep={layout.ep}: leave one of them out"
@@ -114,7 +122,7 @@ def _check_experts(settings: Settings, layout: Layout) -> None:
             f"precision {settings.policy.name!r} is not worked out with ep={layout.ep}: use one whose gathered weights "
             "are of 16 bits, 'bf16-master-fp32-gradients'"
         )
-    if megatron or not (settings.training or layout.shards > 1):
+    if not (settings.training or layout.shards > 1):
         if layout.dp % layout.ep:
             near = multiples_near(layout.dp, layout.ep)
             raise SettingError(f"ep={layout.ep} does not divide the {layout.dp} ranks of dp: use dp={near}")
@@ -122,6 +130,18 @@ def _check_experts(settings: Settings, layout: Layout) -> None:
         raise SettingError(
             f"ep={layout.ep} does not divide the {layout.shards} ranks that weights are split over (fsdp·cp): use "
             f"fsdp={multiples_near(settings.fsdp, layout.ep)}"
+        )
+
+
+def _check_folded(layout: Layout) -> None:
+    """Raise SettingError if Megatron's ranks of a stage are not those of experts, laid out anew (``etp``, ``ep``)."""
+    ranks, experts = layout.tp * layout.cp * layout.dp, layout.ep * layout.expert_tp
+    if ranks % experts:
+        others = layout.tp * layout.cp
+        near = multiples_near(layout.dp, experts // math.gcd(int(experts), int(others)))
+        raise SettingError(
+            f"ep={layout.ep} and etp={layout.expert_tp} are {experts} ranks, which do not divide the {ranks} of tp, cp "
+            f"and dp: use dp={near}"
         )
 
 
@@ -151,18 +171,17 @@ def _check_context(settings: Settings) -> None:
     if cp == 1:
         return
     megatron = settings.runtime == "megatron"
-    for name in ("pp", *(("ep",) if megatron else ("runtime",))):
+    for name in () if megatron else ("pp", "runtime"):
         if settings.chosen(name):
             raise SettingError(f"{_written(settings, name)} is not worked out with cp={cp}: leave one of them out")
-    if megatron and ring:
+    if not settings.cp_balanced and (megatron or not ring):
+        where = "runtime 'torch'" if ring else "cp_kind 'ring' or 'all-gather'"
+        raise SettingError(f"cp_balanced=False is for {where}: leave it out")
+    fused = ("flash", "efficient") if megatron else ("flash",)
+    if ring and settings.attention not in fused:
         raise SettingError(
-            f"cp_kind={settings.cp_kind!r} of runtime='megatron' is not worked out: use cp_kind='ulysses', its a2a"
-        )
-    if not ring and not settings.cp_balanced:
-        raise SettingError("cp_balanced=False is for cp_kind 'ring' or 'all-gather': leave it out")
-    if ring and settings.attention != "flash":
-        raise SettingError(
-            f"attention={settings.attention!r} sees no keys of other ranks: use 'flash', or cp_kind='ulysses'"
+            f"attention={settings.attention!r} sees no keys of other ranks: use {' or '.join(map(repr, fused))}, or "
+            "cp_kind='ulysses'"
         )
     if ring and settings.device == "cpu":
         raise SettingError(f"cp_kind={settings.cp_kind!r} has no kernel on device 'cpu': use cp_kind='ulysses'")

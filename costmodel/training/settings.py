@@ -381,6 +381,9 @@ class Settings(Frozen):
         Setting("A rank has tokens of both ends of a sequence.", False, needs="attention", executed="default"),
     ] = True
     ep: Annotated[int, Setting("Ranks that each have some of the experts.", 2, served=True, executed="default")] = 1
+    etp: Annotated[
+        int | None, Setting("Ranks that split each expert (default: those of tp).", 2, executed="default")
+    ] = None
     reshard: Annotated[
         bool, Setting("Drop gathered weights between forward and backward.", False, executed="default")
     ] = True
@@ -443,6 +446,8 @@ class Settings(Frozen):
             value = getattr(self, name)
             if value is not SETTINGS[name].default and (kept := read(name, value)) is not value:
                 object.__setattr__(self, name, kept)
+        if self.runtime == "megatron":
+            self._follow_megatron()
         if self.mode == "decode":
             self._check_decode()
         if self.accumulate > 1 and not self.training:
@@ -457,6 +462,18 @@ class Settings(Frozen):
                 f"precision {self.policy.name!r} is for inference, or for training adapters on frozen weights: use "
                 "mode='inference', lora, or another precision"
             )
+
+    def _follow_megatron(self) -> None:
+        """Set what Megatron takes in one way alone: `sp` where tp and ep meet, a fused kernel over parts of a sequence.
+
+        Source: ``megatron/core/model_parallel_config.py`` ("sequence parallelism must be used"),
+        ``megatron/core/transformer/dot_product_attention.py`` ("Context parallelism is only supported by
+        TEDotProductAttention").
+        """
+        if self.tp > 1 and self.ep > 1:
+            object.__setattr__(self, "sp", True)
+        if self.cp > 1 and self.cp_kind != "ulysses" and self.attention == "eager":
+            object.__setattr__(self, "attention", "flash")
 
     def _check_decode(self) -> None:
         if self.past is None:
@@ -570,6 +587,7 @@ class Settings(Frozen):
             cp_kind=self.cp_kind,
             cp_balanced=self.cp_balanced,
             ep=self.ep,
+            etp=self.etp,
             plan=self.plan,
         )
         implied = 1 if self.devices is None else max(1, self.devices // layout.devices)

@@ -169,7 +169,8 @@ def test_ranks_of_a_sequence_have_all_weights_and_split_their_states(tp: int, sp
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"cp": 2}, "use cp_kind='ulysses'"),
+        ({"cp": 2, "cp_balanced": False}, "cp_balanced"),
+        ({"tp": 2, "etp": 1}, "has none"),
         ({"precision": "bf16"}, "bf16-master-fp32-gradients"),
         ({"precision": "bf16-autocast"}, "masters"),
         ({"optimizer": "lion"}, "adamw"),
@@ -332,12 +333,16 @@ def test_weights_are_the_model_s_and_rows_that_fill_up_the_vocabulary(name: str)
 
 
 def test_experts_make_gate_and_up_at_once() -> None:
-    """Of 2f + f features a chosen row, where PyTorch's plain layers keep gate, its activation, up and their product."""
+    """Of 2f + f features a chosen row, where PyTorch's plain layers keep gate, its activation, up and their product.
+
+    Weights go with the rows and are multiplied in there: what experts make, of d features, is not kept for that, but
+    each row's weight and its place are.
+    """
     model: Any = cm.load("mixtral-8x7b").with_values({"layers": 2})
     rows, f = 2 * 64 * model.experts.per_token, model.hidden
     plain = cm.predict(model, batch=2, seq=64, precision="bf16-master", loss=None).memory.activations
     joint = megatron(model, batch=2, seq=64, precision="bf16-master", loss=None).memory.activations
-    assert plain - joint == 2 * 2 * rows * f
+    assert plain - joint == 2 * rows * (2 * f + 2 * model.width - (2 + 8))
     stages = megatron(model, batch=2, seq=64, pp=2, dp=2, zero=1, accumulate=2)
     assert sum(rank.params for rank in stages.ranks) == stages.params
 
@@ -395,3 +400,118 @@ def test_deepseek_v3_on_2048_gpus() -> None:
     states = p.memory.weights + p.memory.masters + p.memory.gradients + p.memory.optimizer
     assert 6 * heaviest < states < 6 * heaviest + 12 * heaviest / 2
     assert p.memory.peak < 80 * 2**30
+
+
+def experts(**changes: Any) -> Any:
+    """Two blocks of eight experts, the first of them dense, with latent attention."""
+    sizes = {"width": 64, "layers": 2, "positions": "rotary", "rotary": {"size": 8}, "head_size": 16}
+    of_experts = {"count": 8, "per_token": 2, "width": 32, "shared_width": 64, "dense_layers": 1, "shared_gate": True}
+    latent = {"width": 16, "query_width": 24, "value_head_size": 8}
+    plain = {"mlp": "gated", "activation": "silu", "norm": "rmsnorm", "mlp_bias": False, "qkv_bias": False}
+    plain |= {"fused_qkv": False, "attention_bias": False, "tied": False, "vocab": 1024}
+    dropouts = {f"{place}_dropout": 0.0 for place in ("embedding", "attention", "residual")}
+    return gpt(**{**sizes, **plain, **dropouts, "experts": of_experts, "latent": latent, **changes})
+
+
+@examples(12)
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    etp=st.sampled_from([None, 1, 2]),
+    ep=st.sampled_from([1, 2, 4, 8]),
+    cp=st.sampled_from([1, 2]),
+    pp=st.sampled_from([1, 2]),
+)
+def test_experts_are_laid_out_apart_from_all_else(tp: int, etp: int | None, ep: int, cp: int, pp: int) -> None:
+    """``parallel_state``: ranks of a stage are tp·cp·dp for all else, and etp·ep·edp for experts; nothing is lost.
+
+    Of experts a rank has 1/(etp·ep), whose gradients edp ranks sum; each rank does as much as every other.
+    """
+    model, dp, seq = experts(), 16, 32
+    layout = {"tp": tp, "sp": tp > 1, "cp": cp, "ep": ep, "etp": etp, "attention": "efficient"}
+    layout |= {"cp_kind": "ring"} if cp > 1 else {}
+    p = megatron(model, batch=1, seq=seq, dp=dp, zero=1, pp=pp, accumulate=pp, attention_pairs="visible", **layout)
+    whole = megatron(model, batch=1, seq=seq, attention="efficient", attention_pairs="visible").rank
+    flops = sum(rank.flops.forward for rank in p.ranks)
+    assert flops * tp * cp == whole.flops.forward * pp
+    share = (tp if etp is None else etp) * ep
+    of_experts = sum(s.elements for rank in p.ranks for s in rank.tape.weights if ".experts." in s.name)
+    assert of_experts * share == sum(s.elements for s in whole.tape.weights if ".experts." in s.name)
+    heaviest = next(rank for rank in p.ranks if any(".experts." in s.name for s in rank.tape.weights))
+    sums = {c.devices for c in heaviest.timeline.every_collective() if c.axis == "dp"}
+    apart = ep > 1 or etp not in (None, tp)
+    edp = tp * cp * dp // share
+    assert sums == {dp * cp, edp if apart else dp * cp} - {1}
+
+
+def test_collectives_of_experts() -> None:
+    """``MoEAlltoAllTokenDispatcher``: numbers of rows, rows and their weights over ep, then those of etp together."""
+    sent = {
+        (tp, etp): [
+            (c.operation, c.axis, c.devices, c.elements, c.dtype)
+            for c in megatron(experts(), batch=1, seq=32, tp=tp, sp=tp > 1, ep=4, etp=etp, dp=8).collectives.calls
+            if c.phase == "forward" and ".experts." in c.layer
+        ]
+        for tp, etp in ((2, 2), (2, 1), (1, 2))
+    }
+    for (tp, etp), messages in sent.items():
+        rows = 2 * 32 // tp
+        exchanged = [("all_to_all", "ep", 4, rows * d, "bf16") for d in (64, 1)]
+        gathered = [("all_gather", "tp", etp, etp * rows * d, "bf16") for d in (64, 1)] * (etp > 1)
+        back = [("reduce_scatter", "tp", etp, etp * rows * 64, "bf16")] * (etp > 1)
+        counts = ("all_gather", "ep", 4 * etp, 8 * 4 * etp, "int64")
+        assert messages == [counts, *exchanged, *gathered, *back, exchanged[0]]
+
+
+def test_latent_attention_of_own_tokens() -> None:
+    """``MLASelfAttention``: what makes latents is whole on every rank, of its own tokens; the turned key is gathered.
+
+    Its gradients are of own tokens, too, and summed over tp with those of norms.
+    """
+    whole, part = (megatron(experts(), batch=1, seq=32, tp=tp, sp=tp > 1).rank for tp in (1, 4))
+    down = [
+        sum(s.elements for s in rank.tape.weights if "down" in s.name and "attention" in s.name)
+        for rank in (whole, part)
+    ]
+    assert down[0] == down[1] == 2 * (24 + 16 + 8) * 64
+    assert all(s.partial for s in part.tape.weights if "attention" in s.name and "down" in s.name)
+    keys = [c for c in part.timeline.every_collective() if c.layer.endswith("shared_key.gather")]
+    assert [(c.phase, c.operation, c.elements) for c in keys] == [
+        *[("forward", "all_gather", 32 * 8)] * 2,
+        *[("backward", "reduce_scatter", 32 * 8)] * 2,
+    ]
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("kind", ["ring", "all-gather", "ulysses"])
+def test_attention_over_ranks_of_a_sequence(kind: str, cp: int) -> None:
+    """Transformer Engine's ``AttnFuncWithCPAndKVP2P`` and ``...KVAllGather``: a rank sees 1/cp of all pairs, and has
+
+    1/cp of what else there is; its keys and values go round, their gradients with them.
+    """
+    model = gpt(layers=2, positions="rotary", kv_heads=4, attention_dropout=0.0)
+    run = {"attention": "flash", "attention_pairs": "visible", "batch": 2, "seq": 32, "cp_kind": kind}
+    whole, part = megatron(model, **{**run, "cp_kind": "all-gather"}).rank, megatron(model, cp=cp, zero=1, **run).rank
+    assert part.flops.forward * cp == whole.flops.forward
+    assert part.params == whole.params
+    keys = 2 * 2 * (32 // cp) * 4 * 6
+    sent = [c for c in part.timeline.every_collective() if c.axis == "cp" and c.operation != "receive"]
+    forward, backward = (
+        [(c.operation, c.elements) for c in sent if c.phase == phase] for phase in ("forward", "backward")
+    )
+    if kind == "ring":
+        assert forward == [("send", keys)] * (cp - 1) * 2
+        assert backward == [("send", keys), *[("send", 2 * keys)] * (cp - 2), ("send", keys)] * 2
+    elif kind == "all-gather":
+        assert forward == [("all_gather", cp * keys // 2)] * 2 * 2
+        assert Counter(backward) == {("all_gather", cp * keys // 2): 4, ("reduce_scatter", cp * keys // 2): 4}
+
+
+def test_experts_with_tp_take_sp() -> None:
+    """``ModelParallelConfig``: "sequence parallelism must be used" with ep and tp; ``MoELayer`` raises without ep."""
+    p = megatron("mixtral-8x7b", batch=1, devices=64, tp=2, ep=8, cp=2, zero=1, global_batch=1024, seq=4096)
+    assert p.settings.sp
+    assert (p.settings.attention, p.settings.layout.dp) == ("flash", 16)
+    with pytest.raises(SettingError, match="give sp=True"):
+        megatron("mixtral-8x7b", batch=1, tp=2, seq=64)
+    with pytest.raises(SettingError, match="use dp=16"):
+        megatron("mixtral-8x7b", batch=1, tp=2, ep=8, etp=4, dp=15, seq=64)

@@ -22,7 +22,7 @@ from costmodel.layers.factorisation import MATRICES
 from costmodel.layers.function import FUNCTIONS, IN_PLACE
 from costmodel.layers.loss import LOSSES, Loss, SplitCrossEntropy, VocabParallelCrossEntropy
 from costmodel.layers.reduction import REDUCTIONS
-from costmodel.layers.ring_attention import RingAttention
+from costmodel.layers.ring_attention import PartedAttention
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array, Tally, accumulated, add_product, zeros
 from tests.kernels.kernel import Case, Operand, Pass
@@ -96,7 +96,7 @@ def operands_of(p: Pass | Call) -> list[Any]:
 
 
 OF_RANKS = (
-    *(Collective, RingAttention, SplitEmbedding, SplitCrossEntropy),
+    *(Collective, PartedAttention, SplitEmbedding, SplitCrossEntropy),
     *(GatheredLinear, VocabParallelEmbedding, VocabParallelCrossEntropy, GatedActivation),
 )
 """Kinds that need what other ranks have, and Megatron's."""

@@ -65,6 +65,7 @@ AMONG: dict[str, dict[str, object]] = {
     "return_outputs": {"pp": 2, "accumulate": 2},
     "cp": {"fsdp": 2, "attention": "flash"},
     "ep": {"fsdp": 2},
+    "etp": {"runtime": "megatron", "dp": 2, "precision": "bf16-master"},
     "cp_kind": {"fsdp": 2, "cp": 2},
     "cp_balanced": {"fsdp": 2, "cp": 2, "attention": "flash"},
     "offload": {"runtime": "deepspeed", "zero": 2, "dp": 2, "precision": "bf16-master"},
