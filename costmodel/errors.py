@@ -16,7 +16,7 @@ class CostModelError(ValueError):
         ...     cm.predict("gpt2-smal")
         ... except cm.CostModelError as error:
         ...     print(error)
-        unknown model 'gpt2-smal': did you mean 'gpt2-small' or 'gpt2-xl' or 't5-small'?
+        unknown model 'gpt2-smal': did you mean 'gpt2-small'?
 
     """
 
@@ -57,15 +57,93 @@ MOST_LISTED = 300
 """Characters of known names that an error lists; the others are counted."""
 
 
+ALIASES = {
+    "mse": "mean_squared_error",
+    "l2": "mean_squared_error",
+    "ce": "cross_entropy",
+    "xent": "cross_entropy",
+    "nll": "cross_entropy",
+    "bce": "binary_cross_entropy",
+    "kl": "kl_divergence",
+    "kl_div": "kl_divergence",
+    "training": "train",
+    "eval": "inference",
+    "infer": "inference",
+    "cuda": "gpu",
+    "sdpa": "flash",
+    "flash_attention_2": "flash",
+    "flash_attention_3": "flash",
+    "fused": "flash",
+    "math": "eager",
+    "standard": "eager",
+    "mem_efficient": "efficient",
+    "xformers": "efficient",
+    "full": "block",
+    "every": "block",
+    "layer": "block",
+    "float32": "fp32",
+    "float": "fp32",
+    "tf32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "amp": "fp16-autocast",
+    "mixed": "bf16-autocast",
+    "mixed_precision": "bf16-autocast",
+    "adam8bit": "adam-8bit",
+    "adamw_8bit": "adam-8bit",
+    "adamw8bit": "adam-8bit",
+    "adamw_torch": "adamw",
+    "sgd_momentum": "momentum",
+    "float8": "fp8",
+    "8bit": "adam-8bit",
+    "dtype": "precision",
+    "gpu": "on",
+    "machine": "on",
+    "gpus": "devices",
+    "num_gpus": "devices",
+    "world_size": "devices",
+    "batch_size": "batch",
+    "micro_batch_size": "batch",
+    "global_batch_size": "global_batch",
+    "seq_len": "seq",
+    "seq_length": "seq",
+    "sequence_length": "seq",
+    "gradient_accumulation_steps": "accumulate",
+    "gradient_checkpointing": "checkpoint",
+    "recompute": "checkpoint",
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "expert_parallel_size": "ep",
+    "context_parallel_size": "cp",
+}
+"""Other names that people give settings and their values, as `_folded` writes them; for errors."""
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """At most three of the known names that `name` may stand for, the likeliest first."""
+    from difflib import get_close_matches  # only errors need it
+
+    folded = {_folded(each): each for each in sorted(known, reverse=True)}
+    key = _folded(name)
+    for same in (key, _folded(ALIASES.get(key, ""))):
+        if same in folded:
+            return [folded[same]]
+    longer = sorted((each for each in folded if len(key) > 2 and each.startswith(key)), key=len)
+    return [folded[each] for each in (longer or get_close_matches(key, folded, n=3, cutoff=0.5))[:3]]
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "_")
+
+
 def unknown(what: str, name: object, known: Iterable[str], short: Iterable[str] = ()) -> UnknownNameError:
     """Error for an unknown `name`, with the nearest known ones (all, as far as they fit a line, when none is near).
 
     short: those to list, where what is known are many names for the same.
     """
-    from difflib import get_close_matches  # only errors need it
-
     names = sorted(known)
-    near = get_close_matches(name, names, n=3, cutoff=0.5) if isinstance(name, str) else []
+    near = nearest(name, names) if isinstance(name, str) else []
     if near:
         return UnknownNameError(f"unknown {what} {shown(name)}: did you mean {' or '.join(map(repr, near))}?")
     return UnknownNameError(f"unknown {what} {shown(name)}: known are {listed(sorted(short) or names)}")

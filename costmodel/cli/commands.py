@@ -13,7 +13,7 @@ import click
 
 from costmodel.display.answer import Data
 from costmodel.display.table import Page, is_terminal, page, written_for
-from costmodel.errors import SettingError
+from costmodel.errors import SettingError, nearest
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,6 +63,8 @@ class Verb(click.Command):
                 raise click.UsageError(f"{error.option_name}: {OLDER[error.option_name]}", ctx) from None
             if error.option_name == "--memory" and any(p.name == "memory" for p in self.params):
                 raise click.UsageError("--memory: what there is follows MODEL, as in gpt2-small 24GiB", ctx) from None
+            names = [name.removeprefix("--") for option in self.params for name in option.opts]
+            error.possibilities = [f"--{name}" for name in nearest(error.option_name.lstrip("-"), names)]
             error.ctx = error.ctx or ctx
             raise
         except click.UsageError as error:

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from costmodel.documents.arguments import MISFIT, fit, native
-from costmodel.errors import SettingError, UnknownNameError, shown, unknown
+from costmodel.errors import SettingError, shown, unknown
 from costmodel.training.declaration import Declaration
 from costmodel.training.fields import Probability, whole_size
 from costmodel.training.frozen import Frozen
@@ -121,8 +121,6 @@ def _check_choice(names: Iterable[str | None], name: str, value: Any) -> None:
     """Raise UnknownNameError for a name that is none of `names`."""
     if (isinstance(value, str) or value is None) and value in names:
         return
-    if isinstance(value, str) and ALIASES.get(value, "") in names:
-        raise UnknownNameError(f"unknown {name} {shown(value)}: did you mean {ALIASES[value]!r}?")
     raise unknown(name, value, [known for known in names if known not in (None, "default")])
 
 
@@ -147,48 +145,6 @@ def part_names(what: str, value: Any) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
         raise SettingError(f"{what}={shown(value)} is not a list of names of parts")
     return tuple(names)
-
-
-ALIASES = {
-    "mse": "mean_squared_error",
-    "l2": "mean_squared_error",
-    "ce": "cross_entropy",
-    "xent": "cross_entropy",
-    "nll": "cross_entropy",
-    "bce": "binary_cross_entropy",
-    "kl": "kl_divergence",
-    "kl_div": "kl_divergence",
-    "training": "train",
-    "eval": "inference",
-    "infer": "inference",
-    "cuda": "gpu",
-    "sdpa": "flash",
-    "flash_attention_2": "flash",
-    "flash_attention_3": "flash",
-    "fused": "flash",
-    "math": "eager",
-    "standard": "eager",
-    "mem_efficient": "efficient",
-    "xformers": "efficient",
-    "full": "block",
-    "every": "block",
-    "layer": "block",
-    "float32": "fp32",
-    "float": "fp32",
-    "tf32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "amp": "fp16-autocast",
-    "mixed": "bf16-autocast",
-    "mixed-precision": "bf16-autocast",
-    "adam8bit": "adam-8bit",
-    "adamw_8bit": "adam-8bit",
-    "adamw8bit": "adam-8bit",
-    "adamw_torch": "adamw",
-    "sgd_momentum": "momentum",
-}
-"""Other names that people give values of settings, for errors."""
 
 
 def from_text(text: str) -> Any:

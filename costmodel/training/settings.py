@@ -10,7 +10,7 @@ from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
 
 from costmodel.documents.arguments import native
-from costmodel.errors import CostModelError, SettingError, UnknownNameError, listed, shown, unknown
+from costmodel.errors import ALIASES, CostModelError, SettingError, UnknownNameError, listed, shown, unknown
 from costmodel.symbolic.sizes import exact_div, peek
 from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
@@ -21,7 +21,7 @@ from costmodel.training.legality import check_layout
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import Precision, PrecisionName
 from costmodel.training.schedules import SCHEDULES, ScheduleName
-from costmodel.training.setting import ALIASES, Need, Setting, image_size, part_names, plain, several_of, share
+from costmodel.training.setting import Need, Setting, image_size, part_names, plain, several_of, share
 from costmodel.training.stacks import Stack, StackName
 
 Mode = Literal["train", "inference", "prefill", "decode"]

@@ -12,10 +12,10 @@ from typing import Any, get_args
 import pytest
 
 import costmodel as cm
+from costmodel.errors import ALIASES
 from costmodel.importers.files import settings_of
 from costmodel.training.optimizers import OPTIMIZERS, OptimizerName
 from costmodel.training.precision import PRECISIONS, PrecisionName
-from costmodel.training.setting import ALIASES
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings
 from tests.command import error_of
 
@@ -112,6 +112,11 @@ def test_a_type_checker_takes_what_is_right_and_refuses_what_is_wrong() -> None:
         ({"precision": "amp"}, "fp16-autocast"),
         ({"optimizer": "adam8bit"}, "adam-8bit"),
         ({"mode": "training"}, "train"),
+        ({"optimizer": "AdamW"}, "adamw"),
+        ({"precision": "BF16"}, "bf16"),
+        ({"dtype": "bf16"}, "precision"),
+        ({"batch_size": 4}, "batch"),
+        ({"gpus": 4}, "devices"),
     ],
 )
 def test_words_of_others_lead_to_ours(settings: dict[str, Any], ours: str) -> None:
@@ -120,8 +125,10 @@ def test_words_of_others_lead_to_ours(settings: dict[str, Any], ours: str) -> No
 
 def test_every_other_word_leads_to_a_choice() -> None:
     known = {name for setting in SETTINGS.values() for name in setting.choices}
-    assert set(ALIASES.values()) <= known
-    assert not (set(ALIASES) - {"full", "fused", "cuda"}) & known  # which are choices of other settings
+    assert set(ALIASES.values()) <= known | SETTINGS.keys() | {"on"}
+    assert not (set(ALIASES) - {"full", "fused", "cuda", "gpu"}) & (
+        known | SETTINGS.keys()
+    )  # choices of other settings
 
 
 @pytest.mark.parametrize("memory", [1, 24, 80.0, 1023])
