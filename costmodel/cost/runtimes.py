@@ -53,7 +53,8 @@ class RankRuntime(ABC):
     """Abstract: one rank of dp.
 
     drops: whether what autograd makes of a weight's gradient is dropped as soon as it is added to what is kept of it.
-    once: what backward does after the last micro-batch alone.
+    once: what backward does after the last micro-batch alone. copies: ranks that have the same weights, of samples or
+    parts of sequences of their own.
     """
 
     drops: bool = True
@@ -64,6 +65,7 @@ class RankRuntime(ABC):
         self.settings = settings
         self.layout = tape.layout
         self.gradient: Dtype = tape.precision.gradient_dtype
+        self.copies = tape.layout.dp * tape.layout.cp
 
     @abstractmethod
     def tensors(self) -> Iterable[RankTensor] | None:
@@ -121,8 +123,8 @@ class RankRuntime(ABC):
                 yield from (weight.elements for weight in reversed(weights))
 
     def messages(self, operation: Operation, sizes: Iterable[int], dtype: Dtype) -> list[Message]:
-        """One along dp for each of these sizes [elements]."""
-        return [Message(operation, "dp", self.layout.dp, size, dtype) for size in sizes]
+        """One along dp, and cp, for each of these sizes [elements]."""
+        return [Message(operation, "dp", self.copies, size, dtype) for size in sizes]
 
     def states(self, share: int, master: Dtype | None) -> Iterator[RankTensor]:
         """Masters and states of so many elements in a row, a rank's."""
@@ -166,7 +168,7 @@ class MegatronRank(RankRuntime):
         Ranks of a sequence have all weights, and sum and split what dp's do (``with_context_parallel=True``).
         """
         layout = self.layout
-        dp, of_experts = branch_value(layout.dp * layout.cp), branch_value(layout.ep * layout.expert_tp)
+        dp, of_experts = branch_value(self.copies), branch_value(layout.ep * layout.expert_tp)
         apart = layout.ep > 1 or layout.expert_tp != layout.tp
         experts = [s for s in self.tape.updated if apart and ".experts." in s.name]
         others = [s for s in self.tape.updated if s not in set(experts)]
@@ -242,7 +244,7 @@ class MegatronRank(RankRuntime):
     def end_backward(self, lifetimes: Lifetimes) -> None:
         """See `RankRuntime`: bucket by bucket over dp, and gradients of norms at once over tp."""
         layout = self.layout
-        if layout.dp * layout.cp > 1:
+        if self.copies > 1:
             now = lifetimes.moment("backward", GRADIENTS_SUM, "")
             operation = "reduce_scatter" if layout.zero else "all_reduce"
             lifetimes.send(self._sent(operation, self.gradient), now)
@@ -307,10 +309,9 @@ class DeepSpeedRank(RankRuntime):
     @property
     def share(self) -> int:
         """See `RankRuntime`."""
-        dp = self.layout.dp
         if self.stage == 3:
-            return sum([ceil_div(weight.elements, dp) * weight.times for weight in self.tape.updated])
-        return ceil_div(self.updated, ALIGNMENT * dp) * ALIGNMENT
+            return sum([ceil_div(weight.elements, self.copies) * weight.times for weight in self.tape.updated])
+        return ceil_div(self.updated, ALIGNMENT * self.copies) * ALIGNMENT
 
     @cached_property
     def _small(self) -> int:
@@ -348,14 +349,14 @@ class DeepSpeedRank(RankRuntime):
         return size_bytes(largest, self.tape.precision.weight)
 
     def _weights(self) -> Iterator[RankTensor]:
-        dtype, dp = self.tape.precision.weight, self.layout.dp
+        dtype = self.tape.precision.weight
         if self.stage == 3:
             line = "host" if self.weights_on_host else "weights"
             for s in self.tape.weights:
-                yield RankTensor(line, size_bytes(ceil_div(s.elements, dp), s.dtype), s.times)
+                yield RankTensor(line, size_bytes(ceil_div(s.elements, self.copies), s.dtype), s.times)
             yield RankTensor("weights", size_bytes(self._small, dtype))
             return
-        yield RankTensor("weights", size_bytes(self.share * dp, dtype))
+        yield RankTensor("weights", size_bytes(self.share * self.copies, dtype))
         for s in self.tape.weights:
             if s not in self.tape.updated:
                 yield RankTensor("weights", s.bytes, s.times)
@@ -445,7 +446,7 @@ class DeepSpeedRank(RankRuntime):
                 now = in_fp32.died = lifetimes.moment("optimizer", "states", "")
             else:
                 now = row.died = lifetimes.moment("optimizer", "states", "")
-        gathered = self._small if self.stage == 3 else self.share * self.layout.dp
+        gathered = self._small if self.stage == 3 else self.share * self.copies
         if branch_value(gathered):
             now = lifetimes.moment("optimizer", "weights", "")
             lifetimes.send(self.messages("all_gather", [gathered], dtype), now)

@@ -118,8 +118,8 @@ class Layout(NamedTuple):
 
         PyTorch's trainers split weights over these without `fsdp` too (torchtitan's mesh ``fsdp``, of dp_shard · cp).
         """
-        contexts = self.cp > 1 and self.runtime == "torch"
-        return self.cp * self.fsdp if contexts or self.fsdp > 1 or self.zero == 3 else 1
+        sharded = self.cp > 1 or self.fsdp > 1 or self.zero == 3
+        return self.cp * self.fsdp if sharded and self.runtime == "torch" else 1
 
     @property
     def heads(self) -> int:

@@ -171,7 +171,9 @@ def _check_context(settings: Settings) -> None:
     if cp == 1:
         return
     megatron = settings.runtime == "megatron"
-    for name in () if megatron else ("pp", "runtime"):
+    if settings.runtime == "deepspeed" and ring:
+        raise SettingError(f"cp_kind={settings.cp_kind!r} is not in runtime='deepspeed': use cp_kind='ulysses'")
+    for name in () if megatron else ("pp",):
         if settings.chosen(name):
             raise SettingError(f"{_written(settings, name)} is not worked out with cp={cp}: leave one of them out")
     if not settings.cp_balanced and (megatron or not ring):
@@ -269,11 +271,10 @@ def _check_runtime(settings: Settings) -> None:
 
 def _check_deepspeed(settings: Settings) -> None:
     layout = settings.layout
-    if not settings.zero or layout.dp == 1:
+    if not settings.zero or layout.dp * layout.cp == 1:
         raise SettingError("runtime='deepspeed' is ZeRO: give zero=1, 2 or 3 and dp, or leave the runtime out")
-    if layout.tp > 1 and (settings.zero == 3 or settings.sp):
-        what = "sp=True" if settings.sp else "zero=3"
-        raise SettingError(f"{what} is not worked out with tp={layout.tp} of runtime='deepspeed': leave one out")
+    if layout.tp > 1 and settings.sp:
+        raise SettingError(f"sp=True is not worked out with tp={layout.tp} of runtime='deepspeed': leave one out")
     if "parameters" in settings.offload and settings.zero < 3:
         raise SettingError(f"offload='parameters' is of stage 3, not zero={settings.zero}: use zero=3")
 

@@ -212,6 +212,25 @@ def test_states_are_those_of_the_table_of_zero(stage: int, whole: int, part: int
         assert states == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize(("tp", "dp", "cp"), [(2, 4, 1), (1, 2, 4), (4, 2, 2)])
+def test_states_of_tensor_ranks_and_of_sequences_are_split_alike(stage: int, tp: int, dp: int, cp: int) -> None:
+    """Of a rank's own weights dp·cp ranks split the states (``seq_data_parallel_group``; Jacobs et al. 2023, §3.2).
+
+    What is sent of a sequence is the heads' all-to-alls alone.
+    """
+    model = gpt(width=64, layers=3, vocab=1024, positions="rotary", attention_dropout=0.0)
+    context = {"cp": cp, "cp_kind": "ulysses"} if cp > 1 else {}
+    p = deepspeed(model, batch=1, seq=32, zero=stage, tp=tp, dp=dp, attention="flash", **context)
+    ranks, own = dp * cp, p.rank.params
+    part = p.memory.masters // 4
+    assert own <= part * ranks < own + 2 * ranks * 40
+    assert p.memory.optimizer == pytest.approx(8 * part, abs=8 * 40)
+    sent = [c for c in p.rank.timeline.every_collective() if c.axis in ("dp", "cp")]
+    assert {c.devices for c in sent if c.axis == "dp"} == {ranks}
+    assert Counter(c.operation for c in sent if c.axis == "cp") == ({"all_to_all": 2 * 4 * 3} if cp > 1 else {})
+
+
 @examples(20)
 @given(
     stage=st.integers(1, 3),
@@ -251,7 +270,8 @@ def test_every_gradient_is_in_a_bucket(stage: int, dp: int, width: int) -> None:
     ("settings", "words"),
     [
         ({"zero": 0}, "zero=1, 2 or 3"),
-        ({"zero": 3, "tp": 2}, "tp=2"),
+        ({"zero": 3, "tp": 2, "sp": True}, "sp=True"),
+        ({"zero": 3, "cp": 2}, "cp_kind='ulysses'"),
         ({"zero": 2, "pp": 3, "accumulate": 4}, "zero=1"),
         ({"zero": 1, "offload": "parameters"}, "zero=3"),
         ({"zero": 1, "offload": "weights"}, "optimizer"),
