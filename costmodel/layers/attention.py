@@ -226,15 +226,17 @@ class FusedAttention(Weightless):
         )
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """D = Σ g·y of every row, then one kernel."""
+        """D = Σ g·y of every row, then one kernel, which adds up dq in fp32, and dq in its own type."""
         gradients = call.gradients()
         if not gradients:
             return
         y, work = call.y, next(iter(self._done().backward(call))).work
         rows = 2 * y.size - y.rows
-        yield stream(call, "backward rows", "reduction", rows, 2 * y.bytes, size_bytes(y.rows, "fp32"))
+        sums = size_bytes(call.x.size, "fp32")
+        yield stream(call, "backward rows", "reduction", rows, 2 * y.bytes, size_bytes(y.rows, "fp32") + sums)
         work = work._replace(pointwise=work.pointwise - rows)
         yield self._kernel(call, "backward", work, y.bytes + saved_bytes(call), sum(g.operand.bytes for g in gradients))
+        yield stream(call, "backward query", "pointwise", 0, sums, call.x.bytes)
 
     def _done(self) -> FusedAttention:
         """The same with the pairs that it works on, whichever are counted."""
@@ -242,7 +244,8 @@ class FusedAttention(Weightless):
 
     def _kernel(self, call: Call, what: str, work: LayerFlops, read: int, written: int) -> Kernel:
         (b, h, t, d), (_, groups, keys, _) = call.x.shape, call.inputs[1].shape
-        name, flops = f"{self.kind} {what}".strip(), work.contractions + work.pointwise
+        efficient = "efficient" if self.kernel == "efficient" else ""
+        name, flops = " ".join(filter(None, (self.kind, efficient, what))), work.contractions + work.pointwise
         sizes = Product(b * h, t, keys, d)
         together = exact_div(h, groups)
         if t * together <= PACKED:  # a few queries: those of all heads that share keys are rows of one tile

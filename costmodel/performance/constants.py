@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from costmodel.errors import unknown
+from costmodel.training.stacks import AttentionKernel
 
 if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
@@ -41,7 +42,22 @@ SQUARE = Reference(
 )
 MAMF = Reference("Bekman, Machine Learning Engineering: maximum achievable matmul FLOPS", confirmed=True)
 LLMC = Reference("LLMCompass (Zhang et al., ISCA 2024): measured operators", confirmed=True)
-FA3 = Reference("Shah et al. 2024, FlashAttention-3, figure 5", confirmed=True)
+FA3 = Reference(
+    "Shah et al. 2024, FlashAttention-3, figure 5; Dao-AILab/flash-attention issue 1310, pull request 2688",
+    confirmed=True,
+)
+FA3_TABLES = Reference(
+    "Dao-AILab/flash-attention issue 1310, pull request 1791; pytorch/benchmark pull request 2391", confirmed=True
+)
+FA4_TABLES = Reference("Dao-AILab/flash-attention pull request 2605: FlashAttention-4 and cuDNN", confirmed=True)
+FA2_PARTS = Reference("liangan1/GPU_travel: FlashAttention-2 on A100, with and without softmax", confirmed=True)
+FA2_GAMES = Reference("gpu-mode/ring-attention issue 10 (A5000); apache/tvm tl_doc (RTX 4090)", confirmed=True)
+FA2_B200 = Reference("Dao-AILab/flash-attention issue 1589", confirmed=True)
+EFFICIENT = Reference(
+    "Dao-AILab/flash-attention issue 416; NVIDIA/TileGym pull request 49; facebookresearch/xformers pull request 587",
+    confirmed=True,
+)
+MLA = Reference("deepseek-ai/FlashMLA: memory-bound decoding on H800")
 P2P = Reference("tinygrad/open-gpu-kernel-modules issue 6", confirmed=True)
 FA = Reference("Dao 2023, FlashAttention-2, figures 5-7")
 STREAM = Reference("BabelStream triad over the datasheet's bandwidth")
@@ -259,37 +275,93 @@ class Constants:
         "speed of their weights' gradients, sums over all images and places, over that of the rest",
         ("", 0.15, 0.4, 0.8, KNOWN, "PyTorch and cuDNN kernels of weights' gradients of depthwise layers"),
     )
+    flash1_share: float = _by_family(
+        "share of the peak that products of FlashAttention reach, the exponentials left out",
+        ("", 0.35, 0.45, 0.6, FA, "A100 104-124 of 312 TFLOP/s, heads of 64 and 128"),
+    )
+    flash2_share: float = _by_family(
+        "share of the peak that products of FlashAttention-2 reach, the exponentials left out",
+        ("", 0.6, 0.8, 0.95, KNOWN, "between the families below"),
+        ("ampere", 0.74, 0.82, 0.92, FA2_PARTS, "A100 at 1.2 GHz 220 of 265 TFLOP/s; Dao 2023: 227 of 312 with them"),
+        ("ampere-graphics", 0.72, 0.82, 0.95, FA2_GAMES, "A5000 of 230 W 82 of 111 TFLOP/s"),
+        ("ada", 0.88, 0.98, 1.05, FA2_GAMES, "RTX 4090 169 of 165 TFLOP/s at its boost clock"),
+        (
+            "hopper",
+            0.48,
+            0.62,
+            0.68,
+            FA3,
+            "without Hopper's own instructions: H20 84 of 148, H100 370 of 989 with them",
+        ),
+        ("blackwell", 0.18, 0.23, 0.3, FA2_B200, "B200 380 of 2,250 TFLOP/s, heads of 64"),
+        ("blackwell-graphics", 0.8, 0.92, 1.02, KNOWN, "as ada"),
+    )
+    flash3_share: float = _by_family(
+        "share of the peak that products of FlashAttention-3 reach, the exponentials left out",
+        ("", 0.86, 0.95, 1.0, FA3_TABLES, "H100 621-659 of 989, H20 126 of 148 TFLOP/s with them"),
+    )
+    cudnn_share: float = _by_family(
+        "share of the peak that products of cuDNN's fused attention reach, the exponentials left out",
+        ("", 0.85, 0.95, 1.0, FA3_TABLES, "H100 631 of 989, H20 129 of 148 TFLOP/s with them"),
+        ("blackwell", 0.75, 0.85, 0.92, FA4_TABLES, "B200 1,428 of 2,250 TFLOP/s with 1,024 tokens"),
+    )
+    efficient_share: float = _by_family(
+        "share of the peak that products of memory-efficient attention reach, the exponentials left out",
+        ("", 0.3, 0.42, 0.6, EFFICIENT, "0.42-0.8 of FlashAttention-2's speed; A100 in fp32 7.6 of 19.5 TFLOP/s"),
+        ("volta", 0.4, 0.55, 0.75, KNOWN, "V100 50-65 of 125 TFLOP/s"),
+        ("turing", 0.4, 0.55, 0.75, KNOWN, "as volta"),
+    )
     attention_share: float = _by_family(
-        "share of the sustained peak that fused attention reaches with heads of unlimited size",
-        ("", 0.45, 0.65, 0.95, KNOWN, "between the families below"),
-        ("volta", 0.4, 0.55, 0.75, KNOWN, "CUTLASS memory-efficient attention, V100 50-65 of 125 TFLOP/s"),
-        ("turing", 0.4, 0.55, 0.75, KNOWN, "CUTLASS memory-efficient attention"),
-        ("ampere", 0.8, 0.95, 1.05, FA, "A100 170-225 of 312 TFLOP/s"),
-        ("ampere-graphics", 0.75, 0.9, 1.0, FA, "as A100, twice the exponentials a product"),
-        ("ada", 0.75, 0.9, 1.0, FA, "as A100, twice the exponentials a product"),
-        ("hopper", 0.52, 0.66, 1.05, FA3, "FlashAttention-2 370, cuDNN 600, FlashAttention-3 648 of 989"),
-        ("blackwell", 0.35, 0.6, 1.0, FA, "scaled by products a clock; cuDNN on B200"),
-        ("cdna1", 0.2, 0.35, 0.5, KNOWN, "as cdna2"),
-        ("cdna2", 0.25, 0.4, 0.6, KNOWN, "Composable Kernel FlashAttention-2, MI250 60-80 of 181 TFLOP/s a die"),
-        ("cdna3", 0.45, 0.65, 0.85, KNOWN, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"),
-        ("tpu", 0.5, 0.7, 0.95, KNOWN, "Pallas splash attention"),
-        ("cdna4", 0.4, 0.6, 0.85, KNOWN, "as cdna3"),
+        "share of the peak that products of fused attention reach elsewhere, the exponentials left out",
+        ("", 0.38, 0.53, 0.8, KNOWN, "between the families below"),
+        ("cdna1", 0.16, 0.27, 0.4, KNOWN, "as cdna2"),
+        ("cdna2", 0.2, 0.31, 0.45, KNOWN, "Composable Kernel FlashAttention-2, MI250 60-80 of 181 TFLOP/s a die"),
+        ("cdna3", 0.38, 0.53, 0.7, KNOWN, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"),
+        ("cdna4", 0.38, 0.55, 0.75, KNOWN, "as cdna3"),
+        ("tpu", 0.4, 0.58, 0.8, KNOWN, "Pallas splash attention"),
+    )
+    attention_watts: float = _by_family(
+        "power of attention whose exponentials are not beside products, over that of products at the same rate",
+        ("", 0.95, 1.15, 1.5, FA2_PARTS, "A100 at 1.2 of 1.41 GHz by its power limit"),
     )
     attention_backward: float = _by_family(
-        "speed of its backward pass over that of its forward pass",
-        ("", 0.65, 0.8, 0.95, FA, "0.75-0.9 of forward"),
+        "share that its backward pass reaches over that of its forward pass",
+        ("", 0.65, 0.78, 0.92, FA, "A100 170 of 193 with heads of 64, 195 of 227 with heads of 128"),
+        ("ampere-graphics", 0.8, 0.92, 1.0, FA2_GAMES, "A5000 52.9-77.4 against 82-84 TFLOP/s"),
+        ("ada", 0.75, 0.87, 1.0, FA2_GAMES, "RTX 4090 125 against 169 TFLOP/s"),
+        ("hopper", 0.52, 0.6, 0.7, FA3, "H100 FlashAttention-2 287-337 against 355-370 TFLOP/s"),
     )
-    softmax_depth: float = _by_family(
-        "cost of the exponential of a score, as so many more elements of the head",
-        ("", 24.0, 45.0, 64.0, FA, "heads of 64 reach 0.79 of heads of 128; one exponential a 16 products"),
-        ("ampere-graphics", 12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock, as many exponentials"),
-        ("ada", 12.0, 24.0, 40.0, KNOWN, "as GA102"),
-        ("volta", 12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock"),
-        ("turing", 12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock"),
+    overlapped_backward: float = _by_family(
+        "the same of kernels that run exponentials beside products (FlashAttention-3, cuDNN)",
+        ("", 0.6, 0.72, 0.85, FA3_TABLES, "H100 554 against 659, 532 against 630 TFLOP/s"),
+    )
+    exponential_share: float = _by_family(
+        "exponentials over those that special-function units, 16 a clock and processor, hide behind products",
+        ("", 0.5, 0.9, 1.3, FA2_PARTS, "A100 185 TFLOP/s with, 220 without them"),
+        ("volta", 0.1, 0.4, 1.0, KNOWN, "half of GA100's products a clock"),
+        ("turing", 0.1, 0.4, 1.0, KNOWN, "half of GA100's products a clock"),
+        ("ampere-graphics", 0.0, 0.25, 0.6, FA2_GAMES, "a quarter to half of GA100's products a clock"),
+        ("ada", 0.0, 0.15, 0.5, FA2_GAMES, "RTX 4090: heads of 64 as fast as of 128"),
+        ("blackwell-graphics", 0.0, 0.15, 0.5, KNOWN, "as ada"),
+        ("hopper", 1.2, 1.9, 2.3, FA3, "H100 312 TFLOP/s with heads of 64, 370 with heads of 128"),
+    )
+    overlapped_exponentials: float = _by_family(
+        "the same of kernels that run exponentials beside products (FlashAttention-3, cuDNN)",
+        ("", 0.6, 0.9, 1.15, FA3_TABLES, "H100 621-659 of 989, H20 126 of 148 TFLOP/s with heads of 128"),
+        ("blackwell", 0.2, 0.4, 0.7, FA4_TABLES, "in part on other units: B200 1,157 TFLOP/s with heads of 64"),
+    )
+    attention_ends: float = _by_family(
+        "share of the time of reading queries and writing outputs that attention does not hide",
+        ("", 0.1, 0.5, 1.0, KNOWN, "between the families below"),
+        ("ampere", 0.0, 0.35, 0.8, FA2_PARTS, "A100 178-181 TFLOP/s with 1,024 tokens, 186 with 4,096"),
+        ("ampere-graphics", 0.0, 0.1, 0.5, FA2_GAMES, "A5000 84 TFLOP/s with 512 tokens, 82 with 8,192"),
+        ("ada", 0.0, 0.1, 0.5, KNOWN, "as ampere-graphics"),
+        ("hopper", 0.7, 1.0, 1.25, FA3_TABLES, "H100 FlashAttention-3 430 TFLOP/s with 512 tokens, 621 with 16,384"),
+        ("blackwell", 0.6, 0.9, 1.2, FA4_TABLES, "B200 1,540 TFLOP/s with 1,024 tokens, 1,882 with 16,384"),
     )
     attention_stream: float = _by_family(
-        "share of attained bandwidth that attention of a few queries reaches",
-        ("", 0.6, 0.83, 0.97, KNOWN, "FlashDecoding and paged attention, 0.5-0.85 of the datasheet's"),
+        "share of attained bandwidth at which attention of a few queries reads keys and values",
+        ("", 0.75, 0.95, 1.04, MLA, "H800 up to 3,000 of 3,350 GB/s"),
     )
     bandwidth_share: float = _by_family(
         "share of the datasheet's bandwidth that pointwise kernels attain",
@@ -494,6 +566,16 @@ TABLE: dict[str, dict[str, ConstantRange]] = {of.name: of.metadata["families"] f
 """Each constant by family; see `family`."""
 UNITS: dict[str, str] = {of.name: of.metadata["meaning"] for of in fields(Constants)}
 """What each constant is, with its unit."""
+
+ATTENTION_SHARES: dict[AttentionKernel, str] = {
+    "flash-1": "flash1_share",
+    "flash-2": "flash2_share",
+    "flash-3": "flash3_share",
+    "cudnn": "cudnn_share",
+    "efficient": "efficient_share",
+    "fused": "attention_share",
+}
+"""The share of each kernel of fused attention."""
 
 BETWEEN_DEVICES = tuple(TABLE)[tuple(TABLE).index("link_share") : tuple(TABLE).index("slowest_device") + 1]
 """Those of links and of devices that wait for each other, which no step of one device has."""

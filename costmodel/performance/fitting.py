@@ -28,7 +28,7 @@ from costmodel.performance.communication import (
     factor_name,
     measured_collective,
 )
-from costmodel.performance.constants import UNITS, Constants, constant, typical
+from costmodel.performance.constants import ATTENTION_SHARES, UNITS, Constants, constant, typical
 from costmodel.performance.laws import Numbers
 from costmodel.performance.time import Time, time_on
 
@@ -38,7 +38,7 @@ FITTED = (
     "product_share",
     "vector_share",
     "convolution_share",
-    "attention_share",
+    *ATTENTION_SHARES.values(),
     "eager_seconds",
     "compiled_seconds",
 )

@@ -15,9 +15,10 @@ import numpy as np
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.hardware.machine import Machine
-from costmodel.performance.constants import Constants, typical
+from costmodel.performance.constants import ATTENTION_SHARES, Constants, family, typical
 from costmodel.training.dtypes import BITS, Dtype
-from costmodel.training.stacks import STACKS, Stack
+from costmodel.training.layout import Runtime
+from costmodel.training.stacks import STACKS, AttentionKernel, Stack
 
 Tier = Literal["ceiling", "typical", "calibrated"]
 """ceiling: no kernel is faster, from the datasheet alone; typical: constants of the machine's family; calibrated: some
@@ -33,6 +34,14 @@ SPLIT_DEPTH = 256
 """Elements of k below which no tile is cut along k."""
 QUERIES_AT_ONCE = 128
 """Queries of one processor's share of fused attention, at most."""
+EXPONENTIALS = 16
+"""Exponentials that the special-function units of a processor make in a clock (CUDA C++ Programming Guide, arithmetic
+instructions; AMD's compute units have as many)."""
+OVERLAPPED: frozenset[AttentionKernel] = frozenset({"flash-3", "cudnn"})
+"""Kernels of attention whose exponentials run beside other blocks' products (Shah et al. 2024)."""
+LAST_BLOCKS: dict[bool, float] = {False: 0.5, True: 0.15}
+"""What the longest block of queries adds at the end, where masks make blocks unequal: about half of it in whatever
+order they start, less where the longest start first, as in the kernels that are `OVERLAPPED`."""
 ATTENTION_STEP = 64
 """Queries and keys are rounded up to it in fused attention."""
 HEAD_STEP = 32
@@ -59,13 +68,42 @@ TINY = 1e-30
 class Units(NamedTuple):
     """What multiplies matrices of a type, and whether it is matrix units.
 
-    peak: of the datasheet; sustained: at the clock that the power limit leaves; rate: of large products [FLOP/s].
+    peak: of the datasheet; attained: as frameworks accumulate; sustained: at the clock that the power limit leaves;
+    rate: of large products [FLOP/s]. watts: dynamic power of products at the boost clock [W per TFLOP/s].
     """
 
     matrix: bool
     peak: float
+    attained: float
     sustained: Numbers
     rate: Numbers
+    watts: Numbers
+
+
+_NEWER = ("ampere", "ada", "hopper", "blackwell")
+_OLDER = ("kepler", "maxwell", "pascal", "volta", "turing")
+"""NVIDIA's generations with and without the instructions that FlashAttention needs."""
+
+
+def attention_kernel(machine: Machine, stack: Stack, runtime: Runtime = "torch") -> AttentionKernel:
+    """Which kernel fused attention of 16 bits is: the stack's where the machine has it, else its framework's choice.
+
+    PyTorch takes FlashAttention-2 from Ampere on, and cuDNN's on Hopper and Blackwell for data centres from 2.11 on
+    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp); the constants of Hopper are of earlier ones. Transformer
+    Engine, which Megatron-Core runs, takes cuDNN's there (NVIDIA/NeMo, memory optimizations).
+    """
+    exact = next(family(machine))
+    if (generation := machine.architecture.lower()) in _OLDER:
+        return "efficient"
+    if generation not in _NEWER:
+        return "fused"
+    warp_groups = exact in ("hopper", "blackwell")
+    choice = stack.attention
+    if choice is None or choice == "fused":
+        return "cudnn" if exact == "blackwell" or (warp_groups and runtime == "megatron") else "flash-2"
+    if choice in OVERLAPPED and not warp_groups:
+        return "flash-2"
+    return "cudnn" if choice == "flash-3" and exact == "blackwell" else choice
 
 
 class KernelModel:
@@ -74,7 +112,8 @@ class KernelModel:
     constants: those of the machine's family unless given; of arrays, each of one shape, times are arrays of that shape.
     stack: what starts kernels. tier: see `Tier`. allow_tf32: whether fp32 operands may be rounded to tf32 on matrix
     units; None: as PyTorch does by itself, in convolutions only. channels_last: the layout of convolutions' operands,
-    if the stack does not set it. launch_seconds: of the host to start one kernel.
+    if the stack does not set it. launch_seconds: of the host to start one kernel. runtime: of a layout, which decides
+    the kernel of fused attention, `attention`.
     """
 
     def __init__(
@@ -86,6 +125,7 @@ class KernelModel:
         tier: Tier = "typical",
         allow_tf32: bool | None = None,
         channels_last: bool = False,
+        runtime: Runtime = "torch",
     ) -> None:
         self.machine = machine
         self.constants = c = constants or typical(machine)
@@ -99,6 +139,11 @@ class KernelModel:
         known = max((level.bandwidth or 0.0 for level in machine.levels), default=0.0) * c.bandwidth_share
         likely = self.bandwidth * (c.cache_speedup if machine.levels else 1.0)
         self.cache = np.where(known > self.bandwidth, known, likely)[()]
+        clock = machine.boost_clock
+        known_rate = EXPONENTIALS * machine.processors * clock if machine.processors and clock else 0.0
+        self._exponentials = known_rate or self.vector_peak / EXPONENTIALS
+        self.stack = stack
+        self.attention: AttentionKernel = attention_kernel(machine, stack, runtime)
         self._units: dict[tuple[Dtype, bool], Units] = {}
         self._tiles = {True: self._depths(MATRIX_TILES, c.tile_intensity)}
         self._tiles[False] = self._depths(VECTOR_TILES, c.vector_tile_intensity)
@@ -164,7 +209,7 @@ class KernelModel:
             share = c.product_share if matrix else c.vector_share
             if POWER_BITS[runs_in] < 16:
                 share = share * c.narrow_share
-            self._units[dtype, tf32] = Units(matrix, peak, sustained, sustained * share)
+            self._units[dtype, tf32] = Units(matrix, peak, attained, sustained, sustained * share, watts)
         return self._units[dtype, tf32]
 
     def _depths(self, tiles: tuple[tuple[int, int], ...], wanted: Numbers) -> list[tuple[int, int, Numbers]]:
@@ -243,22 +288,46 @@ class KernelModel:
         return best * (k + c.tile_fill)
 
     def _attention(self, kernel: Kernel) -> Numbers:
-        """Fused attention: blocks of queries over all processors, exponentials beside products (Dao 2023)."""
+        """Fused attention: blocks of queries over all processors, whose products and exponentials add up.
+
+        Masks leave out blocks of keys; those on a mask's edge are worked on as a whole. Queries are read before the
+        first product of a block and outputs written after the last, which other blocks hide in part.
+        """
         c, units = self.constants, self._units_of(kernel.dtype, False)
         batch, queries, keys, size = _sizes(kernel)
-        share = c.attention_share * (c.attention_backward if "backward" in kernel.name else 1.0)
-        rate = units.sustained * share
-        # Of one query, key and element of a head: 4 forward, 10 backward, less where a mask leaves out blocks.
-        each = kernel.flops / np.maximum(batch * queries * keys * size, 1)
+        named, backward = self.attention_of(kernel), "backward" in kernel.name
+        overlapped = named in OVERLAPPED
+        slower = (c.overlapped_backward if overlapped else c.attention_backward) if backward else 1.0
+        rate = getattr(c, ATTENTION_SHARES[named]) * slower * units.attained
+        products = 10 if backward else 4  # of a query, a key and an element of a head
+        seen = kernel.flops / np.maximum(kernel.launches * batch * queries * keys * (products * size + 6), 1)
         blocks = batch * _ceiling(queries, QUERIES_AT_ONCE)
         rows = np.minimum(_rounded(queries, ATTENTION_STEP), QUERIES_AT_ONCE)
         columns = _rounded(keys, ATTENTION_STEP)
-        spread = np.maximum(blocks / self.processors, np.minimum(blocks, ATTENTION_STEP / np.maximum(columns, 1)))
-        waves = np.minimum(_ceiling(blocks, self.processors), spread / c.split_share)
-        depth = self.processors * rows * columns * (_rounded(size, HEAD_STEP) + c.softmax_depth)
+        mean = np.minimum(columns, np.minimum(seen, 1.0) * columns + ATTENTION_STEP)
+        longest = np.minimum(columns, 2 * mean)
+        exponentials = c.overlapped_exponentials if overlapped else c.exponential_share
+        elements = products * _rounded(size, HEAD_STEP)
+        pair = elements / rate + exponentials / self._exponentials
+        watts = (1.0 if overlapped else c.attention_watts) * units.watts * elements / np.maximum(pair, TINY)
+        pair = pair / self.clock(watts / 1e12)
+        filled = blocks / self.processors
+        whole = np.maximum(
+            longest,
+            np.minimum(_ceiling(blocks, self.processors) * longest, filled * mean + LAST_BLOCKS[overlapped] * longest),
+        )
+        spread = np.maximum(filled, np.minimum(blocks, ATTENTION_STEP / np.maximum(columns, 1))) * mean
+        compute = kernel.launches * np.minimum(whole, spread / c.split_share) * self.processors * rows * pair
+        ends = (1 if backward else 2) * kernel.written / self.bandwidth
         memory = (kernel.read + kernel.written) / (self.bandwidth * c.attention_stream)
         start = kernel.launches * (c.kernel_seconds + c.product_seconds)
-        return start + np.maximum(waves * depth * each / rate, memory)
+        return start + np.maximum(compute + c.attention_ends * ends, memory)
+
+    def attention_of(self, kernel: Kernel) -> AttentionKernel:
+        """Which kernel of fused attention a kernel is; PyTorch's flash attention takes 16 bits alone."""
+        if self.attention == "fused" or (self.stack.attention is not None and BITS[kernel.dtype] <= 16):
+            return self.attention
+        return "efficient" if "efficient" in kernel.name or BITS[kernel.dtype] > 16 else self.attention
 
     def _streaming(self, kernel: Kernel) -> Numbers:
         """Pointwise, reducing and gathering kernels: bytes from memory, or from the last cache after a start.
@@ -303,7 +372,7 @@ def _rounded(size: Numbers, multiple: int) -> Numbers:
     return _ceiling(size, multiple) * multiple
 
 
-_WORDS = ("backward", "weight", "softmax", "cross_entropy")
+_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient")
 """Words in names of kernels that laws tell apart."""
 
 

@@ -15,7 +15,7 @@ from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import MachineLike, load_machine, machine_name
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration
-from costmodel.performance.constants import Constants, typical
+from costmodel.performance.constants import ATTENTION_SHARES, Constants, typical
 from costmodel.performance.fitting import MachineFit, calibrated, effective
 from costmodel.performance.laws import KernelModel, KernelTable
 from costmodel.training.dtypes import BITS, Dtype
@@ -27,7 +27,7 @@ PROBED = (
     "product_stream",
     "reduction_stream",
     "softmax_stream",
-    "attention_share",
+    *ATTENTION_SHARES.values(),
     "cache_speedup",
     "kernel_seconds",
     "product_seconds",

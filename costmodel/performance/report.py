@@ -42,10 +42,21 @@ _TIERS: dict[Tier, str] = {
 }
 
 
+ATTENTION: dict[str, str] = {
+    "flash-1": "FlashAttention, as the stack says",
+    "flash-2": "FlashAttention-2: PyTorch's from Ampere on, on Hopper to PyTorch 2.10 (then cudnn: stack's attention)",
+    "flash-3": "FlashAttention-3, as the stack says",
+    "cudnn": "cuDNN's: PyTorch's from 2.11 on for Hopper and Blackwell, and Transformer Engine's there",
+    "efficient": "memory-efficient, PyTorch's for older devices, fp32 and biases",
+    "fused": "the vendor's fused kernel",
+}
+"""Kernels of attention in words, and when they run; see `laws.attention_kernel`."""
+
+
 class TimeReport(NamedTuple):
     """What there is to say of a time. title: of the model. peak: see `Time.peak`. needed_bytes: at the peak of memory.
 
-    runs_in: types without units, with those that they run in. eager_attention: whether scores are stored.
+    runs_in: types without units, with those that they run in. attention: its kernels, see `Time.attention`.
     """
 
     title: str
@@ -69,7 +80,7 @@ class TimeReport(NamedTuple):
     fusions: list[Fusion]
     needed_bytes: int
     runs_in: dict[str, str]
-    eager_attention: bool
+    attention: str
 
 
 def sheet(t: TimeReport) -> Sheet:
@@ -183,7 +194,9 @@ def _warnings(t: TimeReport) -> list[str]:
 
 def _notes(t: TimeReport) -> list[str]:
     notes = [f"{_TIERS[t.tier]}; stack: {t.stack.source}"]
-    if t.eager_attention:
+    if t.attention in ATTENTION:
+        notes.append(f"attention: {ATTENTION[t.attention]}")
+    if t.attention == "composed":
         notes.append("attention is eager, as asked: scores are stored; what frameworks run is attention='flash'")
     if t.tier != "ceiling":
         notes.append("range: holds about four of five measured runs; what makes it widest:")

@@ -141,6 +141,7 @@ class Time(Answer):
 
     def _model(self, constants: Constants, tier: Tier) -> KernelModel:
         how: dict[str, Any] = {"allow_tf32": self.allow_tf32, "channels_last": self.channels_last}
+        how["runtime"] = self.prediction.settings.layout.runtime
         return KernelModel(self.machine, constants, stack=self.stack, tier=tier, **how)
 
     def _step(self, constants: Constants, tier: Tier) -> StepTime:
@@ -333,6 +334,15 @@ class Time(Answer):
         """The chains of layers that become one kernel, and what each saves; none but in a stack that fuses."""
         return self.work.fusions
 
+    @cached_property
+    def attention(self) -> str:
+        """The kernels of its attention: "flash-2" and others, see `Stack`; "composed" where scores are stored."""
+        model, p = self.kernel_model, self.prediction
+        kernels = (task.kernel for task in self.work.tasks if task.kernel.sort == "attention")
+        if named := dict.fromkeys(model.attention_of(kernel) for kernel in kernels):
+            return ", ".join(named)
+        return "composed" if p.model.HAS_ATTENTION and p.settings.attention == "eager" else ""
+
     @property
     def runs_in(self) -> dict[str, str]:
         """Types of operands that have no units on the machine, with those that they run in."""
@@ -494,6 +504,7 @@ class Time(Answer):
             "devices": self.devices,
             "stack": self.stack.name,
             "tier": self.tier,
+            "attention": self.attention,
             "seconds": self.seconds,
             "low": self.low,
             "high": self.high,
@@ -544,7 +555,7 @@ class Time(Answer):
             fusions=self.fusions,
             needed_bytes=int(p.memory.peak),
             runs_in=self.runs_in,
-            eager_attention=p.model.HAS_ATTENTION and p.settings.attention == "eager",
+            attention=self.attention,
         )
         return sheet(report)
 

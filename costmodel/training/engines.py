@@ -10,7 +10,7 @@ from costmodel.errors import SettingError, shown
 from costmodel.training.declaration import Declaration, ready
 from costmodel.training.frozen import frozen
 from costmodel.training.settings import CacheName
-from costmodel.training.stacks import Stack, StackName
+from costmodel.training.stacks import AttentionKernel, Stack, StackName
 
 
 @frozen()
@@ -22,9 +22,10 @@ class Engine(Declaration):
     takes longer. cache, page_size: as settings of `predict`. utilisation: share of the device's memory that it takes at
     most. chunk: tokens of a prefill step at most. sequences: at once, at most. stack: how kernels are started. fuses:
     whether chains of pointwise kernels become one. merged: whether query, key and value are made by one product.
-    unpack: share of bandwidth left where weights of few bits are unpacked (default: as laws have it). direct: whether
-    devices of a node exchange small sums directly (default), not by collectives of the library. speed: times of
-    kernels over those predicted, 1 unless measured. source: where its figures are from.
+    attention: the kernel of fused attention, where the machine has it. unpack: share of bandwidth left where weights of
+    few bits are unpacked (default: as laws have it). direct: whether devices of a node exchange small sums directly
+    (default), not by collectives of the library. speed: times of kernels over those predicted, 1 unless measured.
+    source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -46,6 +47,7 @@ class Engine(Declaration):
     stack: StackName | Stack = "cuda-graphs"
     fuses: bool = True
     merged: bool = False
+    attention: AttentionKernel | None = None
     unpack: float | None = None
     direct: bool = True
     speed: float = 1.0
@@ -68,9 +70,12 @@ class Engine(Declaration):
 
     @property
     def starts(self) -> Stack:
-        """The stack, with or without fusion."""
+        """The stack, with or without fusion, and with the engine's kernel of attention."""
         stack = Stack.named(self.stack)
-        return stack if stack.fuses == self.fuses else Stack(self.name, stack.launch, self.fuses, source=stack.source)
+        attention = self.attention or stack.attention
+        if (stack.fuses, stack.attention) == (self.fuses, attention):
+            return stack
+        return Stack(self.name, stack.launch, self.fuses, attention=attention, source=stack.source)
 
     def kernel_seconds(self, device: float, exposed: float, host: float, layers: float) -> float:
         """Kernels of so many blocks that take so long on the device, waiting for others, and on the host [s]."""
@@ -81,13 +86,14 @@ class Engine(Declaration):
         return self.step + self.sequence * sequences
 
 
-KERNELS = Engine("kernels", source="no engine: kernels replayed from a recorded graph, all memory")
+KERNELS = Engine("kernels", attention="flash-3", source="no engine: kernels replayed from a recorded graph, all memory")
 """What engine=None stands for."""
 
 ENGINES = ready(
     Engine(
         "vllm",
         merged=True,
+        attention="flash-3",
         step=0.5e-3,
         sequence=13e-6,
         utilisation=0.9,
@@ -95,11 +101,12 @@ ENGINES = ready(
         chunk=8192,
         source="vLLM V1 (0.8 and later): 541 us a step over a workload, 12.7 us a running sequence (profile of "
         "its loop on CPU, openfabric-systems/simllm pull request 204); gpu_memory_utilization 0.9, blocks of 16, "
-        "max_num_batched_tokens 8192 on large cards (its defaults)",
+        "max_num_batched_tokens 8192 on large cards, FlashAttention-3 on Hopper (its defaults)",
     ),
     Engine(
         "vllm-0.5",
         merged=True,
+        attention="flash-2",
         step=4e-3,
         sequence=100e-6,
         utilisation=0.9,
@@ -108,6 +115,34 @@ ENGINES = ready(
         fuses=False,
         source="vLLM V0, mid-2024: about 4 ms without kernels in every step (vllm issue 6854), 3.4 ms for outputs "
         "of 32 sequences (vllm issue 6913); its defaults",
+    ),
+    Engine(
+        "tensorrt-llm",
+        merged=True,
+        attention="flash-3",
+        step=0.2e-3,
+        sequence=5e-6,
+        utilisation=0.9,
+        page_size=32,
+        sequences=2048,
+        chunk=8192,
+        source="TensorRT-LLM: defaults of its batch manager (kv_cache_free_gpu_mem_fraction 0.9, 32 tokens a block, "
+        "max_batch_size 2048, max_num_tokens 8192) and kernels of its own for attention; a runtime in C++, whose "
+        "0.2 ms a step and 5 us a sequence are general knowledge",
+    ),
+    Engine(
+        "sglang",
+        merged=True,
+        attention="flash-3",
+        step=0.4e-3,
+        sequence=8e-6,
+        utilisation=0.88,
+        page_size=1,
+        sequences=1024,
+        chunk=8192,
+        source="SGLang 0.4 and later: mem_fraction_static 0.88, page_size 1, chunked_prefill_size 8192, "
+        "FlashAttention-3 on Hopper (its defaults; docs, attention backend); a scheduler that works ahead while "
+        "kernels run, whose 0.4 ms a step and 8 us a sequence are general knowledge",
     ),
     Engine(
         "gpt-fast",

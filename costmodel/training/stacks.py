@@ -11,14 +11,19 @@ from costmodel.training.frozen import frozen
 StackName = Literal["eager", "compiled", "cuda-graphs"]
 """Names of the ready-made stacks, for a type checker and an editor."""
 
+AttentionKernel = Literal["flash-1", "flash-2", "flash-3", "cudnn", "efficient", "fused"]
+"""Kernels of fused attention: FlashAttention 1 to 3, cuDNN's, the memory-efficient one of xFormers and PyTorch, and
+"fused" for what other vendors have."""
+
 
 @frozen()
 class Stack(Declaration):
     """A stack.
 
     launch: what starting a kernel takes of the host: a constant by name, or seconds. fuses: whether chains of pointwise
-    kernels become one. channels_last: whether convolutions run in that order of memory whatever the model's. source:
-    where its figures are from.
+    kernels become one. channels_last: whether convolutions run in that order of memory whatever the model's. attention:
+    the kernel of fused attention, where the machine has it (default: PyTorch's choice). source: where its figures are
+    from.
 
     Example:
         >>> import costmodel as cm
@@ -33,6 +38,7 @@ class Stack(Declaration):
     launch: Literal["eager_seconds", "compiled_seconds", "graph_seconds"] | float
     fuses: bool = False
     channels_last: bool = False
+    attention: AttentionKernel | None = None
     source: str = "as declared"
 
     def __post_init__(self) -> None:

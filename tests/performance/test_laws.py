@@ -17,7 +17,8 @@ from costmodel.hardware.machine import Machine, Peaks
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import TABLE, Constants, constant, interval, typical
 from costmodel.performance.laws import KernelModel, Tier
-from costmodel.training.stacks import STACKS
+from costmodel.training.stacks import STACKS, Stack
+from tests.benchmarks.bench_kernels import scores
 
 ARCHITECTURES = (
     "",
@@ -183,6 +184,63 @@ def test_single_precision_products_run_on_vector_units_unless_rounding_is_allowe
     assert seconds(one, machine()) > 5 * seconds(one, machine(), allow_tf32=True)
     convolution = one._replace(sort="convolution")
     assert seconds(convolution, machine()) == seconds(convolution, machine(), allow_tf32=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "stack", "runtime", "expected"),
+    [
+        ("a100-sxm-80gb", {}, "torch", "flash-2"),
+        ("a100-sxm-80gb", {}, "megatron", "flash-2"),
+        ("a100-sxm-80gb", {"attention": "flash-3"}, "torch", "flash-2"),
+        ("h100-sxm", {}, "torch", "flash-2"),
+        ("h100-sxm", {}, "megatron", "cudnn"),
+        ("h100-sxm", {"attention": "cudnn"}, "torch", "cudnn"),
+        ("h100-sxm", {"attention": "flash-3"}, "megatron", "flash-3"),
+        ("h100-sxm", {"attention": "flash-1"}, "torch", "flash-1"),
+        ("b200-sxm", {}, "torch", "cudnn"),
+        ("b200-sxm", {"attention": "flash-3"}, "torch", "cudnn"),
+        ("rtx-5090", {"attention": "cudnn"}, "torch", "flash-2"),
+        ("rtx-4090", {}, "torch", "flash-2"),
+        ("t4", {}, "torch", "efficient"),
+        ("v100-sxm2-16gb", {"attention": "flash-2"}, "torch", "efficient"),
+        ("mi300x", {"attention": "flash-3"}, "torch", "fused"),
+        ("tpu-v4", {}, "torch", "fused"),
+    ],
+)
+def test_attention_is_the_kernel_that_machine_and_stack_have(name, stack, runtime, expected) -> None:
+    model = KernelModel(load_machine(name), stack=Stack("own", 0.0, **stack), runtime=runtime)
+    one = kernel("attention", 8, 1024, 1024, 64, "bf16")
+    assert model.attention_of(one) == expected
+    expected = "fused" if expected == "fused" else "efficient"  # FlashAttention takes 16 bits alone
+    assert model.attention_of(one._replace(dtype="fp32")) == expected
+
+
+def test_kernels_of_attention_take_as_long_as_measured() -> None:
+    """Rows of ten publications on seven machines, forward and backward, causal or not, of 512 to 32,768 tokens."""
+    by_kernel = {
+        names: [scored.ratio for scored in rows]
+        for names, rows in scores(lambda what, row: (what, row["machine"], row.get("kernel"))).items()
+        if names[0] == "attention"
+    }
+    every = [abs(ratio - 1) for ratios in by_kernel.values() for ratio in ratios]
+    assert len(every) > 100
+    assert sum(every) / len(every) < 0.08
+    assert all(abs(sum(ratios) / len(ratios) - 1) < 0.15 for ratios in by_kernel.values())
+
+
+def test_short_causal_attention_is_slower_than_long_by_more_than_its_padding() -> None:
+    """FlashAttention-3 on H100 attains 292 TFLOP/s with 512 tokens and 616 with 16,384 (Shah et al. 2024, figure 5)."""
+    on, stack = load_machine("h100-sxm"), Stack("own", 0.0, attention="flash-3")
+
+    def rate(tokens: int) -> float:
+        batch, size = 16 * (16384 // tokens), 128
+        work = 2 * batch * tokens * tokens * size
+        moved = 2 * batch * tokens * size
+        one = Kernel("one", "attention", work, 3 * moved, moved, "bf16", 1, Product(batch, tokens, tokens, size))
+        return work / seconds(one, on, stack=stack) / 1e12
+
+    assert rate(512) == pytest.approx(292, rel=0.1)
+    assert rate(16384) == pytest.approx(616, rel=0.1)
 
 
 def test_graphs_take_the_host_less_time_than_compiled_code_and_that_less_than_eager() -> None:

@@ -314,6 +314,9 @@ def test_eager_attention_is_said_to_be_slower_than_what_frameworks_run() -> None
     eager, flash = (cm.predict("vit-b-16", batch=8, attention=kind, precision="bf16").on("h100-sxm") for kind in kinds)
     assert "attention='flash'" in str(eager)
     assert "attention='flash'" not in str(flash)
+    assert eager.attention == "composed"
+    assert flash.attention == flash.to_dict()["attention"] == "flash-2"
+    assert "FlashAttention-2" in str(flash)
     assert flash.seconds < eager.seconds
 
 
