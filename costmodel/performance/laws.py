@@ -358,8 +358,9 @@ def _windows(kernel: Kernel) -> Numbers:
     Windows that overlap are read less often than the rows of a product are long; of those that skip, more is there.
     """
     batch, m, n, k = _sizes(kernel)
+    apart = 8 / BITS[kernel.dtype] * (kernel.read + kernel.written)
     elements = kernel.launches * batch * (m * k + k * n + m * n)
-    return 1.0 * (abs(8 * (kernel.read + kernel.written) / BITS[kernel.dtype] - elements) > 0.001 * elements)
+    return 1.0 * ((apart > 1.001 * elements) | (elements > 1.001 * apart))
 
 
 def _ceiling(size: Numbers, by: int) -> Numbers:
