@@ -52,12 +52,14 @@ def multiply(
 ) -> Kernel:
     """A matrix product of a call, or several one after another; `added`: pointwise operations on the result."""
     name, flops = f"{call.layer.kind} {what}".strip(), launches * sizes.flops + added
-    dtype = REAL.get(call.x.dtype, call.x.dtype)
-    return Kernel(name, "product", flops, read, written, dtype, launches, sizes, _stored(call))
+    dtype, few, multiplied = REAL.get(call.x.dtype, call.x.dtype), _few(call), call.tape.precision.multiplied
+    if few and multiplied:
+        dtype = multiplied
+    return Kernel(name, "product", flops, read, written, dtype, launches, sizes, None if few == dtype else few)
 
 
-def _stored(call: Call) -> Dtype | None:
-    """The type that a product unpacks its weights from; None where they are stored as they are multiplied."""
+def _few(call: Call) -> Dtype | None:
+    """The type that weights are stored in, where a policy stores those of this call in few bits."""
     few = call.tape.precision.quantised
     return few if few and any(w.dtype == few for w in call.stored.values()) else None
 
@@ -154,7 +156,7 @@ def unpacks_separately(call: Call, rows: int) -> bool:
 
     A single row of what is not trained is multiplied by a kernel that unpacks as it reads (bitsandbytes, gemv_4bit).
     """
-    if not call.tape.precision.apart or _stored(call) is None:
+    if not call.tape.precision.apart or _few(call) is None:
         return False
     return call.tape.training or rows > 1
 

@@ -75,6 +75,8 @@ class Precision(Declaration):
     states: of optimizer states (default: the master's, else the weight's).
     quantised: stored type of weights of two or more axes in linear layers and convolutions, with a scale of type
     `scale` for every `group` of their inputs (None: one an output), for inference alone.
+    multiplied: type that products of these weights run in, to which the kernels before cast what comes in, as serving
+    engines do with 8-bit floats; None: the type of what comes in, for which products unpack weights.
     apart: whether linear layers of more than one row first write these weights in the type that they are multiplied in,
     by a kernel of its own, as bitsandbytes does; else products unpack weights as they read them.
     scaled: each copy cast to `autocast` carries an fp32 scale, as 8-bit floats need, and products of such copies come
@@ -90,17 +92,19 @@ class Precision(Declaration):
     quantised: RealType | None = None
     group: int | None = None
     scale: RealType = "fp16"
+    multiplied: RealType | None = None
     apart: bool = False
     scaled: bool = False
     source: str = ""
 
     def check_agreement(self, where: str) -> None:
         """Raise SettingError if its types and their scales do not go together."""
-        for field in ("weight", "autocast", "master", "gradient", "states", "scale"):
+        for field in ("weight", "autocast", "master", "gradient", "states", "scale", "multiplied"):
             dtype = getattr(self, field)
             if dtype is not None and dtype not in FLOATS:
                 raise SettingError(f"{where}.{field}: {dtype!r} is no floating type: use {', '.join(sorted(FLOATS))}")
-        for field, of in (("group", "quantised"), ("apart", "quantised"), ("scaled", "autocast")):
+        needs = {"group": "quantised", "multiplied": "quantised", "apart": "quantised", "scaled": "autocast"}
+        for field, of in needs.items():
             if getattr(self, field) and getattr(self, of) is None:
                 raise SettingError(f"{where}.{field} is of what {of} makes: give {of}, or leave {field} out")
 
@@ -173,6 +177,7 @@ PrecisionName = Literal[
     "bf16-master",
     "bf16-master-fp32-gradients",
     "fp8",
+    "fp8-w8a8",
     "int8",
     "int4",
     "nf4",
@@ -198,6 +203,15 @@ PRECISIONS = ready(
     ),
     Precision(
         "fp8", weight="bf16", autocast="fp8", master="fp32", scaled=True, source="Micikevicius et al. 2022, §4.1"
+    ),
+    Precision(
+        "fp8-w8a8",
+        weight="bf16",
+        quantised="fp8",
+        scale="fp32",
+        multiplied="fp8",
+        source="weights and inputs of products in 8-bit floats, as serving engines have them (vLLM, quantization fp8; "
+        "TensorRT Model Optimizer, FP8)",
     ),
     Precision("int8", weight="fp16", quantised="int8", source="one scale an output (Dettmers et al. 2022, §2.1)"),
     Precision(

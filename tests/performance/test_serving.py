@@ -246,6 +246,36 @@ def test_fewer_bits_move_less_and_are_faster() -> None:
     assert rates == sorted(rates)
 
 
+def test_products_of_eight_bits_move_half_and_are_made_as_such() -> None:
+    """Weights but the table of tokens are of 8 bits, and long prompts are read by units of 8 bits."""
+    model: Any = {"model": "llama-3.1-8b", "on": "h100-sxm", "input": 8192, "output": 32, "concurrency": 1}
+    wide, narrow = (served(**model, precision=precision) for precision in ("bf16", "fp8-w8a8"))
+    assert 0.5 < narrow.standing_bytes / wide.standing_bytes < 0.6
+    assert 1.3 < wide.loads[0].time_to_first_token / narrow.loads[0].time_to_first_token < 2
+    unpacked = Precision("apart", weight="bf16", quantised="fp8", scale="fp32")  # multiplied as 16 bits
+    slower = served(**model, precision=unpacked)
+    assert slower.standing_bytes == narrow.standing_bytes
+    assert slower.loads[0].time_to_first_token == pytest.approx(wide.loads[0].time_to_first_token, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machine", "error"), [("h200-sxm", 0.10), ("h100-sxm", 0.12), ("a100-sxm-80gb", 0.19)])
+def test_throughputs_of_several_devices_that_were_measured(machine: str, error: float) -> None:
+    """TensorRT-LLM's tables of Llama 3.1 70B over 8 devices, as far as requests and answers are of 2,048 tokens."""
+    from tests.benchmarks.bench_serving import ROWS, ratios, score
+
+    tables = json.loads(ROWS.read_text(encoding="utf-8"))["tables"]
+    (table,) = (
+        t
+        for t in tables
+        if (t["model"], t["machine"], t["settings"]["tp"]) == ("llama-3.1-70b", machine, 8) and "0.17" in t["source"]
+    )
+    rows = [row for row in table["rows"] if row[0] + row[1] <= 4096]
+    of = score(ratios({**table, "rows": rows}))
+    assert of.error < error
+    assert of.after_scalar < 0.08
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -28,7 +28,7 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
     ("mixtral-8x7b", {"seq": 16}),
 ]
 PRECISIONS_TRAINED = ("fp32", "bf16-autocast", "fp16-autocast", "bf16", "fp16-master", "fp8")
-PRECISIONS_RUN = (*PRECISIONS_TRAINED, "int8", "int4", "q8_0")
+PRECISIONS_RUN = (*PRECISIONS_TRAINED, "int8", "int4", "q8_0", "fp8-w8a8")
 """Not nf4: of one row its library unpacks weights as it reads them, and of two it writes them first, so that two
 samples may take more than twice as long as one."""
 EVERY_MACHINE = tuple(machine.name for machine in cm.machines())
