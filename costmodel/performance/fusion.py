@@ -30,23 +30,75 @@ class Fusion(NamedTuple):
     bytes: int
 
 
+class FusedCall(NamedTuple):
+    """What a compiler makes of a call.
+
+    kernels: forward, that it writes itself; library: those before them that it does not, such as a convolution without
+    its bias. gathers: whether the call only looks elements up, as an embedding does.
+    """
+
+    kernels: list[Kernel]
+    library: list[Kernel]
+    gathers: bool
+
+    @property
+    def apart(self) -> bool:
+        """Whether its backward kernels stay as they are."""
+        return self.gathers or bool(self.library)
+
+
+def _fused_call(call: Call) -> FusedCall | None:
+    """None of what stays a kernel of a library, or is none of its own.
+
+    Casts of weights are done once; what windows are read from is written first (``realize_hint``).
+    """
+    if call.layer.overlaps or call.y.storage.origin == "cast":
+        return None
+    kernels = list(call.layer.forward_kernels(call))
+    sorts = [k.sort for k in kernels]
+    if sorts == ["convolution", "pointwise"] and "bias" in call.weights:
+        return FusedCall(kernels[1:], kernels[:1], gathers=False)
+    if not sorts or not all(sort in (*STREAMS, "gather") for sort in sorts):
+        return None
+    return FusedCall(kernels, [], gathers=not any(sort in STREAMS for sort in sorts))
+
+
 @dataclass(eq=False)
 class FusionGroup:
-    """Calls that run as one. outside: results that something else reads too."""
+    """Calls that run as one. parts: what is made of each that is no view. outside: results that something else reads.
+
+    goes_on: what it reads that the last kernel of the round before made, whose kernel it then is part of. handed_on:
+    the result that such a group reads.
+    """
 
     calls: list[Call] = field(default_factory=list)
+    parts: dict[Call, FusedCall] = field(default_factory=dict)
     outside: set[Storage] = field(default_factory=set)
+    goes_on: Tensor | None = None
+    handed_on: Tensor | None = None
 
     def takes(self, storage: Storage) -> bool:
         """Whether a tensor is made within."""
         return any(call.y.storage is storage for call in self.calls)
 
+    def differentiates(self, storage: Storage) -> bool:
+        """Whether a tensor is made within, and its gradient asked for there."""
+        return any(call.y.storage is storage for call in self.calls if not self.apart(call))
+
+    def apart(self, call: Call) -> bool:
+        """Whether the backward kernels of a call stay as they are."""
+        return call in self.parts and self.parts[call].apart
+
     @cached_property
     def _inputs(self) -> list[Tensor]:
-        """What is read from outside, each tensor once."""
+        """What is read from outside, each tensor once; of a call that ends a library's kernel also what that writes."""
         inputs: list[Tensor] = []
         for call in self.calls:
-            for x in (*call.operands(), *call.buffers.values()):
+            part = self.parts.get(call)
+            if part is not None and part.library:
+                inputs += [call.y, call.weights["bias"]]
+                continue
+            for x in () if part is not None and part.gathers else (*call.operands(), *call.buffers.values()):
                 if not self.takes(x.storage) and not any(x.storage is other.storage for other in inputs):
                     inputs.append(x)
         return inputs
@@ -57,22 +109,44 @@ class FusionGroup:
         results = {call.y.storage: call.y for call in self.calls if not is_view(call)}
         return [y for storage, y in results.items() if storage in self.outside]
 
-    @cached_property
+    @property
     def forward(self) -> list[Kernel]:
-        """One kernel; statistics of the batch, which come first, are of a kernel of their own."""
-        kernels = [kernel for call in self.calls for kernel in call.layer.forward_kernels(call)]
+        """One kernel, none if it goes on in another; statistics of the batch, which come first, are of their own."""
+        return self._forward if self.goes_on is None else _within_another(self._forward, self.goes_on)
+
+    @cached_property
+    def _forward(self) -> list[Kernel]:
+        kernels = self._forward_apart
         if _launches(kernels) < 2:
             return kernels
         whole = [call for call in self.calls if call.layer.over_batch(call)]
         read = sum(distinct_bytes(x) for x in self._inputs) + sum(distinct_bytes(call.x) for call in whole)
+        read = read + sum(k.read for part in self.parts.values() if part.gathers for k in part.kernels)
         written = sum(y.bytes for y in self._outputs)
         return [self._kernel(kernels, "", read, written, 1 + len(whole))]
 
     @cached_property
+    def _forward_apart(self) -> list[Kernel]:
+        """What its calls would run by themselves, without kernels of libraries."""
+        return [kernel for part in self.parts.values() for kernel in part.kernels]
+
+    @cached_property
+    def _backward_apart(self) -> list[Kernel]:
+        """The same of backward."""
+        return [k for call in self._differentiated for k in call.layer.backward_kernels(call)]
+
+    @cached_property
+    def _differentiated(self) -> list[Call]:
+        return [call for call in self.calls if call.differentiated and not self.apart(call)]
+
+    @property
     def backward(self) -> list[Kernel]:
-        """One kernel, and one more for the gradients of weights, which sum over rows."""
-        calls = [call for call in self.calls if call.differentiated]
-        kernels = [kernel for call in calls for kernel in call.layer.backward_kernels(call)]
+        """One kernel, and one more for the gradients of weights, which sum over rows; less if another goes on in it."""
+        return self._backward if self.handed_on is None else _within_another(self._backward, self.handed_on)
+
+    @cached_property
+    def _backward(self) -> list[Kernel]:
+        calls, kernels = self._differentiated, self._backward_apart
         if _launches(kernels) < 2:
             return kernels
         gradients = [g for call in calls for g in call.gradients()]
@@ -80,8 +154,9 @@ class FusionGroup:
         read = sum(y.bytes for y in self._outputs if y.requires_grad) + self._kept(calls)
         read = read + sum(call.y.bytes + saved_bytes(call) for call in summing)
         # Operands that get the incoming gradient itself share one.
-        own = {id(g.operand): g.operand for g in gradients if not g.shared and not self.takes(g.operand.storage)}
-        shared = [g.operand for g in gradients if g.shared and not self.takes(g.operand.storage)]
+        outer = [g for g in gradients if not self.differentiates(g.operand.storage)]
+        own = {id(g.operand): g.operand for g in outer if not g.shared}
+        shared = [g.operand for g in outer if g.shared]
         written = sum(x.bytes for x in own.values())
         if shared and not any(x.storage.origin != "weight" for x in own.values()):
             written = written + shared[0].bytes
@@ -90,27 +165,29 @@ class FusionGroup:
     def _kept(self, calls: list[Call]) -> int:
         """Bytes read of saved tensors: of what was not written all that it is worked out from."""
         saved = {storage for call in calls for storage in call.saved if storage.origin in ("computed", "input")}
-        again = any(self.takes(storage) and storage not in self.outside for storage in saved)
+        own = {x.storage for x in self._inputs}
+        again = any(
+            storage not in self.outside and storage not in own
+            for storage in saved
+            if self.takes(storage) or storage.role == "logits"
+        )
         tensors = [x for x in self._inputs if x.storage.origin != "weight" and (again or x.storage in saved)]
-        tensors += [y for y in self._outputs if y.storage in saved]
+        tensors += [y for y in self._outputs if y.storage in saved and y.storage not in own]
         return sum(distinct_bytes(x) for x in tensors)
 
     def _kernel(self, kernels: list[Kernel], what: str, read: int, written: int, launches: int) -> Kernel:
         reduces = any(kernel.sort == "reduction" for kernel in kernels)
         flops = sum(kernel.flops for kernel in kernels)
-        name = f"fused {'softmax ' if any('softmax' in k.name for k in kernels) else ''}{what}".strip()
+        name = f"fused {what}".strip()
         dtype = self.calls[-1].y.dtype
         return Kernel(name, "reduction" if reduces else "pointwise", flops, read, written, dtype, launches)
 
-    @cached_property
+    @property
     def _saved(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Launches and bytes saved forward, and backward."""
-        forward = [kernel for call in self.calls for kernel in call.layer.forward_kernels(call)]
-        trained = [call for call in self.calls if call.differentiated]
-        backward = [kernel for call in trained for kernel in call.layer.backward_kernels(call)]
-        return _less(forward, self.forward), _less(backward, self.backward)
+        return _less(self._forward_apart, self.forward), _less(self._backward_apart, self.backward)
 
-    @cached_property
+    @property
     def pays(self) -> bool:
         """Whether the joint kernels move no more, and are no more."""
         return all(branch_value(launches) >= 0 and branch_value(moves) >= 0 for launches, moves in self._saved)
@@ -122,6 +199,14 @@ class FusionGroup:
         times = self.calls[0].times
         launches, moves = (forward + backward for forward, backward in zip(*self._saved, strict=True))
         return Fusion(names, times, times * launches, times * moves)
+
+
+def _within_another(kernels: list[Kernel], x: Tensor) -> list[Kernel]:
+    """Kernels the first of which is part of one that has a tensor at hand already."""
+    if not kernels or branch_value(kernels[0].read) < branch_value(distinct_bytes(x)):
+        return kernels
+    first = kernels[0]._replace(read=kernels[0].read - distinct_bytes(x), launches=kernels[0].launches - 1)
+    return [first, *kernels[1:]]
 
 
 def _less(apart: list[Kernel], joint: list[Kernel]) -> tuple[int, int]:
@@ -137,25 +222,40 @@ def groups_of(tape: Tape) -> dict[Call, FusionGroup]:
             makers[call.y.storage] = Maker(number, call)
     joining = _Joining(makers)
     replay(tape.root, joining)
-    groups = {call: group for call, group in joining.groups.items() if _kernels(group) > 1}
     read: dict[Storage, list[Call]] = {}
     for call in tape.root.calls():
         for x in call.operands():
             read.setdefault(x.storage, []).append(call)
+    groups = {call: group for call, group in joining.groups.items() if _launches(group._forward_apart) > 1}
     handed = {block.exit.storage for block in tape.root.blocks() if block.exit is not None}
     handed |= {x.storage for x in tape.outputs}
-    for group in dict.fromkeys(groups.values()):
+    for group in dict.fromkeys(joining.groups.values()):
         for call in group.calls:
             storage = call.y.storage
             readers = read.get(storage, [])
             if storage in handed or not readers or any(groups.get(reader) is not group for reader in readers):
                 group.outside.add(storage)
-    return {call: group for call, group in groups.items() if group.pays}
+    kept = {call: group for call, group in joining.groups.items() if call not in groups or group.pays}
+    _hand_on(tape, kept)
+    return {c: g for c, g in kept.items() if c in groups or g.goes_on is not None or g.handed_on is not None}
 
 
-def _kernels(group: FusionGroup) -> int:
-    """Launches of all its calls apart: one that is composed of several becomes one kernel by itself."""
-    return sum(_launches(list(call.layer.forward_kernels(call))) for call in group.calls)
+def _hand_on(tape: Tape, groups: dict[Call, FusionGroup]) -> None:
+    """Let what reads the result of a round as it begins, or after the last, go on where the round's last kernel was."""
+    made = {call.y.storage: (group, call.y) for call, group in groups.items() if not is_view(call)}
+    readers: dict[Storage, list[tuple[FusionGroup, Tensor]]] = {}
+    for group in dict.fromkeys(groups.values()):
+        outer = [x for x in group._inputs if x.storage.origin != "weight"]
+        if len(outer) == 1 and not any(call.layer.over_batch(call) for call in group.calls):
+            readers.setdefault(outer[0].storage, []).append((group, outer[0]))
+    for block in tape.root.blocks():
+        if block.exit is None or block.recomputed or block.exit.storage not in made:
+            continue
+        last, y = made[block.exit.storage]
+        results = dict.fromkeys(x.storage for x in (block.entry, block.result, block.exit) if x is not None)
+        for group, x in (reader for storage in results for reader in readers.get(storage, [])):
+            if group is not last and _fits(group.calls[0], last):
+                group.goes_on, last.handed_on = x, y
 
 
 def _launches(kernels: list[Kernel]) -> int:
@@ -170,7 +270,7 @@ class Maker(NamedTuple):
 
 
 class _Joining:
-    """Joins each call to the group that made what it reads in its block, unless something between needs that group."""
+    """Joins each call to the groups that made what it reads, unless something between needs these before."""
 
     def __init__(self, makers: dict[Storage, Maker]) -> None:
         self.groups: dict[Call, FusionGroup] = {}
@@ -179,34 +279,55 @@ class _Joining:
 
     def call(self, call: Call) -> None:
         """A call joins a group that it fits, or begins one; a view goes with its group."""
-        group = self._here.get(call.y.storage) if is_view(call) else self._joined(call)
-        if group is not None:
-            self.groups[call] = group
-            group.calls.append(call)
+        part = None if is_view(call) else _fused_call(call)
+        if part is not None:
+            group = self._joined(call, part)
+            group.parts[call] = part
+        elif is_view(call) and call.y.storage in self._here:
+            group = self._here[call.y.storage]
+        else:
+            return
+        self.groups[call] = group
+        group.calls.append(call)
 
     def bind(self, target: Tensor, source: Tensor) -> None:
-        """Groups are known by memory, which a view shares; none goes beyond its block."""
+        """Groups are known by memory, which a view shares."""
 
     def rounds(self, block: Block) -> Iterator[int]:
-        """Each block once, for all its rounds."""
-        around, self._here = self._here, {}
+        """Each block once, for all its rounds; those that happen as often as what is around them hide nothing."""
+        once = type(block.count) is int and block.count == 1 and not block.recomputed
+        around = self._here
+        if not once:
+            self._here = {}
         yield 1
-        self._here = around
+        if not once:
+            self._here = around
 
-    def _joined(self, call: Call) -> FusionGroup | None:
-        if not _streams(call):
-            return None
-        near = dict.fromkeys(self._here[x.storage] for x in call.inputs if x.storage in self._here)
-        fitting = (g for g in near if _fits(call, g) and not _between(call, g, self.groups, self._makers))
-        group = self._here[call.y.storage] = next(fitting, None) or FusionGroup()
+    def _joined(self, call: Call, part: FusedCall) -> FusionGroup:
+        written = () if part.library or _sums_places(call) else call.inputs
+        near = dict.fromkeys(self._here[x.storage] for x in written if x.storage in self._here)
+        fitting = [g for g in near if _fits(call, g) and not _between(call, g, self.groups, self._makers)]
+        group = fitting[0] if fitting else FusionGroup()
+        self._here[call.y.storage] = group
+        for other in fitting[1:]:
+            self._merge(group, other)
         return group
 
+    def _merge(self, group: FusionGroup, other: FusionGroup) -> None:
+        """Join two groups that a call reads results of, unless one needs the other's results before."""
+        for one, another in ((group, other), (other, group)):
+            if any(_between(call, another, self.groups, self._makers) for call in one.calls):
+                return
+        number = {call: self._makers[call.y.storage].number for call in (*group.calls, *other.calls)}
+        group.calls = sorted(number, key=number.__getitem__)
+        group.parts |= other.parts
+        for call in other.calls:
+            self.groups[call] = self._here[call.y.storage] = group
 
-def _streams(call: Call) -> bool:
-    """Whether a compiler writes all its kernels itself; not casts of weights, done once, nor windows that overlap."""
-    kernels = list(call.layer.forward_kernels(call))
-    alone = call.layer.overlaps or call.y.storage.origin == "cast"
-    return not alone and bool(kernels) and all(k.sort in STREAMS for k in kernels)
+
+def _sums_places(call: Call) -> bool:
+    """Whether a call sums over the places of images, which are not in the order that what made them goes through."""
+    return len(call.x.shape) == 4 and branch_value(call.y.size) < branch_value(call.x.size)
 
 
 def _fits(call: Call, group: FusionGroup) -> bool:

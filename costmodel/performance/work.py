@@ -107,8 +107,10 @@ class _Kernels:
             yield from (kernel._replace(read=kernel.read - less) for kernel in call.layer.forward_kernels(call))
         elif group is None and call not in self.left_out:
             yield from call.layer.forward_kernels(call)
-        elif group is not None and call is group.calls[-1]:
-            yield from group.forward
+        elif group is not None:
+            yield from group.parts[call].library if call in group.parts else ()
+            if call is group.calls[-1]:
+                yield from group.forward
 
     def _backward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
@@ -117,12 +119,18 @@ class _Kernels:
             yield from (kernel._replace(written=kernel.written - less) for kernel in call.layer.backward_kernels(call))
         elif group is None and call not in self.left_out:
             yield from call.layer.backward_kernels(call)
-        elif group is not None and call is group.calls[-1]:
-            yield from group.backward
+        elif group is not None:
+            if call is group.calls[-1]:
+                yield from group.backward
+            if group.apart(call):
+                yield from call.layer.backward_kernels(call)
 
     def _sums(self) -> None:
-        """Adding up the gradients of a tensor that several layers read, and joining those of its slices."""
-        for storage, (whole, parts) in _contributions(self.tape, self.groups).items():
+        """Adding up the gradients of a tensor that several layers read, and joining those of its slices.
+
+        A compiler adds them in the kernel that makes one of them, which reads the other.
+        """
+        for storage, (whole, parts, fused) in _contributions(self.tape, self.groups).items():
             weight = storage.origin == "weight"
             dtype: Dtype = self.tape.precision.gradient_dtype if weight else storage.dtype
             size = size_bytes(storage.elements, dtype)
@@ -130,13 +138,17 @@ class _Kernels:
             if parts:
                 self._sum("join", storage, times * self.micro_batches, dtype, size, size)
             if (sums := whole + bool(parts) - 1) > 0:
-                self._sum("sum", storage, sums * times * self.micro_batches, dtype, 2 * size, size)
+                moved = (size, 0, 0) if fused and not weight else (2 * size, size, 1)
+                self._sum("sum", storage, sums * times * self.micro_batches, dtype, *moved)
             if weight and self.micro_batches > 1:
                 own = share_of(self.tape, storage).gradient_bytes if self.tape.layout.shards > 1 else size
                 self._sum("sum", storage, (self.micro_batches - 1) * times, dtype, 2 * own, own)
 
-    def _sum(self, what: str, storage: Storage, times: int, dtype: Dtype, read: int, written: int) -> None:
-        kernel = Kernel(f"gradient {what}", "pointwise", written if what == "sum" else 0, read, written, dtype)
+    def _sum(
+        self, what: str, storage: Storage, times: int, dtype: Dtype, read: int, written: int, launches: int = 1
+    ) -> None:
+        flops = storage.elements if what == "sum" else 0
+        kernel = Kernel(f"gradient {what}", "pointwise", flops, read, written, dtype, launches)
         name = storage.name or "gradient"
         self.work.tasks.append(Task(name, f"gradient {what}", "backward", times, kernel))
 
@@ -154,25 +166,30 @@ def _halves(tape: Tape) -> dict[Call, Call]:
     return {call: casts[call.x.storage] for call in raising if call.x.storage in casts}
 
 
-def _contributions(tape: Tape, groups: dict[Call, FusionGroup]) -> dict[Storage, tuple[int, int]]:
-    """How many gradients come to each tensor, as a whole and of slices.
+def _contributions(tape: Tape, groups: dict[Call, FusionGroup]) -> dict[Storage, tuple[int, int, bool]]:
+    """How many gradients come to each tensor, as a whole and of slices, and whether a fused kernel makes one of them.
 
-    Views hand on what comes to them. Of calls that are fused only what comes from outside their group counts.
+    Views hand on what comes to them. What is fused makes one, and none of what is made within.
     """
-    contributions: dict[Storage, tuple[int, int]] = {}
+    contributions: dict[Storage, tuple[int, int, bool]] = {}
+    counted: set[tuple[int, int]] = set()
     for call in tape.root.calls():
         if not call.differentiated or any(x.storage is call.y.storage for x in call.inputs):
             continue
+        if (group := groups.get(call)) is not None and group.apart(call):
+            group = None
         for x in {id(g.operand): g.operand for g in call.gradients()}.values():
             storage = x.storage
             if storage.origin not in ("computed", "weight"):
                 continue
-            if (group := groups.get(call)) is not None and group.takes(storage):
-                continue
+            if group is not None:
+                if group.differentiates(storage) or (id(group), id(storage)) in counted:
+                    continue
+                counted.add((id(group), id(storage)))
             for leaf in storage.leaves():  # the input of a repeated block stands for those of all its rounds
-                whole, parts = contributions.get(leaf, (0, 0))
+                whole, parts, fused = contributions.get(leaf, (0, 0, False))
                 part = branch_value(x.size) < branch_value(leaf.elements)
-                contributions[leaf] = (whole + (not part), parts + part)
+                contributions[leaf] = (whole + (not part), parts + part, fused or group is not None)
     return contributions
 
 

@@ -80,6 +80,46 @@ def test_statistics_of_the_batch_take_a_kernel_of_their_own(norm: Layer, kernels
     assert evaluated.phases[0].launches == kernels - isinstance(norm, Batchnorm)  # which takes running ones then
 
 
+def _chains(name: str, **settings: Any) -> list[tuple[str, ...]]:
+    return [f.layers for f in cm.predict(name, **settings).on("a100-sxm-80gb", stack="compiled").fusions]
+
+
+def test_a_compiled_cross_entropy_reads_the_logits_once_each_way_and_writes_their_gradient() -> None:
+    """Two and one times 12.9 MB of 64 x 50,304 logits in fp32: what inductor's scheduler counts, but for the pick."""
+    p = cm.predict("gpt2-small", batch=4, seq=128, precision="bf16-autocast")
+    compiled, eager = (p.on("a100-sxm-80gb", stack=stack).kernels for stack in ("compiled", "eager"))
+    logits = 4 * 128 * 50257 * 2
+    moved = {(k.phase, k.launches): k.bytes for k in compiled if k.layer == "loss"}
+    assert moved == {
+        ("forward", 1): pytest.approx(logits, rel=0.001),
+        ("backward", 1): pytest.approx(2 * logits, rel=0.001),
+    }
+    assert sum(k.bytes for k in eager if k.layer.startswith("loss")) > 5.9 * sum(moved.values())
+
+
+def test_a_compiler_joins_what_follows_across_blocks() -> None:
+    """As inductor does: a bias with its activation, both sides of a residual, and a norm with the sum before it."""
+    assert ("repeat1.conv", "repeat1.relu") in _chains("vgg11", batch=2, mode="inference")
+    resnet = _chains("resnet18", batch=2, mode="inference")
+    assert any(chain.count("stage2.projected.residual.projection.batchnorm") for chain in resnet if len(chain) == 4)
+    p = cm.predict("gpt2-small", batch=4, seq=128, mode="inference")
+    normed, added = (
+        next(row for row in p.on("a100-sxm-80gb", stack="compiled").kernels if row.layer == f"block.{layer}")
+        for layer in ("attention_norm", "add_mlp")
+    )
+    tensor = 4 * 128 * 768 * 4
+    assert (normed.launches, added.launches) == (0, 12)
+    assert normed.bytes == pytest.approx(12 * tensor, rel=0.01)  # its result: what it reads is at hand
+    assert added.bytes == 12 * 3 * tensor
+
+
+def test_windows_read_what_is_written() -> None:
+    """Not so pools: what windows are read from is written first, and a mean over places has another order."""
+    chains = [*_chains("vgg11", batch=2, mode="inference"), *_chains("efficientnet_b0", batch=2, mode="inference")]
+    assert chains
+    assert not any("pool" in layer and len(chain) > 1 for chain in chains for layer in chain[1:])
+
+
 @pytest.mark.slow
 @given(cases, st.sampled_from(["bandwidth", "peak"]), st.floats(1.0, 8.0))
 def test_more_machine_is_never_slower(case: Any, what: str, factor: float) -> None:
