@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from costmodel.architectures.activations import NAMES
+from costmodel.architectures.stages import StageParts, check_stages
 from costmodel.documents.description import Description, Listed, Reads
 from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
@@ -92,6 +93,8 @@ class Architecture(Description):
     """Whether its fields are plain data, without layers, whose code may be one's own."""
     DETACHES: ClassVar[bool] = False
     """Whether some of what it computes may be out of reach of gradients, as a target network is."""
+    SPLITS_BACKWARD: ClassVar[bool] = False
+    """Whether a pipeline may make the gradients of its weights apart from those of what it reads."""
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ()
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}
@@ -209,10 +212,7 @@ class Architecture(Description):
             if (degree := getattr(layout, name)) != 1:
                 kind = type(self).__name__
                 raise SettingError(f"{name}={degree} does not apply to {kind} {self.title!r}: leave it out")
-        if layout.pp != 1:
-            raise SettingError(
-                f"pp={layout.pp} is not worked out for {type(self).__name__} {self.title!r}: leave it out"
-            )
+        check_stages(layout, self)
         return self
 
     def check_plan(self, plan: Plan) -> None:
@@ -224,6 +224,11 @@ class Architecture(Description):
     def gathered_keys(self, layout: Layout) -> int | None:
         """Key heads of all ranks where these are fewer than the ranks, which then gather what they make; else None."""
         return None
+
+    @property
+    def stage_parts(self) -> StageParts:
+        """Names of the parts, one after another, that stages of a pipeline are made of; none if it cannot be cut."""
+        return StageParts(())
 
     def stage_kind(self, layout: Layout) -> object:
         """What stages have in common that cost the same, but for the first and the last."""

@@ -14,14 +14,15 @@ from costmodel.architectures.attention import Attention, AttentionContext, Atten
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.moe import routed, with_experts
-from costmodel.architectures.ranks import of_own_tokens, own_blocks
+from costmodel.architectures.ranks import of_own_tokens
 from costmodel.architectures.spec import TransformerSpec
+from costmodel.architectures.stages import own_parts
 from costmodel.architectures.variants import Variant
 from costmodel.graph.recomputation import GROUP
 from costmodel.graph.tape import Shared, Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, LayerScale, Multiply
-from costmodel.symbolic.sizes import SymInt, exact_div, peek
+from costmodel.symbolic.sizes import SymInt, exact_div
 
 if TYPE_CHECKING:
     from costmodel.architectures.altup import Streams
@@ -176,7 +177,7 @@ def stack_of(model: TransformerSpec, tape: Tape, block: Body) -> BlockStack:
     """All blocks of a model, or those of the stage that is traced."""
     if tape.layout.stage is None:
         return BlockStack(model.pattern, model.layers, block)
-    own = own_blocks(tape.layout, peek(model.layers))
+    own = own_parts(tape.layout, model)
     turns = own.start % len(model.pattern)
     pattern = [*model.pattern[turns:], *model.pattern[:turns]][: len(own)]
     return BlockStack(pattern, len(own), block)

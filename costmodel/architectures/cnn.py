@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -25,8 +25,9 @@ from costmodel.architectures.composites import (
     Repeat,
     Residual,
     Sequence,
-    apply,
+    labels,
 )
+from costmodel.architectures.stages import StageParts, own_parts
 from costmodel.documents.arguments import show
 from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
@@ -106,7 +107,47 @@ class CNN(Architecture):
     def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
         """(batch, C, H, W) → what the last block makes, such as (batch, classes)."""
         assert shape.image is not None
-        return apply(self.blocks, tape.input((shape.batch, self.input[0], *shape.image), name="images"))
+        first = tape.layout.first
+        x = tape.input((shape.batch, self.input[0], *shape.image), name="images") if first else tape.received()
+        own = own_parts(tape.layout, self)
+        for name, block in _cut(self.blocks, own.start, own.stop):
+            x = block(x, name=name)
+        return x
+
+    @property
+    def stage_parts(self) -> StageParts:
+        """See `Architecture.stage_parts`: its items, each time of one that repeats, and those of a list that has such.
+
+        So a ResNet's are its stem's layers, each bottleneck, and what is after them.
+        """
+        return StageParts(_runs(self.blocks))
+
+
+def _cut(blocks: Blocks, start: int, stop: int) -> Iterator[tuple[str, BlockSpec]]:
+    """Items with the parts from one number up to another, each by its name; of some of their parts, what has these."""
+    number = 0
+    for name, block in zip(labels(blocks), blocks, strict=True):
+        parts = sum(times for _, times in _runs([block]))
+        first, last = max(start - number, 0), min(stop - number, parts)
+        number += parts
+        if last - first == parts:
+            yield name, block
+        elif first < last and isinstance(block, Repeat):
+            yield f"{name}.{first}", replace(block, times=last - first)
+        elif first < last and isinstance(block, Sequence):
+            yield name, replace(block, blocks=tuple(inner for _, inner in _cut(block.blocks, first, last)))
+
+
+def _runs(blocks: Iterable[BlockSpec]) -> Iterator[tuple[str, int]]:
+    """Parts that stages are made of: see `StageParts.runs`."""
+    items = tuple(blocks)
+    for name, block in zip(labels(items), items, strict=True):
+        if isinstance(block, Repeat):
+            yield name, block.times
+        elif isinstance(block, Sequence) and any(isinstance(inner, Repeat) for inner in block.blocks):
+            yield from ((f"{name}.{inner}", times) for inner, times in _runs(block.blocks))
+        else:
+            yield name, 1
 
 
 def read_blocks(data: Any, define: Any = None) -> Blocks:

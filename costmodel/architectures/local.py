@@ -6,9 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodel.architectures.base import nearest_divisor
+from costmodel.architectures.stages import check_stages
 from costmodel.errors import SettingError
-from costmodel.symbolic.sizes import ceil_div, exact_div, peek
+from costmodel.symbolic.sizes import ceil_div, exact_div
 from costmodel.training.layout import VOCAB_MULTIPLE, Layout
+from costmodel.training.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from costmodel.architectures.spec import TransformerSpec
@@ -40,7 +42,7 @@ MEGATRON = {
 }
 """Those that may be so where layers are Megatron's."""
 
-WHOLE = ("altup", "layer_inputs", "shared_blocks", "shared_kv_layers", "disentangled", "indexer", "pooler", "classes")
+WHOLE = ("altup", "layer_inputs", "shared_blocks", "shared_kv_layers", "disentangled", "indexer")
 """Fields of a model whose blocks cannot be cut into stages: a stage would read more than what the one before made."""
 BY_TOKEN = {
     *(*SPLIT, "window", "position_rows", "position_table", "latent", "key_bias", "qkv_clip", "query_key_norm"),
@@ -153,14 +155,14 @@ def _check_stages(model: TransformerSpec, layout: Layout) -> None:
     """Raise SettingError if blocks cannot be cut into stages."""
     if layout.stages == 1:
         return
-    if layout.stages > peek(model.layers):
-        raise SettingError(
-            f"pp={layout.pp} and vpp={layout.vpp} are {layout.stages} stages, more than the {int(model.layers)} "
-            f"layers of {model.title}: use at most {int(model.layers)} stages"
-        )
+    check_stages(layout, model)
     for name in WHOLE:
         if getattr(model, name) != type(model).model_fields[name].get_default():
             raise SettingError(f"pp={layout.pp} is not worked out for {name} of {model.title}: leave it out")
+    if model.layer_scale and SCHEDULES[layout.schedule].splits:
+        raise SettingError(
+            f"schedule={layout.schedule!r} is not worked out for layer_scale of {model.title}: use '1f1b'"
+        )
     if model.by_distance:
         raise SettingError(f"pp={layout.pp} is not worked out for biases by distance, of {model.title}: leave it out")
 

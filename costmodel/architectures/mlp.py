@@ -21,6 +21,7 @@ from costmodel.architectures.base import (
     refuse,
     scaled_size,
 )
+from costmodel.architectures.stages import StageParts, own_parts
 from costmodel.documents.description import Listed
 from costmodel.errors import SettingError
 from costmodel.graph.tape import MOST_CALLS, Tape
@@ -29,6 +30,7 @@ from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
 from costmodel.training.fields import whole_size
+from costmodel.training.layout import Layout
 
 NORMS = {"batchnorm": Batchnorm, "layernorm": Layernorm, "rmsnorm": Rmsnorm}
 
@@ -80,13 +82,24 @@ class MLP(Architecture):
     def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
         """(batch, n_0) → (batch, n_last). Hidden layers of one size in a row go by the number of the first."""
         first, *hidden, last = self.sizes
-        x = tape.input((shape.batch, first))
-        number = 1
-        for width, group in groupby(hidden):
+        own = own_parts(tape.layout, self)
+        x = tape.input((shape.batch, first)) if tape.layout.first else tape.received()
+        number = own.start + 1
+        for width, group in groupby(hidden[own.start : own.stop]):
             times = len(list(group))
             x = tape.repeat(times, lambda x, width=width: self._layer(x, width), x, f"hidden{number}")
             number += times
-        return Linear(last, bias=self.bias)(x, name="output")
+        return Linear(last, bias=self.bias)(x, name="output") if tape.layout.last else x
+
+    @property
+    def stage_parts(self) -> StageParts:
+        """See `Architecture.stage_parts`: hidden layers, each with what follows it, and the last."""
+        return StageParts([*((f"hidden{number}", 1) for number in range(1, len(self.sizes) - 1)), ("output", 1)])
+
+    def stage_kind(self, layout: Layout) -> object:
+        """See `Architecture.stage_kind`: its widths."""
+        own = own_parts(layout, self)
+        return self.sizes[own.start : own.stop + 1]
 
     def _layer(self, x: Tensor, width: int) -> Tensor:
         x = Linear(width, bias=self.bias)(x)

@@ -40,23 +40,6 @@ def share_of_tokens(layout: Layout, tokens: int) -> int:
     return exact_div(tokens, layout.tp) if layout.sp else tokens
 
 
-def own_blocks(layout: Layout, layers: int) -> range:
-    """The blocks of a stage: equal parts of all, of which the first have those that are left over.
-
-    Megatron's first and last stage have one less where that makes parts equal, embedding and loss counting as a block
-    each (``--account-for-embedding-in-pipeline-split``, ``--account-for-loss-in-pipeline-split``).
-    """
-    if layout.stage is None:
-        return range(layers)
-    if layout.runtime != "torch" and layers % layout.stages and not (layers + 2) % layout.stages:
-        each = (layers + 2) // layout.stages
-        start = layout.stage * each - (not layout.first)
-        return range(start, start + each - layout.first - layout.last)
-    every, over = divmod(layers, layout.stages)
-    start = layout.stage * every + min(layout.stage, over)
-    return range(start, start + every + (layout.stage < over))
-
-
 def attended_tokens(x: Tensor) -> int:
     """Tokens of the sequence that attention of this rank has at once."""
     layout = x.tape.layout

@@ -40,6 +40,7 @@ from costmodel.architectures.parts import (
     Rotary,
     Window,
 )
+from costmodel.architectures.stages import StageParts
 from costmodel.architectures.variants import Variant, check_varied, lending, variants
 from costmodel.documents.description import ABSENT, ALL, Listed, PartOf, part_of
 from costmodel.errors import SettingError
@@ -108,6 +109,7 @@ class TransformerSpec(ComposedModel):
 
     HAS_ATTENTION: ClassVar[bool] = True
     DATA_ALONE: ClassVar[bool] = True
+    SPLITS_BACKWARD: ClassVar[bool] = True
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq", "past")
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",
@@ -692,6 +694,11 @@ class TransformerSpec(ComposedModel):
     def score_factor(self) -> float:
         """What scores are multiplied by."""
         return 1 / math.sqrt(peek(self.head_features)) if self.score_scale is None else self.score_scale
+
+    @property
+    def stage_parts(self) -> StageParts:
+        """See `Architecture.stage_parts`: its blocks, the first with the embeddings, the last with what is after it."""
+        return StageParts([("block", peek(self.layers))])
 
     @property
     def pattern(self) -> list[Variant]:

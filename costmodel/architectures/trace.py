@@ -8,7 +8,7 @@ from costmodel.architectures.kv_cache import Cache
 from costmodel.errors import SettingError, shown
 from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Tensor
+from costmodel.graph.tensor import RoundLayout, Tensor
 from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.arithmetic import Add, Cast
 from costmodel.layers.attention import Softmax
@@ -22,7 +22,6 @@ from costmodel.layers.loss import (
     VocabParallelCrossEntropy,
 )
 from costmodel.symbolic.sizes import exact_div, peek
-from costmodel.training.dtypes import Dtype
 from costmodel.training.layout import Layout, multiples_near
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
 
@@ -71,11 +70,11 @@ def trace(
     settings: Settings,
     tape: Tape | None = None,
     layout: Layout | None = None,
-    arrival: Dtype | None = None,
+    arrival: tuple[RoundLayout, ...] = (),
 ) -> Tape:
     """Record the model's forward pass and loss on `tape`, or on a new one that the settings imply.
 
-    layout: over devices, if another than the settings say. arrival: the type of what comes from the stage before. The
+    layout: over devices, if another than the settings say. arrival: what comes from the stage before. The
     sizes of model and settings may be letters.
 
     Raises CostModelError.

@@ -8,14 +8,14 @@ from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.moe import assumptions
 from costmodel.architectures.pooler import pooled, summarised
-from costmodel.architectures.ranks import embedding, own_blocks, share_of_tokens
+from costmodel.architectures.ranks import embedding
 from costmodel.architectures.spec import TransformerSpec
+from costmodel.architectures.stages import own_parts
 from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
-from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import Layout
 from costmodel.training.settings import LossKind
 
@@ -63,7 +63,7 @@ class Transformer(TransformerSpec):
 
     def stage_kind(self, layout: Layout) -> object:
         """See `Architecture.stage_kind`: its blocks."""
-        own = own_blocks(layout, peek(self.layers))
+        own = own_parts(layout, self)
         return len(own), own.start % len(self.pattern)
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
@@ -106,7 +106,7 @@ class Transformer(TransformerSpec):
             x = embedded(self, x, tokens)
         else:
             tokens = table = None
-            x = tape.received((shape.batch, share_of_tokens(tape.layout, shape.seq), self.width))
+            x = tape.received()
         x = body(self, tape, x, attention, tokens=tokens)
         if not tape.layout.last:
             return x

@@ -22,6 +22,7 @@ from costmodel.architectures.feedforward import dropped, feed_forward, normed
 from costmodel.architectures.parts import MaybePooler
 from costmodel.architectures.pooler import pooled, sorted_by
 from costmodel.architectures.spec import ComposedModel
+from costmodel.architectures.stages import StageParts
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT
 from costmodel.errors import SettingError, shown
@@ -32,6 +33,7 @@ from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Prepend, TrainedPositions
 from costmodel.layers.indexing import Parameter
 from costmodel.layers.shape import Copy, Reshape, Slice, TransposeLast
+from costmodel.training.layout import Layout
 from costmodel.training.settings import LossKind
 
 PICTURE: Any = (3, 224, 224)
@@ -52,6 +54,7 @@ class VisionTransformer(ComposedModel):
 
     HAS_ATTENTION: ClassVar[bool] = True
     DATA_ALONE: ClassVar[bool] = True
+    SPLITS_BACKWARD: ClassVar[bool] = True
     LETTERS: ClassVar[dict[str, str]] = {
         "patch": "P",
         "layers": "L",
@@ -135,6 +138,22 @@ class VisionTransformer(ComposedModel):
             **same,
         )
 
+    def local(self, layout: Layout) -> Self:
+        """See `Architecture.local`."""
+        super().local(layout)
+        if layout.pp > 1:
+            self.encoder.local(layout)
+        return self
+
+    @property
+    def stage_parts(self) -> StageParts:
+        """See `Architecture.stage_parts`: its blocks."""
+        return self.encoder.stage_parts
+
+    def stage_kind(self, layout: Layout) -> object:
+        """See `Architecture.stage_kind`."""
+        return self.encoder.stage_kind(layout)
+
     @property
     def default_loss(self) -> LossKind | None:
         """Cross-entropy of the classes, if there are any."""
@@ -168,8 +187,13 @@ class VisionTransformer(ComposedModel):
         """(batch, C, H, W) images → (batch, classes); (batch, pooler's width) or (batch·T, width) without classes."""
         assert shape.image is not None
         encoder = self.encoder
-        x = self._embedded(tape.input((shape.batch, self.input[0], *shape.image), name="images"))
+        if tape.layout.first:
+            x = self._embedded(tape.input((shape.batch, self.input[0], *shape.image), name="images"))
+        else:
+            x = tape.received()
         x = body(encoder, tape, x, attention)
+        if not tape.layout.last:
+            return x
         if self.last_norm == "first":
             x = normed(encoder, Slice(1, axis=1)(x, name="first_token"), "final_norm")
         if self.attention_pool:

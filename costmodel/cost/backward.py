@@ -29,7 +29,7 @@ from costmodel.cost.sharding import flat_length, partial_sum, share_of
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
 from costmodel.symbolic.sizes import branch_value, product
-from costmodel.training.dtypes import size_bytes
+from costmodel.training.dtypes import Shape, size_bytes
 from costmodel.training.settings import Settings
 
 
@@ -402,14 +402,21 @@ def _calls(order: Order) -> Iterator[CallRound]:
             yield from _calls(item.ran)
 
 
-def update(weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
-    """The optimizer's step."""
+def update(
+    weights: list[tuple[Storage, str] | LoopEdge], tapes: Sequence[Tape], settings: Settings, lifetimes: Lifetimes
+) -> None:
+    """The optimizer's step. tapes: of all stages that a rank has of the model."""
     if settings.states.flat:
-        _update_flat(tape, settings, lifetimes)
+        _update_flat(sum(map(flat_length, tapes)), settings, lifetimes)
     elif settings.update == "loop":
-        _update_each(weights, tape, settings, lifetimes)
+        _update_each(weights, tapes, settings, lifetimes)
     else:
-        _update_all(weights, tape, settings, lifetimes)
+        _update_all(weights, tapes, settings, lifetimes)
+
+
+def _own_shape(tapes: Sequence[Tape], weight: Storage) -> Shape:
+    """What a rank has of a weight of one of its stages."""
+    return next(share_of(tape, weight).shape for tape in tapes if weight in tape.weights)
 
 
 def _in_turn(weights: list[tuple[Storage, str] | LoopEdge], lifetimes: Lifetimes) -> Iterator[tuple[Storage, int]]:
@@ -426,7 +433,7 @@ def _in_turn(weights: list[tuple[Storage, str] | LoopEdge], lifetimes: Lifetimes
 
 
 def _update_each(
-    weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes
+    weights: list[tuple[Storage, str] | LoopEdge], tapes: Sequence[Tape], settings: Settings, lifetimes: Lifetimes
 ) -> None:
     """One weight after another, with the tensors of a weight's size that each update makes.
 
@@ -437,19 +444,19 @@ def _update_each(
     for storage, now in _in_turn(weights, lifetimes):
         if previous is not None:
             previous.died = now
-        shape = share_of(tape, storage).shape
+        shape = _own_shape(tapes, storage)
         size, makes = size_bytes(product(shape), dtype), optimizer.makes_of(shape)
-        most, summed = makes, storage.partial and tape.layout.shards == 1
+        most, summed = makes, storage.partial and tapes[0].layout.shards == 1
         if summed or storage.graded is not storage.elements:  # each read makes a rank's own, two in one kernel of Adam
             most = max(makes, min(optimizer.reads, 2))
         if summed:
-            lifetimes.send([partial_sum(tape, storage)] * optimizer.reads, now)
+            lifetimes.send([partial_sum(tapes[0], storage)] * optimizer.reads, now)
         tensors = [lifetimes.take(size, now) for _ in range(most)]
         previous = tensors[-1] if makes and optimizer.lasts else None
 
 
 def _update_all(
-    weights: list[tuple[Storage, str] | LoopEdge], tape: Tape, settings: Settings, lifetimes: Lifetimes
+    weights: list[tuple[Storage, str] | LoopEdge], tapes: Sequence[Tape], settings: Settings, lifetimes: Lifetimes
 ) -> None:
     """All weights at once: a foreach update makes its tensors for all of them, a fused one none.
 
@@ -466,20 +473,20 @@ def _update_all(
         elif isinstance(weight, LoopEdge):
             times.pop()
         else:
-            size = lifetimes.allotted(size_bytes(product(share_of(tape, weight[0]).shape), dtype))
+            size = lifetimes.allotted(size_bytes(product(_own_shape(tapes, weight[0])), dtype))
             tensors += [lifetimes.take(size * times[-1], now) for _ in range((optimizer.together or 0) * foreach)]
     if foreach and optimizer.in_turn:
         for storage, later in _in_turn(weights, lifetimes):
             for each in optimizer.in_turn:
-                elements = product(share_of(tape, storage).shape)
+                elements = product(_own_shape(tapes, storage))
                 lifetimes.take(each.size_bytes((elements,), size_bytes(1, dtype)), later)
         for allocation in tensors:
             allocation.died = len(lifetimes.moments) - 1
 
 
-def _update_flat(tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
+def _update_flat(elements: int, settings: Settings, lifetimes: Lifetimes) -> None:
     """All weights as one: each tensor that the update makes is as long as all of them."""
     now = lifetimes.moment("optimizer", "every weight", "")
-    size = size_bytes(flat_length(tape), settings.policy.state_dtype)
+    size = size_bytes(elements, settings.policy.state_dtype)
     for _ in range(settings.states.makes):
         lifetimes.take(size, now)

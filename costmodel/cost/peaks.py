@@ -20,7 +20,7 @@ from costmodel.cost.pipeline import Passage, StagePasses, pass_name, step_ending
 from costmodel.cost.runtimes import rank_of
 from costmodel.cost.timeline import ON_HOST, gradient_bytes, persistent_bytes
 from costmodel.graph.tape import Tape
-from costmodel.training.dtypes import Dtype
+from costmodel.graph.tensor import RoundLayout
 from costmodel.training.layout import Layout
 from costmodel.training.schedules import Schedule
 from costmodel.training.settings import Settings
@@ -96,7 +96,7 @@ class StageKey(NamedTuple):
     kind: object
     first: bool
     last: bool
-    arrival: Dtype | None
+    arrival: tuple[RoundLayout, ...]
 
 
 @dataclass(frozen=True)
@@ -201,13 +201,13 @@ class RankPeaks:
         return self._once(("stages", common, schedule.stages), lambda: [*self._traced(settings, schedule, common)])
 
     def _traced(self, settings: Settings, schedule: Schedule, common: int) -> Iterator[StageKey]:
-        arrival: Dtype | None = None
+        arrival: tuple[RoundLayout, ...] = ()
         for stage in range(schedule.stages):
             here = settings.layout._replace(stage=stage)
             key = StageKey(common, self.model.stage_kind(here), here.first, here.last, arrival)
             tape = self._once(key, partial(trace, self.model, settings, layout=here, arrival=arrival))
             yield key
-            arrival = tape.result[0].dtype
+            arrival = tuple(y.layout for y in tape.result)
 
     def _least_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
         """What a rank has with most micro-batches in flight, at least [bytes]."""

@@ -176,7 +176,7 @@ class StagePasses:
         self._splits = splits
         self.forward, self.first, self.walk = self._walked(accumulates=False)
         self._output = self.result if named and tape.layout.last and not kept else 0
-        self._sent = tape.arrived.bytes if named and not tape.layout.first else 0
+        self._sent = sum(x.storage.bytes for x in tape.arrived if x.requires_grad) if named else 0
         self.named = self._output + self._sent
         self.first = self.first.with_change(-1, self.named) if self.named else self.first
 
@@ -376,9 +376,16 @@ def step_ending(stages: Sequence[tuple[StagePasses, RankRuntime | None]], settin
     for stage, runtime in stages:
         if runtime is None:
             send_gradients(lifetimes, stage.sums)
-            update(stage.walk.weights, stage.tape, settings, lifetimes)
         else:
             runtime.end_backward(lifetimes)
+    own = [stage for stage, runtime in stages if runtime is None]
+    if own:  # one optimizer has the weights of all stages
+        update(
+            [weight for stage in own for weight in stage.walk.weights],
+            [stage.tape for stage in own],
+            settings,
+            lifetimes,
+        )
     for _, runtime in stages:
         if runtime is not None:
             runtime.update(lifetimes)
@@ -472,7 +479,7 @@ class PipelineRank:
             self._add(stage.copying)
         passes = self._pipeline.passes(turn.stage, "all" if turn.gathered == "flat" else turn.gathered)
         posted = turn.posted
-        messages = [self._message(*each) for each in posted.before], [self._message(*each) for each in posted.after]
+        messages = [*self._messages(posted.before)], [*self._messages(posted.after)]
         begun = {turn.stage} if turn.begun else set[int]()
         self._add(getattr(passes, pass_name(Action(turn.stage, turn.kind), begun)), messages)
         if turn.ended:
@@ -492,12 +499,14 @@ class PipelineRank:
             (("SEND_F" if forward else "SEND_B", action.stage),) if self._elsewhere(after) else (),
         )
 
-    def _message(self, kind: ActionKind, stage: int) -> Message:
-        """What a stage hands to a neighbour or is handed; a gradient is as large as what it is of."""
-        passes = self.stages[stage]
-        storage = passes.tape.arrived if kind in ("RECV_F", "SEND_B") else passes.tape.result[0].storage
-        operation: Operation = "send" if kind.startswith("SEND") else "receive"
-        return Message(operation, "pp", self.schedule.ranks, storage.elements, storage.dtype)
+    def _messages(self, posted: tuple[tuple[ActionKind, int], ...]) -> Iterator[Message]:
+        """What stages hand to neighbours or are handed: each tensor; a gradient is as large as what it is of."""
+        for kind, stage in posted:
+            tape = self.stages[stage].tape
+            operation: Operation = "send" if kind.startswith("SEND") else "receive"
+            for x in tape.arrived if kind in ("RECV_F", "SEND_B") else tape.result:
+                if x.requires_grad or kind.endswith("F"):
+                    yield Message(operation, "pp", self.schedule.ranks, x.size, x.dtype)
 
     def _elsewhere(self, other: Action | None) -> bool:
         return other is not None and self.schedule.rank_of(other.stage) != self.rank
@@ -538,7 +547,7 @@ class Pipeline:
         tapes: list[Tape] = []
         for stage in range(self.schedule.stages):
             layout = self.settings.layout._replace(stage=stage)
-            arrival = tapes[-1].result[0].dtype if tapes else None
+            arrival = tuple(y.layout for y in tapes[-1].result) if tapes else ()
             kind = (self.model.stage_kind(layout), layout.first, layout.last, arrival)
             if kind not in self._traced:
                 self._traced[kind] = trace(self.model, self.settings, layout=layout, arrival=arrival)

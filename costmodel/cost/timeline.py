@@ -564,7 +564,7 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
         send_gradients(lifetimes, gradient_sums(tape, lifetimes, backward.arrivals))
         gradients += forward.sharding.gradients if forward.sharding else []
         if runtime is None:
-            update(in_turn(tape, forward.weights), tape, settings, lifetimes)
+            update(in_turn(tape, forward.weights), [tape], settings, lifetimes)
             send_weights(tape, lifetimes)
         else:
             runtime.end_backward(lifetimes)

@@ -17,6 +17,7 @@ from costmodel.graph.tensor import (
     Origin,
     RecordedPhase,
     Role,
+    RoundLayout,
     Shape,
     Storage,
     Tensor,
@@ -94,7 +95,8 @@ class Tape:
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
     wrapping: parts by name whose weights are gathered together, where ranks have shares of weights.
     trained: weights that ask for a gradient. updated: those that get one.
-    layout: over devices. arrival: the type of what the stage before this one hands on. result: what the model makes.
+    layout: over devices. arrival: what the stage before this one hands on, and as tensors here: arrived.
+    result: what the model makes.
     outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
     grad: whether gradients are recorded of it, as ``torch.no_grad`` has it.
     inputs, buffers, caches: tensors that are there before the pass, by their memory; caches are what decoding has kept
@@ -111,10 +113,10 @@ class Tape:
         recomputation: Recomputation | None = None,
         adaptation: WeightAdaptation | None = None,
         layout: Layout = Layout(),  # noqa: B008
-        arrival: Dtype | None = None,
+        arrival: tuple[RoundLayout, ...] = (),
     ) -> None:
         self.layout = layout
-        self.arrival: Dtype | None = arrival
+        self.arrival = arrival
         self.training = training
         self.device: Device = device
         self.precision = precision
@@ -130,6 +132,7 @@ class Tape:
         self.inputs: dict[Storage, Tensor] = {}
         self.outputs: tuple[Tensor, ...] = ()
         self.result: tuple[Tensor, ...] = ()
+        self.arrived: list[Tensor] = []
         self.phase: RecordedPhase = "forward"
         self.grad = True
         self.caches: dict[Storage, Tensor] = {}
@@ -169,16 +172,18 @@ class Tape:
         self.inputs[tensor.storage] = tensor
         return tensor
 
-    def received(self, shape: Shape) -> Tensor:
-        """What the stage before hands to this one, to which its gradient goes back."""
-        tensor = self.input(shape, name=RECEIVED, dtype=self.arrival)
-        tensor.requires_grad = self.training
+    def received(self) -> Tensor:
+        """What the stage before hands to this one, where it is one tensor, to which its gradient goes back."""
+        (tensor,) = self.all_received()
         return tensor
 
-    @property
-    def arrived(self) -> Storage:
-        """The memory of what the stage before has handed to this one."""
-        return next(storage for storage in self.inputs if storage.name == RECEIVED)
+    def all_received(self) -> list[Tensor]:
+        """The tensors that the stage before hands to this one, to which gradients go back."""
+        for each in self.arrival:
+            tensor = self.input(each.shape, each.role, RECEIVED, each.dtype)
+            tensor.strides, tensor.requires_grad = each.strides, each.requires_grad
+            self.arrived.append(tensor)
+        return self.arrived
 
     def weight(
         self, shape: Shape, name: str, dtype: Dtype | None = None, *, frozen: bool = False, part: str = ""

@@ -29,6 +29,7 @@ from costmodel.training.settings import (
     OneStack,
     Runtime,
     ScheduleName,
+    Split,
     UpdateName,
 )
 
@@ -82,6 +83,7 @@ class GivenSettings(TypedDict, total=False):
     wrap: Names
     pp: int
     vpp: int | None
+    pp_split: Split
     schedule: ScheduleName
     return_outputs: bool
     runtime: Runtime
@@ -139,6 +141,7 @@ class SeveralSettings(TypedDict, total=False):
     wrap: Names | Iterable[Names]
     pp: int | Iterable[int]
     vpp: int | Iterable[int | None] | None
+    pp_split: Split | Iterable[Split]
     schedule: ScheduleName | Iterable[ScheduleName]
     return_outputs: bool | Iterable[bool]
     runtime: Runtime | Iterable[Runtime]

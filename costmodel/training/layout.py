@@ -70,7 +70,8 @@ class Layout(NamedTuple):
     same ranks. split_loss: whether logits stay split by vocabulary and the loss is taken of them so. fsdp: ranks that
     weights, gradients and optimizer states are split over, each with samples of its own. dp: groups of these that each
     have all weights. pp: ranks that have a part of the blocks each, in `vpp` stages, through which micro-batches go in
-    the order of `schedule`. stage: the one stage that is meant; None: all. runtime: whose collectives, buffers and
+    the order of `schedule`. split: how many layers each stage has, or the first of each but the first; nothing: equal
+    parts. stage: the one stage that is meant; None: all. runtime: whose collectives, buffers and
     copies they are. zero: what is split of that which groups have alike: 0 nothing, 1 optimizer states, 2 gradients
     too, 3 weights too. reshard: whether gathered weights are dropped between forward and backward. wrap: parts whose
     weights are gathered together, beside all that is in none of them. bucket_view: whether gradients are views of the
@@ -88,6 +89,7 @@ class Layout(NamedTuple):
     dp: int = 1
     pp: int = 1
     vpp: int = 1
+    split: tuple[int | str, ...] = ()
     schedule: ScheduleName = "1f1b"
     stage: int | None = None
     runtime: Runtime = "torch"

@@ -192,7 +192,7 @@ def _check_context(settings: Settings) -> None:
 def _check_pipeline(settings: Settings, layout: Layout) -> None:
     """Raise SettingError if micro-batches cannot pass through stages so."""
     if layout.pp == 1:
-        for name in ("vpp", "schedule", "return_outputs"):
+        for name in ("vpp", "pp_split", "schedule", "return_outputs"):
             if settings.chosen(name):
                 raise SettingError(
                     f"{_written(settings, name)} is of a pipeline: give pp, such as pp=2, or leave it out"

@@ -88,6 +88,7 @@ OnePlan = dict[str, str] | Plan | Literal["auto"]
 OneMachine = str | Described | dict[str, Any] | os.PathLike[str] | None
 Names = str | tuple[str, ...] | list[str]
 Image = int | tuple[int, int] | list[int] | None
+Split = int | str | tuple[int | str, ...] | list[int | str]
 
 
 def _lora(name: str, value: Any) -> Lora:
@@ -108,6 +109,17 @@ def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
     if isinstance(value, list | tuple):
         raise SettingError(f"{name}={shown(value)} is not a list of names of parts")
     return whole_size(name, value)
+
+
+MOST_STAGES = 10_000
+"""Stages that are told one by one."""
+
+
+def _split(name: str, value: Any) -> tuple[int | str, ...]:
+    parts = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if len(parts) > MOST_STAGES:
+        raise SettingError(f"{name} is of {len(parts):,} stages: use at most {MOST_STAGES:,}")
+    return tuple(part if isinstance(part, str) and part else whole_size(name, part) for part in parts)
 
 
 OFFLOADED = ("optimizer", "parameters")
@@ -404,6 +416,16 @@ class Settings(Frozen):
     vpp: Annotated[
         int | None, Setting("Stages of a rank (default: 1 or 2, by the schedule).", 2, executed="default")
     ] = None
+    pp_split: Annotated[
+        tuple[int | str, ...],
+        Setting(
+            "Layers of each stage, or the first of each but the first, by number or name (default: equal parts).",
+            (3, 9),
+            takes=Split,
+            read=_split,
+            executed="default",
+        ),
+    ] = ()
     schedule: Annotated[
         ScheduleName, Setting("Order of a pipeline's micro-batches.", "interleaved-1f1b", executed="default")
     ] = "1f1b"
@@ -577,6 +599,7 @@ class Settings(Frozen):
             self.fsdp,
             pp=self.pp,
             vpp=SCHEDULES[self.schedule].usual_stages if self.vpp is None else self.vpp,
+            split=self.pp_split,
             schedule=self.schedule,
             runtime=self.runtime,
             zero=self.zero,

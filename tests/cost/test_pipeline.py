@@ -159,3 +159,70 @@ def test_a_sweep_over_layouts_is_many_predictions() -> None:
         for pp in (1, 2, 4):
             peak = cm.predict(model(8), batch=batch, pp=pp, accumulate=8).memory.peak
             assert sweep["memory.peak"].sel(batch=batch, pp=pp) == peak
+
+
+MODELS: dict[str, Any] = {
+    "mlp": cm.MLP(sizes=[8, 16, 16, 16, 4, 4], norm="layernorm"),
+    "resnet18": "resnet18",
+    "vit_b_16": "vit_b_16",
+    "bert-base": "bert-base",
+    "a classifier": model(5, head=None, classes={"count": 3}, causal=False),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b"])
+def test_stages_of_any_model_add_up(name: str, schedule: str) -> None:
+    asked = {"batch": 2, "accumulate": 4}
+    alone = cm.predict(MODELS[name], **asked)
+    p = cm.predict(MODELS[name], pp=2, schedule=schedule, **asked)
+    tied = 30522 * 768 if name == "bert-base" else 0  # the table of tokens is at both ends
+    assert p.params == alone.params == sum(rank.params for rank in p.ranks) - tied
+    assert sum(rank.flops.total for rank in p.ranks) == alone.flops.total == p.flops.total
+
+
+def test_stages_are_cut_where_a_setting_says() -> None:
+    """How many layers each has, the first of each by number, and by name, are the same stages."""
+    ways = [(2, 1, 4), (2, 3), ("block.2", "block.3"), (2, "block.3")]
+    answers = [cm.predict(model(7), batch=2, pp=3, accumulate=3, pp_split=way) for way in ways]
+    assert len({tuple(rank.params for rank in p.ranks) for p in answers}) == 1
+    assert {rank.params for rank in answers[0].ranks} != {
+        rank.params for rank in cm.predict(model(7), batch=2, pp=3, accumulate=3).ranks
+    }
+
+
+@pytest.mark.parametrize(
+    ("split", "error"),
+    [
+        ((2, 2, 2), "pp_split=(2, 2, 2) is not how many of the 7 layers of model each stage has: use (3, 2, 2)"),
+        ((5, 3), "are not first layers in order, from 1 to 6, of model: use such as (3, 5)"),
+        ((3, 7), "are not first layers in order, from 1 to 6"),
+        ((3,), "is not of 3 stages: give how many layers each has, or the first of each but the first, (3, 5)"),
+        (("block.2", "blok.3"), "unknown layer in pp_split 'blok.3': did you mean 'block.3'"),
+        ((0, 7), "pp_split=0 is not between 1 and"),
+        ((2.5, 7), "pp_split=2.5 is not a whole number"),
+    ],
+)
+def test_stages_that_no_model_has_are_refused_in_one_line(split: Any, error: str) -> None:
+    with pytest.raises(cm.CostModelError) as raised:
+        cm.predict(model(7, name="model"), pp=3, accumulate=3, pp_split=split)
+    assert error in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_models_that_are_not_cut_are_refused_by_name() -> None:
+    for name, asked, error in (
+        ("t5-small", {}, "pp=2 is not worked out for EncoderDecoder 't5-small'"),
+        (
+            "resnet18",
+            {"schedule": "zbv-zero-bubble"},
+            "schedule='zbv-zero-bubble', which makes gradients of weights apart",
+        ),
+        (
+            "resnet18",
+            {"pp": 64, "accumulate": 64},
+            "64 stages, more than the 15 layers of ResNet-18: use at most 15 stages",
+        ),
+    ):
+        with pytest.raises(SettingError, match=error):
+            cm.predict(name, **{"pp": 2, "accumulate": 4, **asked})

@@ -923,6 +923,9 @@ class Transformer(Body):
 
     def forward(self, tokens: Tensor, *others: Tensor) -> Any:
         """others: the segments that they are in and their boxes, as far as there are."""
+        return self.end(self.through(self.start(tokens, *others), tokens=tokens))
+
+    def start(self, tokens: Tensor, *others: Tensor) -> Tensor:
         segments, boxes = others[:1], others[-1:]
         x = scaled(self.tokens(tokens), self.spec.embedding_scale)
         if self.spec.token_dropout:
@@ -941,8 +944,9 @@ class Transformer(Body):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = self.dropout(x)
-        x = x if self.inward is None or not self.spec.embedding_factored else self.inward(x)
-        x = self.through(x, tokens=tokens)
+        return x if self.inward is None or not self.spec.embedding_factored else self.inward(x)
+
+    def end(self, x: Tensor) -> Any:
         if self.outward is not None and not self.spec.embedding_factored:
             x = self.outward(x)
         spare = self.spec.pooler is not None and self.spec.pooler.spare

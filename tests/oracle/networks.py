@@ -102,6 +102,26 @@ def build(items: Data, x: Tensor, device: str) -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*modules), x
 
 
+def parts(items: Data, x: Tensor) -> list[nn.Module]:
+    """What a stage may begin with: each item, each time of one that repeats, those of a list with such."""
+    found: list[nn.Module] = []
+    for item in items:
+        [(name, fields)] = [(item, {})] if isinstance(item, str) else item.items()
+        inner = fields.get("blocks", []) if isinstance(fields, dict) else fields
+        if name == "repeat":
+            for _ in range(fields["times"]):
+                module, x = build(inner, x, "gpu")
+                found.append(module)
+        elif name == "sequence" and any(isinstance(each, dict) and "repeat" in each for each in inner):
+            own = parts(inner, x)
+            found += own
+            x = nn.Sequential(*own)(x)
+        else:
+            module, x = _block(name, fields, x, "gpu")
+            found.append(module)
+    return found
+
+
 def _block(name: str, fields: Any, x: Tensor, device: str) -> tuple[nn.Module, Tensor]:
     if name == "sequence":
         return build(fields if isinstance(fields, list) else fields["blocks"], x, device)

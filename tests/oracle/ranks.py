@@ -552,7 +552,7 @@ def _stage_cost(question: dict[str, Any], spec: Any) -> Any:
         if tp > 1:
             split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=False)
 
-    def sharded(module: stages.StageModule) -> None:
+    def sharded(module: Any) -> None:
         if fsdp > 1:
             _shard(question, module, mesh["dp", "fsdp"] if dp > 1 else mesh["fsdp"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,9 @@ from torch.distributed.pipelining._utils import InferenceMode, generate_rank_to_
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from . import models
+import costmodel as cm
+
+from . import models, networks
 from .test_schedules import CLASSES, SINGLE
 from .tracker import Most, weights_by_use
 
@@ -50,12 +52,99 @@ class NoModules:
     def __exit__(self, *error: object) -> None: ...
 
 
-class StageModule(nn.Module):
+class Part(nn.Module):
+    """A method of a model, with those of its modules that it reads."""
+
+    def __init__(self, method: Callable[..., Any], model: nn.Module, but: Sequence[str]) -> None:
+        super().__init__()
+        self.method = method
+        for name, module in model.named_children():
+            if name not in but:
+                setattr(self, name, module)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.method(*inputs)
+
+
+class Ended(nn.Module):
+    """The last block, and what is after it."""
+
+    def __init__(self, model: models.Transformer) -> None:
+        super().__init__()
+        self.norm, self.dropout = model.final_norm, model.final_dropout
+        self.end = Part(model.end, model, STARTS)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.end(self.dropout(x if self.norm is None else self.norm(x)))
+
+
+STARTS = ("blocks", "tokens", "positions", "segments", "boxes", "embedding_norm", "dropout", "spare", "contact")
+ENDS = ("blocks", "head", "summary", "final_norm", "final_dropout", "outward")
+
+
+class ByUse(nn.Module):
+    """What lists its weights in the order of their use, if that is known: gradients of weights apart are made so."""
+
+    by_use: Sequence[str] = ()
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        known = map(self.get_parameter, self.by_use)
+        return known if recurse and self.by_use else super().parameters(recurse)
+
+
+class Listed(ByUse, nn.Sequential):
+    """Parts of a model, one after another; the first may take several tensors."""
+
+    def forward(self, *inputs: Tensor) -> Any:
+        first, *rest = self
+        x = first(*inputs)
+        for part in rest:
+            x = part(x)
+        return x
+
+
+def parts_of(question: dict[str, Any]) -> tuple[list[nn.Module], tuple[Tensor, ...]]:
+    """What a stage may begin with, one after another, and what the first reads."""
+    kind, fields, batch = question["kind"], question["fields"], question["batch"]
+    kernel = question.get("kernel", "eager")
+    if kind == "mlp":
+        spec: Any = cm.MLP(**fields)
+        model: Any = models.MLP(spec, "gpu")
+        hidden, each = [*model.hidden], 3 + (spec.norm != "none")
+        layers = [nn.Sequential(*hidden[n : n + each]) for n in range(0, len(hidden), each)]
+        return [*layers, model.output], (torch.zeros(batch, spec.sizes[0]),)
+    if kind == "cnn":
+        x = torch.zeros(batch, *fields["input"])
+        return networks.parts(fields["blocks"], x), (x,)
+    if kind == "vit":
+        from .test_vision_transformer import ViT
+
+        spec = cm.VisionTransformer.of(fields)
+        model = ViT(spec, kernel, "gpu")
+        names = [name for name, _ in model.named_children()]
+        after = ["norm", "pooler", "pooler_norm", "pooler_dropout", "classes", "pool", "other"]
+        start = Part(model.start, model, ["blocks", *after])
+        end = Part(model.end, model, [name for name in names if name not in after])
+        return joined([start, *model.blocks, end]), (torch.zeros(batch, *spec.input),)
+    spec, seq = cm.Transformer.of(fields), question["seq"]
+    model = models.Transformer(spec, seq, kernel, "gpu")
+    tokens = torch.zeros(batch, seq, dtype=torch.int64)
+    others = [torch.zeros(batch, seq, dtype=torch.int64)] if spec.segments else []
+    return joined([Part(model.start, model, ENDS), *model.blocks, Ended(model)]), (tokens, *others)
+
+
+def joined(parts: list[nn.Module]) -> list[nn.Module]:
+    """The start as part of the first block, and the end as part of the last."""
+    start, *blocks, end = parts
+    first = [Listed(start, blocks[0]), *blocks[1:]]
+    return [*first[:-1], Listed(first[-1], end)]
+
+
+class StageModule(ByUse):
     """Some blocks of a model, with its start or its end."""
 
     def __init__(self, model: models.Transformer, blocks: range, *, first: bool, last: bool) -> None:
         super().__init__()
-        self.by_use: list[str] = []
         self.start = nn.ModuleDict()
         if first:
             self.start["tokens"] = model.tokens
@@ -64,11 +153,6 @@ class StageModule(nn.Module):
             self.start["dropout"] = model.dropout
         self.blocks = nn.ModuleList([model.blocks[n] for n in blocks])
         self.end = nn.ModuleList([x for x in (model.final_norm, model.head) if x is not None]) if last else None
-
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """In the order of their use, if that is known: gradients of weights apart are made in this order."""
-        known = map(self.get_parameter, self.by_use)
-        return known if recurse and self.by_use else super().parameters(recurse)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.start:
@@ -83,19 +167,67 @@ class StageModule(nn.Module):
         return x
 
 
-def names_by_use(module: nn.Module, x: Tensor) -> list[str]:
+def names_by_use(module: nn.Module, *inputs: Tensor) -> list[str]:
     """Names of weights in the order in which they are first used."""
     names = {weight: name for name, weight in module.named_parameters()}
-    return [names[weight] for weight in weights_by_use(module, x)]
+    return [names[weight] for weight in weights_by_use(module, *inputs)]
 
 
-def blocks_of(stage: int, stages: int, layers: int) -> range:
-    """Equal parts, of which the first have one more where they do not divide."""
-    ends = [sum(len(part) for part in torch.arange(layers).tensor_split(stages)[:n]) for n in range(stages + 1)]
-    return range(ends[stage], ends[stage + 1])
+def starts_of(question: dict[str, Any], stages: int, parts: int) -> list[int]:
+    """The first part of each stage: as it is asked, or of equal parts, of which the first have one more."""
+    if "pp_split" in question:
+        counts = question["pp_split"]
+        return [sum(counts[:n]) for n in range(stages + 1)]
+    return [sum(len(part) for part in torch.arange(parts).tensor_split(stages)[:n]) for n in range(stages + 1)]
+
+
+class Cut(NamedTuple):
+    """A stage: its module, what that reads of a micro-batch and what it makes."""
+
+    module: Any
+    reads: tuple[Tensor, ...]
+    makes: tuple[Tensor, ...]
+
+
+def of_transformer(
+    question: dict[str, Any], spec: Any, mesh: DeviceMesh, prepared: Callable[[models.Transformer], None]
+) -> list[Cut]:
+    """Stages of a decoder or encoder with a plain start and end."""
+    batch, seq, stages = question["batch"], question["seq"], question["pp"] * question["vpp"]
+    dtype = torch.float32 if question.get("precision", "fp32") == "fp32" else torch.bfloat16
+    model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
+    prepared(model)
+    own = seq // mesh["tp"].size() if question.get("sp") else seq
+    wide = torch.zeros(batch, own, spec.width, dtype=dtype, requires_grad=True)
+    y = torch.zeros(batch, seq, spec.vocab, dtype=dtype, requires_grad=True)
+    tokens = torch.zeros(batch, seq, dtype=torch.int64)
+    starts, cuts = starts_of(question, stages, spec.layers), []
+    for n in range(stages):
+        first, last = n == 0, n == stages - 1
+        module = StageModule(model, range(starts[n], starts[n + 1]), first=first, last=last)
+        for block in module.blocks if question.get("checkpoint") == "block" else ():
+            block.forward = partial(checkpoint, block.forward, use_reentrant=True)
+        cuts.append(Cut(module, (tokens if first else wide,), (y if last else wide,)))
+    return cuts
+
+
+def of_parts(question: dict[str, Any]) -> list[Cut]:
+    """Stages of a model whose parts go one after the other."""
+    stages = question["pp"] * question["vpp"]
+    parts, reads = parts_of(question)
+    starts, cuts = starts_of(question, stages, len(parts)), []
+    for n in range(stages):
+        module = Listed(*parts[starts[n] : starts[n + 1]])
+        y = module(*reads)
+        makes = y if isinstance(y, tuple) else (y,)
+        cuts.append(Cut(module, reads, makes))
+        reads = tuple(x.detach().requires_grad_(x.requires_grad) for x in makes)
+    return cuts
 
 
 def _loss(y: Tensor, targets: Tensor) -> Tensor:
+    if y.dim() != 3:
+        return F.cross_entropy(y, targets)
     return F.cross_entropy(y.view(-1, y.shape[-1]), targets.view(-1))
 
 
@@ -111,34 +243,28 @@ def cost(
 ) -> StageCost:
     """Run two steps of one rank, of which the second is looked at: receive buffers are there by then."""
     name, pp, microbatches = question["schedule"], question["pp"], question["accumulate"]
-    batch, seq, stages = question["batch"], question["seq"], pp * question["vpp"]
+    batch, stages = question["batch"], pp * question["vpp"]
     rank = dist.get_rank(mesh.get_group("pp"))
     numbers = generate_rank_to_stage_mapping(pp, stages, style="v" if name in V_SHAPED else "loop")[rank]
-    dtype = torch.float32 if question.get("precision", "fp32") == "fp32" else torch.bfloat16
-    model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
-    prepared(model)
-    own = seq // mesh["tp"].size() if question.get("sp") else seq
-    wide = torch.zeros(batch, own, spec.width, dtype=dtype)
-    y = torch.zeros(batch, seq, spec.vocab, dtype=dtype)
-    tokens = torch.zeros(microbatches * batch, seq, dtype=torch.int64)
-    targets = torch.zeros(microbatches * batch, seq, dtype=torch.int64)
+    cuts = of_parts(question) if "kind" in question else of_transformer(question, spec, mesh, prepared)
+    y = cuts[-1].makes[0]
+    rows = y.shape[:-1] if y.dim() == 3 else (y.shape[0], *y.shape[2:])
+    targets = torch.zeros(microbatches * rows[0], *rows[1:], dtype=torch.int64)
+    inputs = tuple(torch.zeros(microbatches * batch, *x.shape[1:], dtype=x.dtype) for x in cuts[0].reads)
     built: list[PipelineStage] = []
-    modules: list[StageModule] = []
+    modules: list[Any] = []
     for n in numbers:
-        first, last = n == 0, n == stages - 1
-        module = StageModule(model, blocks_of(n, stages, spec.layers), first=first, last=last)
-        module.by_use = names_by_use(module, tokens[:batch] if first else wide.float())
-        for block in module.blocks if question.get("checkpoint") == "block" else ():
-            block.forward = partial(checkpoint, block.forward, use_reentrant=True)
+        module, reads, makes = cuts[n]
+        module.by_use = names_by_use(module, *(x.detach().float() if x.is_floating_point() else x for x in reads))
         sharded(module)
         modules.append(module)
         stage = PipelineStage(
             module,
             n,
             stages,
-            wide.device,
-            input_args=tokens[:batch] if first else wide.clone().requires_grad_(),
-            output_args=(y if last else wide).clone().requires_grad_(),
+            y.device,
+            input_args=tuple(_like(x) for x in reads),
+            output_args=tuple(_like(x) for x in makes),
             group=mesh.get_group("pp"),
         )
         stage._inference_mode = InferenceMode.STATIC
@@ -151,11 +277,11 @@ def cost(
     optimizer = optimizer_of(weights)
 
     def note(ops: list[Any], desc: str | None = None) -> list[Any]:
-        messages.extend((op.op.__name__, op.tensor.untyped_storage().nbytes()) for op in ops)
+        messages.extend((op.op.__name__, op.tensor.nbytes) for op in ops)
         return []
 
     pipelining._batch_p2p = note
-    inputs = (tokens,) if 0 in numbers else ()
+    inputs = inputs if 0 in numbers else ()
     named = {"target": targets} if stages - 1 in numbers else {}
     named["return_outputs"] = question.get("return_outputs", True)
     schedule.step(*inputs, **named)
@@ -173,7 +299,7 @@ def cost(
     buffers = [info.buffer for stage in built for infos in (stage.args_recv_info, stage.grad_recv_info)
                for each in infos.values() for info in each if info.buffer is not None]  # fmt: skip
     given = [*weights, *(b for stage in built for b in stage.submod.buffers()), *states, *buffers]
-    given += [tokens] * (0 in numbers) + [targets] * (stages - 1 in numbers)
+    given += [*inputs, *([targets] if stages - 1 in numbers else [])]
     for stage in built:
         stage.clear_runtime_states()
     messages.clear()
@@ -191,6 +317,11 @@ def cost(
     counters = sum(x.nbytes for x in states if not x.dim() and x.device.type == tracker.device)
     collectives = [(op, size, devices) for _, op, size, devices in tracker.collectives]
     return StageCost(params, constants, flops, messages, tracker.most, collectives, counters)
+
+
+def _like(x: Tensor) -> Tensor:
+    """As a stage is told of what it reads or makes."""
+    return x.detach().requires_grad_(x.requires_grad)
 
 
 def _in_phases(stage: Any, tracker: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
@@ -13,12 +14,15 @@ from costmodel.errors import SettingError
 from costmodel.training.schedules import SCHEDULES
 from tests.profiles import examples
 
+from .drawn_networks import networks
 from .ranks import answer_to
 from .settings import DRAWN
 from .stages import V_SHAPED
+from .test_mlp import MLPS
 from .test_ranks import ALWAYS, HEADS, SHAPES
 from .test_schedules import SINGLE
 from .test_timeline import stated
+from .test_vision_transformer import vision_transformers
 
 SENT = {"isend": "send", "irecv": "receive"}
 
@@ -53,14 +57,27 @@ def test_a_rank_of_a_pipeline_costs_what_it_does(schedule: str, shape: dict[str,
 
 
 def assert_a_stage_agrees(model: dict[str, Any], asked: dict[str, Any], how: dict[str, Any], place: int) -> None:
-    """All but what is said beside it, to the byte, with as many micro-batches as the schedule takes."""
+    """See `assert_a_rank_agrees`, of a decoder or encoder."""
+    question = {"model": model, "kernel": how["attention"]}
+    unseen = 4 * asked["batch"] * 8 * HEADS // asked.get("tp", 1) if how["attention"] == "flash" else 0
+    assert_a_rank_agrees(cm.Transformer.of(model), question, asked, how, place, unseen)
+
+
+def assert_a_rank_agrees(
+    model: Any, question: dict[str, Any], asked: dict[str, Any], how: dict[str, Any], place: int, unseen: int = 0
+) -> None:
+    """All but what is said beside it, to the byte, with as many micro-batches as the schedule takes.
+
+    unseen: what of the statistics of flash attention the meta device does not have [bytes].
+    """
     try:
-        p = cm.predict(cm.Transformer.of(model), **asked, **how)
+        p = cm.predict(model, **asked, **how)
     except SettingError as error:
         asked = {**asked, "accumulate": int(str(error).rsplit(" ", 1)[1])}
-        p = cm.predict(cm.Transformer.of(model), **asked, **how)
-    kernel = how["attention"]
-    theirs = answer_to({"model": model, "kernel": kernel, "optimizer": how["optimizer"], "rank": place, **asked})
+        p = cm.predict(model, **asked, **how)
+    theirs = answer_to(
+        {**question, "optimizer": how["optimizer"], "rank": place, "vpp": 1, "schedule": "1f1b", **asked}
+    )
     rank = next(rank for rank in p.ranks if rank.place is not None and rank.place.rank == place)
     calls = [*rank.timeline.every_collective()]
     assert rank.flops.hardware == theirs["total_flops"]
@@ -71,7 +88,6 @@ def assert_a_stage_agrees(model: dict[str, Any], asked: dict[str, Any], how: dic
     if "sp" not in asked:
         assert [[x.operation, x.bytes, x.devices] for x in calls if x.axis != "pp"] == theirs["collectives"]
     ours = stated(rank)
-    unseen = 4 * asked["batch"] * 8 * HEADS // asked.get("tp", 1) if kernel == "flash" else 0
     for phase, most in theirs["most"].items():
         alive = max(
             ours[name].alive for name in (phase, *(["recompute"] if phase == "backward" else [])) if name in ours
@@ -119,3 +135,75 @@ def test_a_rank_of_a_pipeline_of_sharded_weights_costs_what_it_does(
     }
     how = {"optimizer": data.draw(st.sampled_from(["sgd", "adamw"])), "attention": "eager"}
     assert_a_stage_agrees(model, asked, how, data.draw(st.integers(0, pp - 1)))
+
+
+ENCODER = {
+    "vocab": 32,
+    "context": 16,
+    "width": 16,
+    "heads": HEADS,
+    "causal": False,
+    "segments": 2,
+    "positions": "learned",
+}
+WAYS_TO_END: dict[str, dict[str, Any]] = {
+    "tokens": {"head": {"transform": "gelu", "bias": True}, "tied": False},
+    "tied": {"tied": True},
+    "spare pooler": {"pooler": {"activation": "tanh", "spare": True}, "tied": False},
+    "classes": {"head": None, "tied": False, "classes": {"count": 3, "dropout": 0.1}},
+    "pooled classes": {"head": None, "tied": False, "pooler": {"activation": "tanh"}, "classes": {"count": 3}},
+    "each token": {"head": None, "tied": False, "classes": {"count": 5, "told_by": "each"}},
+    "last token": {"head": None, "tied": False, "classes": {"count": 5, "told_by": "last"}},
+    "mean": {"head": None, "tied": False, "classes": {"count": 5, "told_by": "mean"}},
+}
+
+
+KINDS: dict[str, Any] = {"mlp": cm.MLP, "cnn": cm.CNN, "vit": cm.VisionTransformer, "encoder": cm.Transformer}
+
+
+@st.composite
+def models_of_parts(draw: st.DrawFn, kind: str) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """A model whose parts go one after another, what is asked beside the pipeline, and what of flash is not seen."""
+    batch, kernel = draw(st.integers(1, 3)), draw(st.sampled_from(["eager", "flash"]))
+    asked: dict[str, Any] = {"batch": batch, "attention": kernel}
+    if kind == "mlp":
+        return draw(MLPS.filter(lambda mlp: min(mlp.sizes) > 1)).stated(), {"batch": batch + 1}, 0
+    if kind == "cnn":
+        sides = draw(st.sampled_from([(8, 8), (9, 12)]))
+        blocks = draw(networks())
+        return {"input": [3, *sides], "blocks": blocks}, {"batch": batch + 1}, 0
+    if kind == "vit":
+        vit = draw(vision_transformers().filter(lambda vit: vit.width > 1))
+        vit = vit.with_fields({"layers": draw(st.integers(2, 5)), "classes": vit.classes or 3, "layer_scale": False})
+        batch += 1  # the gradient of one image's first token is a slice of that of all
+        tokens = vit.tokens + (vit.input[1] // vit.patch) * (vit.input[2] // vit.patch)
+        return vit.stated(), {**asked, "batch": batch}, 4 * batch * tokens * vit.heads if kernel == "flash" else 0
+    end = WAYS_TO_END[draw(st.sampled_from(sorted(WAYS_TO_END)))]
+    encoder = {**ENCODER, "layers": draw(st.integers(2, 5)), **end}
+    return encoder, {**asked, "seq": 8}, 4 * batch * 8 * HEADS if kernel == "flash" else 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule"),
+    [(k, s) for k in KINDS for s, how in SCHEDULES.items() if KINDS[k].SPLITS_BACKWARD or not how.splits],
+)
+@settings(examples(min(3, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes a second
+@given(st.data())
+def test_a_rank_of_any_model_costs_what_it_does(kind: str, schedule: str, data: st.DataObject) -> None:
+    fields, asked, unseen = data.draw(models_of_parts(kind))
+    model = KINDS[kind].of(fields)
+    parts, vpp = len(model.stage_parts), SCHEDULES[schedule].only_stages or 1
+    assume(parts >= 2 * vpp)
+    if schedule not in SINGLE and not SCHEDULES[schedule].only_stages:
+        vpp = data.draw(st.integers(1, min(3, parts // 2)))
+    pp = data.draw(st.integers(2, min(4, parts // vpp)))
+    asked |= {"pp": pp, "vpp": vpp, "schedule": schedule, "accumulate": data.draw(st.integers(1, 10))}
+    asked["return_outputs"] = data.draw(st.booleans())
+    if data.draw(st.booleans()):
+        inner = data.draw(
+            st.lists(st.integers(1, parts - 1), min_size=pp * vpp - 1, max_size=pp * vpp - 1, unique=True)
+        )
+        asked["pp_split"] = [b - a for a, b in pairwise([0, *sorted(inner), parts])]
+    question = {"kind": kind, "fields": fields, "kernel": asked.get("attention", "eager")}
+    optimizer = data.draw(st.sampled_from(["sgd", "adamw"]))
+    assert_a_rank_agrees(model, question, asked, {"optimizer": optimizer}, data.draw(st.integers(0, pp - 1)), unseen)

@@ -50,10 +50,16 @@ class ViT(nn.Module):
         self.other = nn.Linear(d, spec.classes, bias=spec.class_bias) if spec.classes and spec.distilled else None
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.patches(images).flatten(2).transpose(1, 2)
-        x = self.dropout(self.embedding_norm(self.positions(self.mask_token(self.tokens(x)))))
+        x = self.start(images)
         for block in self.blocks:
             x = block(x)
+        return self.end(x)
+
+    def start(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        return self.dropout(self.embedding_norm(self.positions(self.mask_token(self.tokens(x)))))
+
+    def end(self, x: Tensor) -> Tensor:
         x = self.norm(x if self.spec.last_norm == "all" else x[:, :1])
         if self.pool is not None:
             y = self.pool(x)[:, 0]

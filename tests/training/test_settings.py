@@ -61,6 +61,7 @@ AMONG: dict[str, dict[str, object]] = {
     "wrap": {"fsdp": 2},
     "pp": {"accumulate": 4},
     "vpp": {"pp": 2, "accumulate": 2, "schedule": "looped-bfs"},
+    "pp_split": {"pp": 3, "accumulate": 4},
     "schedule": {"pp": 2, "accumulate": 2},
     "return_outputs": {"pp": 2, "accumulate": 2},
     "cp": {"fsdp": 2, "attention": "flash"},
