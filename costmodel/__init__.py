@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from costmodel.importers.zoo import load, models
     from costmodel.performance.communication import collective_seconds
     from costmodel.performance.fitting import fit_machine
+    from costmodel.performance.jobs import energy
     from costmodel.performance.probing import calibrate_machine
     from costmodel.performance.serving import Drafts, Serving, serve
     from costmodel.performance.time import Time, time_on
@@ -72,6 +73,7 @@ _HOMES = {
     "fit_machine": "costmodel.performance.fitting",
     "calibrate_machine": "costmodel.performance.probing",
     "collective_seconds": "costmodel.performance.communication",
+    "energy": "costmodel.performance.jobs",
     "Stack": "costmodel.training.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
@@ -109,6 +111,7 @@ __all__ = [
     "clusters",
     "collective_seconds",
     "compare",
+    "energy",
     "explore",
     "fit_machine",
     "from_torch",

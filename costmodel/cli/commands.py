@@ -288,7 +288,7 @@ costmodel = Verbs(
     {
         "One question": ("prediction", ("predict", "explain", "fits", "timeline", "ranks", "collectives")),
         "Models": ("models", ("models", "show", "list")),
-        "Machines": ("machines", ("machines", "clusters")),
+        "Machines": ("machines", ("machines", "clusters", "energy")),
         "Serving": ("serving", ("serve",)),
         "Which size or setting": (
             "analysis",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import Verbs, argument, epilog, option, verb, writable
+from costmodel.cli.commands import Verbs, argument, epilog, option, public, verb, writable
 
 if TYPE_CHECKING:
     from costmodel.hardware.catalogue import Machines
@@ -114,4 +114,19 @@ machines = Searching(
     {"Commands": ("machines", ("search", "show", "fit", "calibrate"))},
     help="Ready machines, by name, chip or vendor. Without a command the words search.",
     epilog=epilog("machines", "machines hopper", "machines show h100-sxm"),
+)
+
+
+energy = public(
+    "energy",
+    "Energy of devices that run for so many hours, without a question of what they run.",
+    option("--hours", type=float, metavar="HOURS", required=True, help="That all of them run."),
+    option("--watts", metavar="WATTS", required=True, help="Of one device, such as 330 or '330 W'."),
+    option("--pue", type=float, metavar="RATIO", required=True, help="What the data centre draws over its devices."),
+    option("--devices", type=int, metavar="N", default=1, help="That run side by side."),
+    option("--intensity", metavar="INTENSITY", help="Such as '400 g/kWh': the answer is then the carbon."),
+    examples=(
+        "energy --hours 355.2 --watts 330 --devices 10000 --pue 1.1",
+        "energy --hours 24 --watts '700 W' --devices 8 --pue 1.2 --intensity '400 g/kWh'",
+    ),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, option, public
+from costmodel.cli.commands import MODEL, SettingOption, option, public
 from costmodel.cli.options import OPTIONS, read_values
 from costmodel.errors import SettingError, shown
 from costmodel.training.settings import SETTINGS
@@ -31,6 +33,23 @@ def _drafts(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
         ) from None
 
 
+DEFAULTS = {
+    "precision": "bf16; fp8 here is fp8-w8a8",
+    "attention": "flash, or efficient where keys and values are of two sizes",
+    "latent_attention": "absorbed in decoding, expanded in prefill",
+}
+"""What serving takes where a setting is left out, and `predict` something else."""
+
+
+def _as_served(option: SettingOption) -> SettingOption:
+    """An option of `predict` whose help has the default of serving."""
+    if option.name not in DEFAULTS:
+        return option
+    served = copy(option)
+    served.help = re.sub(r"\(default [^)]*\)", f"(default: {DEFAULTS[option.name]})", option.help or "")
+    return served
+
+
 serve = public(
     "serve",
     "How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency.",
@@ -39,7 +58,9 @@ serve = public(
     option("--input", type=int, metavar="N", required=True, help="Tokens of a prompt."),
     option("--output", type=int, metavar="N", required=True, help="Tokens that a request asks for."),
     option("--network", metavar="BANDWIDTH", help="Of one adapter between nodes, such as '400 Gb/s'."),
-    option("--engine", metavar="NAME", help="Such as vllm, llama.cpp or gpt-fast (default: kernels alone)."),
+    option(
+        "--engine", metavar="NAME", help="Such as vllm, tensorrt-llm, sglang or llama.cpp (default: kernels alone)."
+    ),
     option("--concurrency", metavar="VALUES", callback=_several, help="Requests at a time (default: up to most)."),
     option(
         "--arrivals",
@@ -49,7 +70,7 @@ serve = public(
     ),
     option("--drafts", metavar="MODEL:N:CHANCE", callback=_drafts, help="Speculative: llama-3.2-1b:4:0.8."),
     option("--price", type=float, metavar="MONEY", help="Of an hour of one device."),
-    *(option for option in OPTIONS if SETTINGS[str(option.name)].served),
+    *map(_as_served, (option for option in OPTIONS if SETTINGS[str(option.name)].served)),
     examples=(
         "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --engine vllm",
         "serve llama-3.1-70b --on h100-sxm --tp 8 --input 1024 --output 256 --engine vllm",

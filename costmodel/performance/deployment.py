@@ -16,8 +16,9 @@ from costmodel.cost.costs import Costs
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.machine import Machine
 from costmodel.importers.files import settings_of
+from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import typical
-from costmodel.performance.time import Time
+from costmodel.performance.time import Time, measured_times
 from costmodel.training.engines import Engine
 from costmodel.training.layout import Layout
 
@@ -60,7 +61,7 @@ class HeldBytes(NamedTuple):
 class Deployment:
     """One model on devices. settings: of `predict`, degrees of a copy of the model among them, but no sizes.
 
-    cluster: what joins the devices; None: there is one.
+    cluster: what joins the devices; None: there is one. calibration: constants that were measured on the machine.
     """
 
     model: Transformer
@@ -68,6 +69,7 @@ class Deployment:
     cluster: Cluster | None
     engine: Engine
     settings: dict[str, Any]
+    calibration: Calibration | None = None
 
     @cached_property
     def layout(self) -> Layout:
@@ -110,10 +112,14 @@ class Deployment:
 
     def time(self, costs: Costs) -> Time:
         """Of one pass, or of one stage's part."""
-        constants, unpack = typical(self.machine), self.engine.unpack
+        calibration, unpack = self.calibration, self.engine.unpack
+        constants = typical(self.machine) if calibration is None else calibration.on(self.machine)
         constants = constants if unpack is None else constants.changed(unpack8=unpack, unpack4=unpack)
         how: dict[str, Any] = {"cluster": self.cluster, "direct": self.engine.direct}
-        return Time(costs, self.machine, self.engine.starts, "typical", constants, **how)
+        if calibration is None:
+            return Time(costs, self.machine, self.engine.starts, "typical", constants, **how)
+        how |= {"known": calibration.known, "anchors": self._anchors, "factors": calibration.collectives}
+        return Time(costs, self.machine, self.engine.starts, "calibrated", constants, **how)
 
     def steps(self, mode: str, batch: int, **sizes: Any) -> tuple[EngineStep, ...]:
         """What each stage takes."""
@@ -126,6 +132,10 @@ class Deployment:
         time = self.time(costs)
         phase = time.phases[0]
         return EngineStep(phase.device_seconds, time.exposed, phase.host_seconds, time.bound)
+
+    @cached_property
+    def _anchors(self) -> list[tuple[Time, float]]:
+        return [] if self.calibration is None else measured_times(self.calibration, self.machine)
 
     @cached_property
     def _steps(self) -> dict[Any, tuple[EngineStep, ...]]:

@@ -136,11 +136,13 @@ class StepFit(MachineFit):
 
     @property
     def warnings(self) -> list[str]:
-        """Steps that no run on the machine can have been, which the fit cannot meet; else where it was stopped."""
+        """Steps that no run on the machine can have been, which others are fitted without; else where it stopped."""
+        possible = any(s.seconds >= after.ceiling_seconds for s, after in zip(self.steps, self.after, strict=True))
+        left_out = " and left out" if possible else ""
         impossible = [
             f"{step.row} is faster than the datasheet allows in {step.prediction.settings.policy.name} "
-            f"({show_seconds(after.ceiling_seconds)}): it ran in another type, or on another machine; if fp32 ran in "
-            "tf32, say allow_tf32=true in the row"
+            f"({show_seconds(after.ceiling_seconds)}){left_out}: it ran in another type, or on another machine; if "
+            "fp32 ran in tf32, say allow_tf32=true in the row"
             for step, after in zip(self.steps, self.after, strict=True)
             if step.seconds < after.ceiling_seconds
         ]
@@ -191,20 +193,23 @@ def fit_machine(machine: ClusterLike, measured: str | Iterable[str | MeasuredSte
     if not read:
         raise SettingError("nothing was measured: give one step or more")
     times = [_time_of(step, device) for step in steps]
+    pairs = list(zip(steps, times, strict=True))
+    possible = [(step, time) for step, time in pairs if step.seconds >= time.ceiling_seconds] or pairs
 
     def predicted(constants: Constants) -> list[Numbers]:
-        return [time.seconds_with(constants) for time in times]
+        return [time.seconds_with(constants) for _, time in possible]
 
     fields: dict[str, Any] = {"machine": name, "constants": {}, "date": date.today().isoformat(), "software": software}
     if steps:
-        names = _one(times) if len(steps) < FEW else effective(FITTED, device, predicted, 0.001)
-        lines = [(step.row, step.seconds) for step in steps]
+        few = len(possible) < FEW
+        names = _one([time for _, time in possible]) if few else effective(FITTED, device, predicted, 0.001)
+        lines = [(step.row, step.seconds) for step, _ in possible]
         fields |= calibrated(device, names, predicted, lines, software, name).stated()
     factors, latencies = link_factors(cluster, collectives)
     fields |= {
         "constants": dict(fields["constants"]) | latencies,
         "collectives": factors,
-        "measured": [row.row for row in (*steps, *collectives)],
+        "measured": [row.row for row in (*(step for step, _ in possible), *collectives)],
     }
     calibration = Calibration(**fields)
     before, after = CollectiveModel(cluster, typical(device)), collective_model(calibration)[0]

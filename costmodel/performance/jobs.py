@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from math import exp, expm1, inf, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
@@ -141,6 +141,23 @@ class Job(Answer):
         return f"<Job of {self.steps:g} steps: {show_long(self.seconds)}>"
 
 
+@dataclass(frozen=True)
+class DeviceHours(Answer):
+    """Devices that run for so long, whatever they do [s]."""
+
+    seconds: float
+    devices: int
+    epochs: ClassVar[float] = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [s]."""
+        return {"seconds": self.seconds, "devices": self.devices}
+
+    def sheet(self) -> Sheet:
+        """How long, and how many."""
+        return Sheet([f"{self.devices:,} devices for {show_long(self.seconds)}"], [])
+
+
 class Bill(Answer):
     """Abstract: an amount that a job takes. Its first field is what it is worked out from, the others are assumed."""
 
@@ -155,10 +172,10 @@ class Bill(Answer):
 
 @dataclass(frozen=True)
 class Energy(Bill):
-    """Energy of a job. watts: of a device; convention: what these are; pue: what a data centre draws beside, as a
-    factor."""
+    """Energy of a job, or of hours. watts: of a device; convention: what these are; pue: what a data centre draws
+    beside, as a factor."""
 
-    job: Job
+    job: Job | DeviceHours
     watts: float
     convention: str
     pue: float
@@ -356,6 +373,40 @@ def job_of(
     loading = 0.0 if rate is None else count * step.samples * copies / rate
     seconds, low, high = (max(count * one, loading) for one in (float(step.seconds), *interval))
     return Job(title, step, count, devices, seconds, low, high, float(epochs), rate)
+
+
+@overload
+def energy(*, hours: float, watts: float | str, pue: float, devices: int = 1, intensity: None = None) -> Energy: ...
+@overload
+def energy(*, hours: float, watts: float | str, pue: float, devices: int = 1, intensity: float | str) -> Carbon: ...
+@typed
+def energy(
+    *, hours: Positive, watts: float | str, pue: float, devices: int = 1, intensity: float | str | None = None
+) -> Energy | Carbon:
+    """Energy of devices that run for so many hours, without a question of what they run.
+
+    Args:
+        hours: that all of them run.
+        watts: of one device, or text such as "330 W".
+        pue: what the data centre draws over what its devices do.
+        devices: that run side by side.
+        intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh": the answer is then the carbon.
+
+    Raises:
+        SettingError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> round(cm.energy(hours=14.8 * 24, watts=330, devices=10_000, pue=1.1).kwh / 1e3)  # GPT-3, MWh
+        1289
+
+    """
+    if not fits(devices, int, 1, MOST_WHOLE):
+        raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
+    power = read_amount(watts, "watts", "W")
+    _check_pue(pue)
+    run = Energy(DeviceHours(3600 * _positive("hours", hours, "355"), devices), power, "as given", float(pue))
+    return run if intensity is None else run.carbon(intensity)
 
 
 def watts_of(step: StepTime, power: PowerRating | float | str) -> tuple[float, str]:

@@ -191,9 +191,10 @@ class KernelModel:
     def units(self, kernel: Kernel) -> Units:
         """What multiplies the operands of a kernel; narrow types without units run in the next that has them."""
         tf32 = kernel.sort == "convolution" if self.allow_tf32 is None else self.allow_tf32
-        return self._units_of(kernel.dtype, tf32)
+        return self.units_of(kernel.dtype, tf32)
 
-    def _units_of(self, dtype: Dtype, tf32: bool) -> Units:
+    def units_of(self, dtype: Dtype, tf32: bool = False) -> Units:
+        """The same for operands of a type; tf32: whether fp32 may be rounded to it."""
         if (dtype, tf32) not in self._units:
             machine, c = self.machine, self.constants
             runs_in = machine.runs_in(dtype) or dtype
@@ -293,7 +294,7 @@ class KernelModel:
         Masks leave out blocks of keys; those on a mask's edge are worked on as a whole. Queries are read before the
         first product of a block and outputs written after the last, which other blocks hide in part.
         """
-        c, units = self.constants, self._units_of(kernel.dtype, False)
+        c, units = self.constants, self.units_of(kernel.dtype)
         batch, queries, keys, size = _sizes(kernel)
         named, backward = self.attention_of(kernel), "backward" in kernel.name
         overlapped = named in OVERLAPPED

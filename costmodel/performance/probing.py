@@ -101,15 +101,25 @@ def _stream(operator: str, sizes: tuple[int, ...], sort: Sort, name: str, work: 
 
 @dataclass(frozen=True, repr=False)
 class KernelFit(MachineFit):
-    """Constants that kernels gave. measured, before, after: seconds of each that was timed."""
+    """Constants that kernels gave. measured, before, after: seconds of each that was timed; least: by the datasheet."""
 
     calibration: Calibration
     timed: tuple[KernelProbe, ...]
     measured: tuple[float, ...]
     before: tuple[float, ...]
     after: tuple[float, ...]
+    least: tuple[float, ...]
 
     OF = "kernel"
+
+    @property
+    def warnings(self) -> list[str]:
+        """Kernels that were faster than the datasheet allows, which are left out; where the fit was stopped."""
+        return [
+            f"{probe.row} is faster than the datasheet allows ({show_seconds(least)}): it is left out"
+            for probe, seconds, least in zip(self.timed, self.measured, self.least, strict=True)
+            if seconds < least
+        ] + self.stops
 
     def errors(self) -> tuple[float, float]:
         """Mean of what kernels are off, before and after, relative."""
@@ -134,7 +144,7 @@ class KernelFit(MachineFit):
         tables = self.tables(
             ("Constant", "measured"), "Kernel", lambda guess, seconds: show_change(guess / seconds - 1)
         )
-        return Sheet([head], tables, warnings=self.stops, notes=self.notes)
+        return Sheet([head], tables, warnings=self.warnings, notes=self.notes)
 
 
 @typed
@@ -168,18 +178,24 @@ def calibrate_machine(
     for probe in probes(device):
         timed.append(probe)
         measured.append(timer(probe))
-    table = KernelTable([probe.kernel for probe in timed])
+    every = KernelTable([probe.kernel for probe in timed])
+    least = every.times(KernelModel(device, tier="ceiling", allow_tf32=False))
+    possible = [number for number, seconds in enumerate(measured) if seconds >= least[number]] or range(len(timed))
+    table = KernelTable([timed[number].kernel for number in possible])
 
     def predicted(constants: Constants) -> list[Any]:
         return table.times(KernelModel(device, constants, allow_tf32=False))
 
-    rows = [(f"{probe.row}: {show_seconds(seconds)}", seconds) for probe, seconds in zip(timed, measured, strict=True)]
+    rows = [(f"{timed[number].row}: {show_seconds(measured[number])}", measured[number]) for number in possible]
     known = {} if launch is None else {"eager_seconds": launch}
     calibration = calibrated(
         device, effective(PROBED, device, predicted, 0.01), predicted, rows, software, name, **known
     )
-    before, after = (predicted(constants) for constants in (typical(device), calibration.on(device)))
-    return KernelFit(calibration, tuple(timed), tuple(measured), tuple(before), tuple(after))
+    before, after = (
+        tuple(every.times(KernelModel(device, constants, allow_tf32=False)))
+        for constants in (typical(device), calibration.on(device))
+    )
+    return KernelFit(calibration, tuple(timed), tuple(measured), before, after, tuple(least))
 
 
 def torch_timer(launch: float | None, software: str) -> tuple[Timer, float, str]:

@@ -57,6 +57,7 @@ class TimeReport(NamedTuple):
     """What there is to say of a time. title: of the model. peak: see `Time.peak`. needed_bytes: at the peak of memory.
 
     runs_in: types without units, with those that they run in. attention: its kernels, see `Time.attention`.
+    usual: see `Time.usual`.
     """
 
     title: str
@@ -81,6 +82,7 @@ class TimeReport(NamedTuple):
     needed_bytes: int
     runs_in: dict[str, str]
     attention: str
+    usual: tuple[str, float] | None
 
 
 def sheet(t: TimeReport) -> Sheet:
@@ -194,6 +196,9 @@ def _warnings(t: TimeReport) -> list[str]:
 
 def _notes(t: TimeReport) -> list[str]:
     notes = [f"{_TIERS[t.tier]}; stack: {t.stack.source}"]
+    if t.usual is not None:
+        settings, seconds = t.usual
+        notes.append(f"plain settings: {settings} make it {show_seconds(seconds)}")
     if t.attention in ATTENTION:
         notes.append(f"attention: {ATTENTION[t.attention]}")
     if t.attention == "composed":

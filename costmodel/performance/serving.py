@@ -18,6 +18,7 @@ from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.cluster import Cluster, ClusterLike, LinkLike, load_cluster, machine_of
 from costmodel.hardware.machine import Machine
 from costmodel.importers.files import settings_of
+from costmodel.performance.calibration import Calibration, calibration_of
 from costmodel.performance.deployment import Deployment, EngineStep, HeldBytes, TimedPass, fusible
 from costmodel.training.declaration import built
 from costmodel.training.engines import KERNELS, Engine
@@ -25,6 +26,7 @@ from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.keywords import ServedSettings
 from costmodel.training.layout import Layout
+from costmodel.training.precision import PRECISIONS, Precision
 from costmodel.training.setting import plain
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS
 
@@ -42,6 +44,8 @@ MOST_CHUNKS = 1_000
 """Steps that a prompt is read in."""
 MOST_LOADS = 1_000
 """Numbers of requests at a time that are asked for at once."""
+STORED_FP8 = (PRECISIONS["fp8-w8a8"], Precision("fp8-w8a16", "bf16", quantised="fp8", scale="fp32"))
+"""What "fp8" stands for where a model serves: weights cast once; the second on machines without units for 8 bits."""
 
 
 @frozen()
@@ -108,7 +112,7 @@ class Serving(Answer):
     model: the decoder. machine: what it runs on. engine: what serves it. input, output: tokens of a prompt, and of an
     answer. settings: of `predict`, that serving takes. arrivals: "together" or "steady". drafts: of speculative
     decoding. price: of an hour of one device. concurrencies: numbers of requests at a time; None: doublings. cluster:
-    what joins several devices.
+    what joins several devices. calibration: constants that were measured on the machine.
 
     Example:
         >>> import costmodel as cm
@@ -131,6 +135,7 @@ class Serving(Answer):
     price: float | None = None
     concurrencies: tuple[int, ...] | None = None
     cluster: Cluster | None = None
+    calibration: Calibration | None = None
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
@@ -157,7 +162,7 @@ class Serving(Answer):
         if "ep" in degrees:
             degrees["dp"] = degrees["ep"]
         own = {name: value for name, value in self.settings.items() if name not in LAYOUT_NAMES} | degrees
-        return Deployment(model, self.machine, self.cluster if degrees else None, self.engine, own)
+        return Deployment(model, self.machine, self.cluster if degrees else None, self.engine, own, self.calibration)
 
     @typed
     def at(self, concurrency: int) -> Load:
@@ -244,11 +249,13 @@ class Serving(Answer):
         return f"memory: a request keeps {show_bytes(self.request_bytes)}"
 
     @cached_property
-    def knee(self) -> Load:
+    def knee(self) -> Load | None:
         """The load from which more throughput costs the most time a token: the point farthest above the chord.
 
-        Of throughput over time a token, both from 0 to 1 (Satopää et al. 2011, Kneedle, §II).
+        Of throughput over time a token, both from 0 to 1 (Satopää et al. 2011, Kneedle, §II). None if nothing fits.
         """
+        if not self.largest:
+            return None
         loads, (least, most) = self.loads, (self.loads[0], self.loads[-1])
         slower, more = most.time_per_token - least.time_per_token, most.tokens_per_second - least.tokens_per_second
         if slower <= 0 or more <= 0:
@@ -397,7 +404,7 @@ class Serving(Answer):
             "price": self.price,
             "largest": self.largest,
             "binds": self.binds,
-            "knee": self.knee.concurrency,
+            "knee": None if self.knee is None else self.knee.concurrency,
             "loads": [load._asdict() for load in self.loads],
         }
 
@@ -412,9 +419,12 @@ class Serving(Answer):
             f"{self.model.title} on {self.where}, engine {self.engine.name}, "
             f"{getattr(precision, 'name', precision)}: input {self.input:,}, output {self.output:,} tokens",
             f"at most {self.largest:,} requests at a time ({self.binds})",
-            f"knee: {self.knee.concurrency:,} at a time, {self.knee.tokens_per_second:,.0f} tokens/s, "
-            f"{show_amount(self.knee.time_per_token, 's')} per token",
         ]
+        if (knee := self.knee) is not None:
+            head.append(
+                f"knee: {knee.concurrency:,} at a time, {knee.tokens_per_second:,.0f} tokens/s, "
+                f"{show_amount(knee.time_per_token, 's')} per token"
+            )
         priced = [] if self.price is None else ["per 1M tokens"]
         header = ("at once", "first token", "per token", "request", "tokens/s, one", "tokens/s, all", "memory", "bound")
         rows = [
@@ -432,7 +442,11 @@ class Serving(Answer):
 
     def _notes(self) -> list[str]:
         low, high = self.interval(self.loads[0].concurrency)
-        notes = [
+        calibration = self.calibration
+        notes = [] if calibration is None else [f"calibrated: {', '.join(calibration.known)} as measured"]
+        if self.settings["precision"] in STORED_FP8:
+            notes.append("fp8: weights of linear layers are stored in 8 bits, not cast in every step")
+        notes += [
             f"range: a request of {self.loads[0].concurrency} at a time takes {show_amount(low, 's', 3)} to "
             f"{show_amount(high, 's', 3)} in about four of five measured runs",
             f"engine: {self.engine.source}",
@@ -517,7 +531,7 @@ def _cluster(layout: Layout, on: ClusterLike, network: LinkLike) -> Cluster | No
 def serve(
     model: Transformer | str,
     *,
-    on: ClusterLike,
+    on: ClusterLike | Calibration,
     input: int,
     output: int,
     network: LinkLike = None,
@@ -532,7 +546,7 @@ def serve(
 
     Args:
         model: as `predict` takes it.
-        on: a machine or a cluster, as `Prediction.on` takes it.
+        on: a machine, a cluster or the file of a calibration, as `Prediction.on` takes it.
         input: tokens of a prompt.
         output: tokens that a request asks for.
         network: of one adapter between nodes, such as "400 Gb/s", in place of the cluster's.
@@ -542,9 +556,10 @@ def serve(
         drafts: speculative decoding: `Drafts` or its fields, as in {"model": "llama-3.2-1b", "count": 4,
             "acceptance": 0.8}.
         price: of an hour of one device, for money a million output tokens.
-        **settings: precision ("bf16" unless given), attention, cache_precision and latent_attention, as in `predict`;
-            and over several devices tp, which split each layer, pp, which have a part of the blocks each, dp, which
-            have requests of their own, ep of these, which each have some of the experts, and devices in all.
+        **settings: precision ("bf16" unless given; "fp8" stores weights so, see `STORED_FP8`), attention,
+            cache_precision and latent_attention, as in `predict`; and over several devices tp, which split each layer,
+            pp, which have a part of the blocks each, dp, which have requests of their own, ep of these, which each have
+            some of the experts, and devices in all.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -590,12 +605,17 @@ def serve(
             f"input={input} in steps of {engine.chunk:,} tokens, the engine's chunk, is over {MOST_CHUNKS:,} steps: "
             "use a larger chunk"
         )
-    cluster = _cluster(read.layout, on, network)
+    calibration = calibration_of(on)
+    base: Any = on if calibration is None else calibration.machine
+    cluster = _cluster(read.layout, base, network)
+    machine = machine_of(base) if cluster is None else cluster.machine
+    if read.policy is PRECISIONS["fp8"]:
+        own["precision"] = STORED_FP8[machine.runs_in("fp8") != "fp8"]
     if drafting is not None and read.layout.pp * read.layout.ep > 1:
         raise SettingError("drafts are not worked out with pp or ep: leave one of them out")
     serving = Serving(
-        transformer, machine_of(on) if cluster is None else cluster.machine, engine, input, output,
-        own, arrivals, drafting, None if price is None else float(price), concurrencies, cluster,
+        transformer, machine, engine, input, output,
+        own, arrivals, drafting, None if price is None else float(price), concurrencies, cluster, calibration,
     )  # fmt: skip
     _ = serving.largest, serving._drafting  # what is wrong with a setting is said now
     return serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, hypot, log, log1p
 from typing import TYPE_CHECKING, Any
@@ -45,8 +45,9 @@ from costmodel.performance.parallel import Prices, RankWork, StagedPass, no_pric
 from costmodel.performance.pipelines import PipelineWork
 from costmodel.performance.queues import QueueEvent, chrome_trace
 from costmodel.performance.work import StepWork, work_of
+from costmodel.training.precision import FP32
 from costmodel.training.settings import OneStack
-from costmodel.training.stacks import Stack
+from costmodel.training.stacks import STACKS, Stack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -343,6 +344,28 @@ class Time(Answer):
             return ", ".join(named)
         return "composed" if p.model.HAS_ATTENTION and p.settings.attention == "eager" else ""
 
+    @cached_property
+    def usual(self) -> tuple[str, float] | None:
+        """What people run in place of plain settings, and the seconds of the step then; None where these are not plain.
+
+        Plain are fp32, stored scores and an operator at a time on a device with units for 16 bits.
+        """
+        p, machine, s = self.prediction, self.machine, self.prediction.settings
+        units = self.kernel_model.units_of("bf16")
+        plain = s.policy is FP32 and s.device == "gpu" and self.stack == STACKS["eager"] and self.devices == 1
+        if not plain or self.tier != "typical" or not units.matrix or machine.runs_in("bf16") != "bf16":
+            return None
+        changes: dict[str, Any] = {"precision": "bf16-autocast" if s.training else "bf16"}
+        if p.model.HAS_ATTENTION and s.attention == "eager":
+            changes["attention"] = "flash"
+        try:
+            usual = Costs(p.model, replace(s, **changes))
+            seconds = Time(usual, machine, STACKS["compiled"], self.tier, self.constants).seconds
+        except CostModelError:  # what the model has may lack a fused kernel
+            return None
+        *first, last = (f"{name}={value!r}" for name, value in {**changes, "stack": "compiled"}.items())
+        return (f"{', '.join(first)} and {last}", seconds) if seconds < self.seconds else None
+
     @property
     def runs_in(self) -> dict[str, str]:
         """Types of operands that have no units on the machine, with those that they run in."""
@@ -556,6 +579,7 @@ class Time(Answer):
             needed_bytes=int(p.memory.peak),
             runs_in=self.runs_in,
             attention=self.attention,
+            usual=self.usual,
         )
         return sheet(report)
 
@@ -574,7 +598,7 @@ def effect_data(effect: Effect) -> dict[str, Any]:
     return {"name": effect.name, **values, "seconds_low": effect.low, "seconds_high": effect.high}
 
 
-def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, float]]:
+def measured_times(calibration: Calibration, machine: Machine) -> list[tuple[Time, float]]:
     """The steps that a calibration has measured, with their seconds; lines of kernels are none."""
     constants, anchors = calibration.on(machine), []
     for row in calibration.measured[:MOST_ANCHORS]:
@@ -637,6 +661,6 @@ def time_on(
     known, anchors, constants = (), (), typical(device)
     if calibration is not None and tier in (None, "calibrated"):
         tier, known = "calibrated", calibration.known
-        anchors, constants = _anchors(calibration, device), calibration.on(device)
+        anchors, constants = measured_times(calibration, device), calibration.on(device)
         how["factors"] = calibration.collectives
     return Time(prediction, device, Stack.of(stack), tier or "typical", constants, known, anchors, **how)

@@ -77,6 +77,7 @@ def questions() -> dict[str, Question]:
         "load": Question(cm.load, (), {"model": "mlp-mnist"}),
         "load_machine": Question(cm.load_machine, (), {"machine": "h100-sxm"}),
         "machines": Question(cm.machines),
+        "energy": Question(cm.energy, (), {"hours": 1.0, "watts": 300.0, "pue": 1.1}),
         "match": Question(cm.match, (), {"model": "mlp-mnist", "quantity": "params", "target": "1M"}),
         "max_batch": Question(cm.max_batch, (), mlp),
         "max_layers": Question(cm.max_layers, (), gpt),

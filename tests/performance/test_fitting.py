@@ -117,3 +117,17 @@ def test_a_fit_that_is_stopped_says_so() -> None:
     (warning,) = cm.fit_machine("h100-sxm", row).warnings
     assert "stopped at conditions, 20 times its typical value: a step was measured in error" in warning
     assert cm.fit_machine("h100-sxm", row.replace("20 s", "2 s")).warnings == []
+
+
+def test_a_step_faster_than_the_datasheet_is_left_out_with_a_warning() -> None:
+    how = "gpt2-small batch=8 seq={} precision=bf16 attention=flash"
+    times = {seq: cm.predict("gpt2-small", batch=8, seq=seq, precision="bf16", attention="flash").on("h100-sxm").seconds
+             for seq in (512, 1024)}  # fmt: skip
+    rows = [f"{how.format(seq)}: {1100 * seconds:.4g} ms" for seq, seconds in times.items()]
+    wrong = "gpt2-small batch=64 seq=1024: 0.01 s"
+    fit = cm.fit_machine("h100-sxm", [*rows, wrong])
+    assert fit.calibration.constants == cm.fit_machine("h100-sxm", rows).calibration.constants
+    assert list(fit.calibration.measured) == rows
+    [warning] = fit.warnings
+    assert warning.startswith(wrong)
+    assert "left out" in warning

@@ -77,3 +77,18 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, said = here(capsys, "machines", "calibrate")
     assert code == 2
     assert "PyTorch sees no GPU" in said
+
+
+def test_kernels_faster_than_the_datasheet_are_left_out_with_a_warning() -> None:
+    model = KernelModel(cm.load_machine("h100-sxm"), allow_tf32=False)
+
+    def timer(probe: KernelProbe) -> float:
+        return float(model.kernel_time(probe.kernel)) * (0.01 if probe.sizes == (8192, 8192, 8192) else 1.05)
+
+    fit = cm.calibrate_machine("h100-sxm", timer, launch=4e-6)
+    assert [text.split(" is faster")[0] for text in fit.warnings] == [
+        "product 8192x8192x8192 bf16", "product 8192x8192x8192 fp32",
+    ]  # fmt: skip
+    assert not fit.stops
+    kept = [(m, a) for m, a, least in zip(fit.measured, fit.after, fit.least, strict=True) if m >= least]
+    assert sum(abs(after / measured - 1) for measured, after in kept) / len(kept) < 0.03

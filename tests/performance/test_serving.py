@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.errors import CostModelError
 from costmodel.performance.serving import Drafts, Load, Serving
 from costmodel.training.engines import ENGINES, KERNELS, Engine
 from costmodel.training.precision import Precision
@@ -358,3 +359,36 @@ def test_compiled_decoding_that_was_measured(precision: Any, measured: float) ->
     """Tokens a second of Llama 2 7B on an A100 of 80 GB (gpt-fast, README), which set nothing."""
     load = one(model="llama-2-7b", input=5, output=200, engine="gpt-fast", precision=precision)
     assert load.tokens_per_second_user == pytest.approx(measured, rel=0.12)
+
+
+def test_fp8_is_stored_so_where_a_model_is_served() -> None:
+    how: dict[str, Any] = {"input": 128, "output": 20, "concurrency": [1]}
+    for machine in ("h100-sxm", "a100-sxm-80gb"):  # the second has no units for 8 bits
+        few, wide = (cm.serve("llama-2-7b", on=machine, precision=name, **how) for name in ("fp8", "bf16"))
+        weights = [s.deployment.predicted("decode", 1, past=1).memory.weights for s in (few, wide)]
+        assert weights[0] < 0.52 * weights[1]
+        assert few.at(1).memory < 0.56 * wide.at(1).memory
+        assert 0.45 < few.at(1).time_per_token / wide.at(1).time_per_token < 0.8
+        assert "stored in 8 bits" in str(few)
+        assert "stored in 8 bits" not in str(wide)
+
+
+def test_what_was_measured_on_a_machine_is_taken_by_serving(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("machine: h100-sxm\nconstants: {conditions: 1.1}", encoding="utf-8")
+    how: dict[str, Any] = {"input": 128, "output": 20, "concurrency": [4]}
+    typical, measured = (cm.serve("llama-2-7b", on=on, **how) for on in ("h100-sxm", path))
+    assert measured.at(4).latency == pytest.approx(1.1 * typical.at(4).latency, rel=1e-6)
+    assert "calibrated: conditions as measured" in str(measured)
+    (low, high), (least, most) = typical.interval(4), measured.interval(4)
+    assert most / least < high / low
+    with pytest.raises(CostModelError, match="no such file"):
+        cm.serve("llama-2-7b", on=str(tmp_path / "none.yaml"), **how)
+
+
+def test_there_is_no_knee_where_nothing_fits() -> None:
+    s = cm.serve("llama-3.1-70b", on="h100-sxm", input=128, output=20)
+    assert s.largest == 0
+    assert s.knee is None
+    assert s.to_dict()["knee"] is None
+    assert "knee" not in str(s)

@@ -433,3 +433,28 @@ def test_goodput_is_the_mean_of_simulated_runs() -> None:
             clock, down = clock + until, True
         clock += left + 300 * down
     assert answer.share == pytest.approx(1800 * intervals / clock, rel=0.03)
+
+
+def test_plain_settings_are_said_to_cost_what_they_do() -> None:
+    plain = cm.predict("gpt2-small", batch=16, seq=1024).on("a100-sxm-80gb")
+    assert plain.usual is not None
+    settings, seconds = plain.usual
+    assert settings == "precision='bf16-autocast', attention='flash' and stack='compiled'"
+    assert f"plain settings: {settings} make it" in " ".join(str(plain).split())
+    usual = cm.predict("gpt2-small", batch=16, seq=1024, precision="bf16-autocast", attention="flash")
+    again = usual.on("a100-sxm-80gb", stack="compiled")
+    assert seconds == again.seconds < plain.seconds / 4
+    assert again.usual is None
+    assert cm.predict("gpt2-small", batch=16, seq=1024).on("gtx-1080").usual is None  # it has no units for 16 bits
+
+
+def test_energy_of_hours_needs_no_step() -> None:
+    """GPT-3: 10,000 V100 for 14.8 days at 330 W and a PUE of 1.1 are 1,287 MWh (Patterson et al. 2021, table 4)."""
+    energy = cm.energy(hours=14.8 * 24, watts=330, pue=1.1, devices=10_000)
+    assert energy.kwh == pytest.approx(1_287e3, rel=0.01)
+    carbon = cm.energy(hours=14.8 * 24, watts="330 W", pue=1.1, devices=10_000, intensity="429 g/kWh")
+    assert carbon.grams == pytest.approx(552e6, rel=0.01)
+    assert "10,000" in str(carbon)
+    for wrong in ({"hours": 0}, {"watts": -1}, {"pue": 0.5}, {"devices": 0}, {"intensity": "much"}):
+        with pytest.raises(CostModelError):
+            cm.energy(**{"hours": 1.0, "watts": 300, "pue": 1.1, **wrong})
