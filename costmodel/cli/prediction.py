@@ -24,7 +24,7 @@ RUN = (
 """Of how long a run takes; each is an argument of `Time.run`."""
 BILL = (
     option("--pue", type=float, metavar="RATIO", help="What the data centre draws over its devices, for energy: 1.1."),
-    option("--power", metavar="WATTS", help="Of a device: tdp (default), typical, or watts such as '330 W'."),
+    option("--power", metavar="WATTS", help="Of a device: typical (default), tdp, or watts such as '330 W'."),
     option("--intensity", metavar="CARBON", help="Of the electricity, for carbon: '400 g/kWh'."),
     option("--price", type=float, metavar="MONEY", help="Of a device for an hour (default: the machine's own)."),
 )
@@ -134,7 +134,7 @@ def _with_run(time: Time, options: dict[str, Any]) -> Reply:
     if {"power", "intensity"} & bill.keys() and "pue" not in bill:
         raise click.UsageError("energy and carbon need --pue RATIO: 1 for the devices alone, 1.1 in a good data centre")
     if "pue" in bill:
-        power = _plain(bill.get("power", "tdp"))
+        power = _plain(bill.get("power", "typical"))
         answers["energy"] = run.energy(pue=bill["pue"], power=power)
         if "intensity" in bill:
             answers["carbon"] = answers.pop("energy").carbon(_plain(bill["intensity"]))

@@ -165,8 +165,8 @@ TIMED = (
 )
 """Quantities of one step on a machine, which take the setting `on`.
 
-energy: of a device at its board's limit, without what the data centre draws beside (PUE 1) [J]. money: at the price of
-a device that the machine has.
+energy: of devices by the work of their kernels, without what the data centre draws beside (PUE 1) [J]. money: at the
+price of a device that the machine has.
 """
 BETTER = frozenset({"samples_per_second", "tokens_per_second", "mfu", "hfu"})
 """Quantities of which more is better."""

@@ -140,11 +140,25 @@ class StepTime:
         """The same with what is run again for backward."""
         return self.contractions(again=True) / (self.peak * self.seconds)
 
+    @cached_property
+    def watts(self) -> Numbers | None:
+        """Power of a device by the work of its kernels, a mean over the step [W]; None: its limit is not known."""
+        waiting = self.model.waiting_watts
+        if waiting is None:
+            return None
+        kernels = zip(self.tasks, self.kernel_seconds, strict=True)
+        energy = sum(
+            task.times
+            * self.model.kernel_joules(with_numbers(task.kernel, lambda n: np.asarray(n, float)[()]), seconds)
+            for task, seconds in kernels
+        )
+        busy = sum(self.task_seconds)
+        return waiting + (energy / np.maximum(busy, 1e-30) - waiting) * np.minimum(1.0, busy / self.seconds)
+
     @property
     def energy(self) -> Numbers | None:
-        """Of the devices at their boards' limit [J]; None: the limit is not known."""
-        tdp = self.model.machine.tdp
-        return None if tdp is None else joules(tdp, self.seconds, self.devices)
+        """Of the devices by the work of their kernels [J]; None: the limit of their boards is not known."""
+        return None if self.watts is None else joules(self.watts, self.seconds, self.devices)
 
     @property
     def money(self) -> Numbers | None:

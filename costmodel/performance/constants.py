@@ -66,6 +66,9 @@ TVM = Reference("masahi/tvm-cutlass-eval: cuDNN and CUTLASS convolutions of ResN
 GRAPHS = Reference("Gray 2019, Getting Started with CUDA Graphs")
 VOLTA = Reference("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking")
 POWER = Reference("power of CMOS: f·V², between linear and cubic in f")
+V100_POWER = Reference("1CatAI/1Cat-vLLM issue 535: nvidia-smi while a V100 prefills and decodes", confirmed=True)
+P3090 = Reference("jeanfbrito.github.io: RTX 3090 power limit sweet spot, llama.cpp", confirmed=True)
+P5060 = Reference("inventivehq.com: GPU power limit, tokens per watt, RTX 5060 Ti, llama.cpp", confirmed=True)
 NCCL = Reference("NCCL 2.19 to 2.27: tuning model and search (src/graph), nccl-tests as published", confirmed=True)
 RCCL = Reference("RCCL: tuning model (src/graph/tuning.cc)", confirmed=True)
 XGMI = Reference("AMD ROCm blog: RCCL bandwidth and xGMI performance on MI300X", confirmed=True)
@@ -161,6 +164,16 @@ class Constants:
         ("hopper", 5.0, 5.9, 6.8, SQUARE, "H100 of 350 W 0.72 of peak"),
         ("cdna1", 3.0, 4.5, 6.0, POWER, "MI100 of 300 W at 46 TFLOP/s"),
         ("cdna2", 3.0, 4.5, 6.0, POWER, "MI210 of 300 W at 45 TFLOP/s"),
+    )
+    byte_watts: float = _by_family(
+        "dynamic power of bytes from memory, with the caches and processors that they pass [W per TB/s]",
+        ("", 60.0, 100.0, 160.0, KNOWN, "stacked memory, 4-7 pJ a bit, and as much again to processors"),
+        ("volta", 115.0, 140.0, 165.0, V100_POWER, "decoding 180-200 W of 300, of which 80 follow no work"),
+        ("turing", 110.0, 150.0, 220.0, KNOWN, "GDDR6"),
+        ("ampere-graphics", 200.0, 250.0, 310.0, P3090, "RTX 3090 decodes at 350 W, 1 % slower at 280 W"),
+        ("ada", 150.0, 210.0, 290.0, KNOWN, "GDDR6X and a large cache"),
+        ("blackwell-graphics", 230.0, 280.0, 320.0, P5060, "RTX 5060 Ti decodes at 173 W, as fast at 147 W"),
+        ("cpu", 30.0, 60.0, 120.0, KNOWN, "DDR4 and DDR5, memory modules apart"),
     )
     static_watts: float = _by_family(
         "power of any board that does not follow the clock of its processors [W]",

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
 PowerRating = Literal["tdp", "typical"]
-IDLE_SHARE = 0.12
-"""Of the board's limit at rest where a machine does not say: 50 of 400 W (A100), 70 of 700 W (H100)."""
 JOULES_PER_KWH = 3.6e6
 
 
@@ -67,16 +65,15 @@ class Job(Answer):
         return self.loader is not None and self.loader < self.samples_per_second
 
     @typed
-    def energy(self, *, power: PowerRating | float | str = "tdp", pue: float) -> Energy:
+    def energy(self, *, power: PowerRating | float | str = "typical", pue: float) -> Energy:
         """Energy of the job; see `Time.energy`."""
-        watts, convention = watts_of(self.step, power)
+        working = float(self.steps * self.step.seconds / self.seconds) if self.seconds else 1.0
+        watts, convention = watts_of(self.step, power, min(1.0, working))
         _check_pue(pue)
-        if self.input_bound and power == "typical":
-            raise SettingError("power='typical' is of a device that does not wait for data: use 'tdp' or watts")
         return Energy(self, watts, convention, float(pue))
 
     @typed
-    def carbon(self, *, intensity: float | str, power: PowerRating | float | str = "tdp", pue: float) -> Carbon:
+    def carbon(self, *, intensity: float | str, power: PowerRating | float | str = "typical", pue: float) -> Carbon:
         """Carbon of the job [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
         return self.energy(power=power, pue=pue).carbon(intensity)
 
@@ -409,17 +406,18 @@ def energy(
     return run if intensity is None else run.carbon(intensity)
 
 
-def watts_of(step: StepTime, power: PowerRating | float | str) -> tuple[float, str]:
-    """Power of a device [W] by a convention, or as given, and what that is. Raises SettingError."""
+def watts_of(step: StepTime, power: PowerRating | float | str, working: float) -> tuple[float, str]:
+    """Power of a device [W] by a convention, or as given, and what that is. Raises SettingError.
+
+    working: share of a job's time that steps take; for the rest devices wait for data.
+    """
     machine = step.model.machine
     if power == "tdp":
         return _tdp(machine), "the board's limit, an upper convention"
     if power == "typical":
-        tdp = _tdp(machine)
-        idle = IDLE_SHARE * tdp if machine.idle is None else machine.idle
-        busy = float(step.busy)
-        known = "" if machine.idle is not None else f", {IDLE_SHARE:.0%} of the limit"
-        return idle + (tdp - idle) * busy, f"idle {idle:.3g} W{known}, and the limit for the {busy:.0%} that it is busy"
+        tdp, waiting = _tdp(machine), float(step.model.waiting_watts)
+        watts = waiting + working * (float(step.watts or 0.0) - waiting)
+        return watts, f"{watts / tdp:.0%} of the board's limit: {waiting:.3g} W without work, arithmetic and bytes"
     if isinstance(power, str) and power.isalpha():
         raise SettingError(f"power={shown(power)} is no convention: use 'tdp', 'typical', or watts such as '330 W'")
     return read_amount(power, "power", "W"), "as given"

@@ -188,6 +188,27 @@ class KernelModel:
             share = np.maximum(share, min(1.0, machine.base_clock / machine.boost_clock))
         return share
 
+    @property
+    def waiting_watts(self) -> Numbers:
+        """Power of the board while its clocks are up and nothing runs [W]. None: its limit is not known."""
+        machine, c = self.machine, self.constants
+        return None if machine.tdp is None else np.minimum(machine.tdp, c.static_power * machine.tdp + c.static_watts)
+
+    def kernel_joules(self, kernel: Kernel, seconds: Numbers) -> Numbers:
+        """Energy of a kernel that takes so long: of what follows no work, its arithmetic and its bytes [J].
+
+        Power is the board's limit at most, which clocks are lowered for. Raises TypeError if it is not known.
+        """
+        c = self.constants
+        units = self.units(kernel) if kernel.sizes is not None else None
+        runs_in = self.machine.runs_in(kernel.dtype) or kernel.dtype
+        matrix = units is not None and units.matrix
+        watts = c.product_watts * POWER_BITS.get(runs_in, 32) / 16 if matrix else c.vector_watts
+        # Of a lower clock each operation takes less: power falls as the clock to `power_exponent`.
+        slowed = self.clock(watts * units.peak / 1e12) ** (c.power_exponent - 1) if units is not None else 1.0
+        work = kernel.flops * watts * np.minimum(1.0, slowed) + (kernel.read + kernel.written) * c.byte_watts
+        return np.minimum(self.machine.tdp * seconds, self.waiting_watts * seconds + work / 1e12)
+
     def units(self, kernel: Kernel) -> Units:
         """What multiplies the operands of a kernel; narrow types without units run in the next that has them."""
         tf32 = kernel.sort == "convolution" if self.allow_tf32 is None else self.allow_tf32

@@ -430,17 +430,17 @@ class Time(Answer):
         )
 
     @typed
-    def energy(self, *, power: PowerRating | float | str = "tdp", pue: float, **run: Any) -> Energy:
+    def energy(self, *, power: PowerRating | float | str = "typical", pue: float, **run: Any) -> Energy:
         """Energy of one step, or of a run as `run` takes it.
 
-        power: of a device: "tdp" (the board's limit), "typical" (between idle and that, by the share of the time that
-        it is busy), or watts. pue: what the data centre draws over what its devices do. Raises SettingError.
+        power: of a device: "typical" (by the work of its kernels: what follows none, arithmetic and bytes), "tdp" (the
+        board's limit), or watts. pue: what the data centre draws over what its devices do. Raises SettingError.
         """
         return self.run(**run).energy(power=power, pue=pue)
 
     @typed
     def carbon(
-        self, *, intensity: float | str, power: PowerRating | float | str = "tdp", pue: float, **run: Any
+        self, *, intensity: float | str, power: PowerRating | float | str = "typical", pue: float, **run: Any
     ) -> Carbon:
         """Carbon of one step, or of a run; intensity: grams a kWh, or text such as "400 g/kWh". Raises SettingError."""
         return self.run(**run).carbon(intensity=intensity, power=power, pue=pue)

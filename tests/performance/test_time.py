@@ -257,6 +257,34 @@ def test_runs_energy_carbon_and_money_say_what_they_assume() -> None:
     assert typical <= tdp == pytest.approx(300 * t.seconds)
 
 
+MEASURED_WATTS = [
+    ("v100-sxm2-32gb", {"mode": "decode", "past": 512}, (180, 200)),
+    ("v100-sxm2-32gb", {"mode": "prefill", "seq": 2048}, (270, 300)),
+]
+"""1CatAI/1Cat-vLLM issue 535: nvidia-smi while a V100 decodes and prefills."""
+
+
+@pytest.mark.parametrize(("machine", "how", "measured"), MEASURED_WATTS)
+def test_power_follows_work(machine: str, how: dict[str, Any], measured: tuple[float, float]) -> None:
+    p = cm.predict("llama-2-7b", precision="fp16", attention="flash", **how)
+    t = p.on(machine, stack="cuda-graphs")
+    low, high = measured
+    watts = t.energy(pue=1).watts
+    assert 0.85 * low < watts < 1.15 * high
+    assert t.value("energy") == pytest.approx(watts * t.seconds)
+    waiting = t.energy(pue=1, samples=1000, loader=t.samples_per_second / 1e6).watts
+    assert waiting == pytest.approx(float(t.kernel_model.waiting_watts), rel=1e-3)
+    assert waiting < watts < t.energy(pue=1, power="tdp").watts
+
+
+@pytest.mark.slow
+@given(cases, machines, stacks)
+def test_power_is_between_that_of_waiting_and_the_limit(case: Any, machine: str, stack: Any) -> None:
+    t = timed(case, machine, stack=stack)
+    if t.machine.tdp is not None:
+        assert t.kernel_model.waiting_watts <= t.energy(pue=1).watts <= t.machine.tdp * (1 + 1e-12)
+
+
 def test_training_gpt_3_took_what_is_published() -> None:
     """10,000 V100 at 330 W for 14.8 days with a PUE of 1.10: 1,287 MWh (Patterson et al. 2021, table 4)."""
     t = timed(CASES[0], "v100-sxm2-32gb")
