@@ -113,7 +113,7 @@ def trace(
     tape.result = output if isinstance(output, tuple) else (output,)
     chunks, smoothing = settings.loss_chunks, settings.label_smoothing
     ends = attach_loss(tape, loss, output, chunks, in_fp32=in_fp32, smoothing=smoothing)
-    if settings.training and model.DETACHES:
+    if settings.training and (model.DETACHES or tape.recomputation.by_operator):
         tape.settle(ends)
     return tape
 

@@ -185,9 +185,11 @@ class BackwardLiveness:
 
     @staticmethod
     def _read(stretch: StretchRound) -> list[Allocation]:
-        """What a stretch reads from outside."""
+        """What a stretch reads from outside, and what it has kept in vain: nothing runs again as far."""
         block = stretch.block
-        return [stretch.places[storage] for storage in (*block.saved, *block.held) if storage in stretch.places]
+        unread = [storage for call in block.calls() if not call.rerun for storage in call.results]
+        kept = (*block.saved, *block.held, *unread)
+        return [stretch.places[storage] for storage in kept if storage in stretch.places]
 
     def _start(self, order: Order) -> list[Allocation]:
         """The gradients that backward starts from: the caller holds them until the end."""

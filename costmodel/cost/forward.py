@@ -240,6 +240,7 @@ class ForwardLiveness:
         self.ends_here = tape.layout.last
         self._memory: dict[Call, CallMemory] = {}
         self._cached: list[Allocation] = []
+        self._taken: set[Allocation] = set()  # results that were kept, of what is run again: as if made there
         self._alike = 1
         self._round = BlockRound(1)
         self._detached: list[Detached] = []
@@ -362,6 +363,9 @@ class ForwardLiveness:
         outer, self.order, self._pass = self.order, [], "once"
         yield
         ran, self.order, self._pass = self.order, outer, "forward"
+        for storage in (s for call in block.calls() for s in call.results):
+            places[storage] = self._places[storage]
+            places[storage].line = ACTIVATIONS
         if last := last_of(ran):
             exits = [self._slots[y] for y in block.results if y in self._slots]
             outer.append(StretchRound(block, self._rounds, ran, last.slot, exits, places, slots, dict(self._weights)))
@@ -434,7 +438,10 @@ class ForwardLiveness:
         memory = self._memory.get(call)
         if memory is None:
             memory = self._memory[call] = memory_of(call)
-        if memory.makes or memory.forward_scratch or memory.writes or memory.sent:
+        has_results = self._pass == "again" and len(call.results) > 0
+        if has_results:
+            self._taken.update(self._places[storage] for storage in call.results)
+        elif memory.makes or memory.forward_scratch or memory.writes or memory.sent:
             self._make(call, memory)
         y, places = call.y, self._places
         slot = self._slot(call.x) if memory.same else GradientSlot(memory.output)
@@ -495,7 +502,7 @@ class ForwardLiveness:
         for storage in memory.reads:
             if (allocation := places.get(storage)) is not None:  # else it is there from the start
                 allocation.died = now
-                if allocation.born < parts.start:
+                if allocation.born < parts.start and allocation not in self._taken:
                     parts.hand(allocation)
         for storage, size in memory.makes:
             places[storage] = allocation = lifetimes.take(size, now)

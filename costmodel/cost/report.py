@@ -106,9 +106,10 @@ def _checkpointing(checkpoint: str | int | tuple[str, ...]) -> str:
         which = ", ".join(checkpoint)
     else:
         which = f"every {checkpoint} blocks" if isinstance(checkpoint, int) else checkpoint
-    rerun = "what backward needs of it" if checkpoint == OWN_STRETCHES else "the whole of it"
+    rerun = "what backward needs of it" if checkpoint in (OWN_STRETCHES, "operators") else "the whole of it"
+    results = "its inputs and results of some operators" if checkpoint == "operators" else "its inputs"
     return (
-        f"{which}: of each recomputed stretch its inputs are kept, and {rerun} is run again in backward "
+        f"{which}: of each recomputed stretch {results} are kept, and {rerun} is run again in backward "
         "(torch.utils.checkpoint); hardware FLOPs are model FLOPs and recomputed ones"
     )
 

@@ -47,10 +47,11 @@ class PartNames:
 class Recomputation(PartNames):
     """What to recompute: every so many equal blocks ("sqrt": as many as there are groups), and parts by name.
 
-    depth: the most equal blocks in a row that were met.
+    depth: the most equal blocks in a row that were met. by_operator: whether results of some layers are kept within.
     """
 
     every: int | str | None = None
+    by_operator: bool = False
     depth: int = 0
     open: bool = False
 
@@ -61,6 +62,8 @@ class Recomputation(PartNames):
             return cls()
         if settings.checkpoint in ("block", "sqrt"):
             return cls(every=1 if settings.checkpoint == "block" else "sqrt")
+        if settings.checkpoint == "operators":
+            return cls(every=1, by_operator=True)
         if isinstance(settings.checkpoint, int):
             return cls(every=settings.checkpoint)
         names = (SELECTIVE,) if settings.checkpoint == "selective" else settings.checkpoint
@@ -100,7 +103,10 @@ class Recomputation(PartNames):
         finally:
             self.open = False
         if any(not isinstance(entry, Alias) for entry in block.entries[start:]):
-            block.entries[start:] = [_recomputed(block, block.entries[start:], rerun, inputs)]
+            stretch = _recomputed(block, block.entries[start:], rerun, inputs)
+            block.entries[start:] = [stretch]
+            if self.by_operator:
+                _keep_results(stretch)
 
     def check(self) -> None:
         """Raise an error if what was asked for is nowhere in the model."""
@@ -198,6 +204,23 @@ def _recomputed(
     for call in calls:
         call.recomputed = call.rerun = True
     return block
+
+
+def _keep_results(stretch: Block) -> None:
+    """Note what calls of a stretch make that stays, by their kind.
+
+    Source: ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` with the list of torchtitan's "selective op"
+    (``torchtitan/distributed/activation_checkpoint.py``): ``aten.mm``, every second one left out, and fused attention.
+    """
+    products = 0
+    for call in stretch.calls():
+        if call.layer.of_experts:
+            raise SettingError("checkpoint='operators' is not worked out for experts: use checkpoint='block'")
+        kept = call.layer.kept_results
+        products += kept == "every second"
+        if kept == "all" or (kept == "every second" and products % 2):
+            beside = [s for s in call.saved if s.role in ("statistic", "random")] if kept == "all" else []
+            call.results = (call.y.storage, *beside)
 
 
 def _memory(x: Tensor) -> list[Storage]:

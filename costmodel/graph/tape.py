@@ -480,7 +480,7 @@ class Tape:
 
     def again(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Apply `body` to `x`, to be run again in backward."""
-        with self.recomputation.stretch(self.block):
+        with self.recomputation.stretch(self.block, "needed" if self.recomputation.by_operator else "whole"):
             return body(x)
 
     def _repeat(
@@ -525,6 +525,7 @@ def _settle_stretch(stretch: Block) -> None:
         stretch.saved = stretch.held = ()
         for call in calls:
             call.recomputed = call.rerun = False
+            call.results = ()
     elif stretch.recomputed == "needed":
         for call in reversed(calls):
             call.rerun = any(_made_in(call, storage) for storage in call.saved)

@@ -338,6 +338,9 @@ class Alias(NamedTuple):
 
 GradientOrder = Literal["rows", "incoming", "operand"]
 
+KeptResults = Literal["none", "every second", "all"]
+"""Of calls of one kind in a stretch: none, the first and then every second one, or all."""
+
 Rerun = Literal["", "whole", "needed"]
 """How much of a stretch backward runs again: nothing; the whole of it, before it goes back over it by itself; or once a
 tensor is needed that was not kept, up to the last such tensor (``use_reentrant`` of ``torch.utils.checkpoint``).
@@ -526,6 +529,11 @@ class AbstractLayer(ABC):
         """Working memory."""
 
     @property
+    def kept_results(self) -> KeptResults:
+        """Which of its results recomputation by operators keeps."""
+        return "none"
+
+    @property
     def overlaps(self) -> bool:
         """Whether it goes over windows of its input that may share numbers."""
         return False
@@ -593,8 +601,9 @@ class Call:
     Layers are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are
     what it computes with: those `stored`, or casts of them, as `inputs` are the `raw_inputs` or casts of them. What it
     keeps for backward is `saved`, until then or, if it is `recomputed`, only once it has been run again, as far as
-    `rerun` says that it is: what comes after the last tensor that is needed may not be. `part` and `phase` are the part
-    of the model and the phase of the pass that it is in. `differentiated`: whether a gradient comes back to it; what a
+    `rerun` says that it is: what comes after the last tensor that is needed may not be. `results` are what it makes and
+    hands on that is kept all the same, so that running it again takes that. `part` and `phase` are the part of the
+    model and the phase of the pass that it is in. `differentiated`: whether a gradient comes back to it; what a
     call keeps to which none does is `detached`, there as long as something that it led to.
     """
 
@@ -613,6 +622,7 @@ class Call:
         "raw_inputs",
         "recomputed",
         "rerun",
+        "results",
         "saved",
         "stored",
         "tape",
@@ -634,6 +644,7 @@ class Call:
         self.saved: tuple[Storage, ...] = ()
         self.detached: tuple[Storage, ...] = ()
         self.recomputed = self.rerun = False
+        self.results: tuple[Storage, ...] = ()
         self.differentiated = False
         self.y: Tensor
         self._gradients: tuple[Gradient, ...] | None = None
@@ -643,6 +654,11 @@ class Call:
     def x(self) -> Tensor:
         """The first input."""
         return self.inputs[0]
+
+    @property
+    def computed_again(self) -> bool:
+        """Whether it is run again in backward, and has not what it makes already."""
+        return self.rerun and not self.results
 
     @property
     def times(self) -> int:

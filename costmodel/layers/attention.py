@@ -11,6 +11,7 @@ from costmodel.graph.tensor import (
     Call,
     Gradient,
     GradientOrder,
+    KeptResults,
     LayerFlops,
     Shape,
     Storage,
@@ -170,6 +171,10 @@ class FusedAttention(Weightless):
     pairs: int | None = None
     scale: Constant | None = None
     seen: int | None = None
+
+    @property
+    def kept_results(self) -> KeptResults:
+        return "all"
 
     def check(self, call: Call) -> None:
         """Query, key and value agree."""

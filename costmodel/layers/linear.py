@@ -9,6 +9,7 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import (
     Call,
     Gradient,
+    KeptResults,
     LayerFlops,
     Shape,
     Share,
@@ -69,6 +70,11 @@ class Linear(WeightProduct):
         """
         gradients = super().backward(call)
         return reversed([*gradients]) if self.bias else gradients
+
+    @property
+    def kept_results(self) -> KeptResults:
+        """``aten.mm``; with a bias it is ``addmm``."""
+        return "none" if self.bias else "every second"
 
     def views_gradient(self, call: Call, x: Tensor) -> bool:
         """Not of one matrix of rows."""

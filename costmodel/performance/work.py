@@ -88,7 +88,7 @@ class _Kernels:
         """Each block once, for all its rounds; a stretch that is recomputed runs again before its backward."""
         if block.recomputed:
             for call in block.calls():
-                if call.rerun:
+                if call.computed_again:
                     self._forward(call, "backward", again=True)
         yield 1
 

@@ -19,6 +19,8 @@ OF_RUNTIMES = ("adam", "adamw", "sgd", "momentum")
 def check_layout(settings: Settings) -> None:
     """Raise SettingError if ranks cannot be laid out so."""
     layout = settings.layout
+    if settings.checkpoint == "operators":
+        _check_operators(settings)
     _check_pipeline(settings, layout)
     if settings.offload and layout.runtime != "deepspeed":
         raise SettingError(f"offload={shown(settings.offload)} is of runtime='deepspeed', not {layout.runtime!r}")
@@ -41,6 +43,15 @@ def check_layout(settings: Settings) -> None:
         _check_copies(settings, layout)
     _check_experts(settings, layout)
     _check_context(settings)
+
+
+def _check_operators(settings: Settings) -> None:
+    """Raise SettingError for what is not worked out where results of some operators are kept."""
+    for name in ("tp", "cp", "ep", "pp", "runtime", "freeze", "lora"):
+        if settings.chosen(name):
+            raise SettingError(
+                f"checkpoint='operators' is not worked out with {_written(settings, name)}: use checkpoint='block'"
+            )
 
 
 def _check_passes(settings: Settings, layout: Layout) -> None:

@@ -33,7 +33,7 @@ Device = Literal["gpu", "cpu"]
 FlopRule = Literal["pytorch", "arithmetic"]
 AttentionPairs = Literal["full", "visible"]
 Implementation = Literal["plain", "transformers"]
-CheckpointName = Literal["none", "block", "sqrt", "selective"]
+CheckpointName = Literal["none", "block", "sqrt", "selective", "operators"]
 UpdateName = Literal["loop", "foreach", "fused"]
 Allocator = Literal["exact", "cuda"]
 CacheName = Literal["dynamic", "static", "paged"]
@@ -176,8 +176,9 @@ class Settings(Frozen):
 
     checkpoint: what is recomputed in backward instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as
     many to a group as there are groups), an int (groups of so many), "selective" (attention from scores to mixed
-    values), or names of parts. accumulate: FLOPs are those of all micro-batches, activations those of one, and
-    gradients are added up.
+    values), "operators" (each block, of which results of fused attention and of every second product are kept, as
+    torchtitan's "selective op" does), or names of parts. accumulate: FLOPs are those of all micro-batches, activations
+    those of one, and gradients are added up.
 
     update: how the optimizer goes over the weights: "loop" (one after another), "foreach" (all at once, as PyTorch does
     by default on CUDA) or "fused" (in one kernel). allocator: what the timeline and its peak count: the bytes of
@@ -285,7 +286,7 @@ class Settings(Frozen):
     checkpoint: Annotated[
         CheckpointName | int | str | tuple[str, ...],
         Setting(
-            "What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
+            "What backward recomputes: equal blocks, groups of N, all but some operators, attention's core, or parts.",
             ("mlp", "attention.scores"),
             takes=CheckpointName | int | Names,
             read=_checkpoint,

@@ -6,10 +6,11 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
 from costmodel.analysis.predict import Prediction
@@ -62,6 +63,11 @@ class Saved:
     def bytes(self) -> int:
         """Whole storages, each once."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self._found.values())
+
+    @property
+    def found(self) -> frozenset[int]:
+        """Identities of these storages."""
+        return frozenset(self._found)
 
     @property
     def held(self) -> int:
@@ -117,3 +123,25 @@ def stated(prediction: Prediction, without_loss: Prediction) -> Cost:
         without_loss.memory.activations,
         prediction.memory.activations,
     )
+
+
+FUSED = (
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+)
+
+
+def results_by_operator() -> tuple[Any, Any]:
+    """Contexts of one run of a block and of the next, as torchtitan's "selective op" has them.
+
+    Results of fused attention stay, and those of the first product and of every second one after it.
+    """
+    products: Counter[bool] = Counter()
+
+    def policy(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        is_product = operator == torch.ops.aten.mm.default
+        products[context.is_recompute] += is_product
+        stays = products[context.is_recompute] % 2 if is_product else operator in FUSED
+        return CheckpointPolicy.MUST_SAVE if stays else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)

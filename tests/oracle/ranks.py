@@ -48,7 +48,11 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+)
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
@@ -59,7 +63,7 @@ if TYPE_CHECKING:
 
 from . import models
 from .autocasting import GpuAutocast
-from .measure import Saved
+from .measure import Saved, results_by_operator
 from .tracker import Most, Tracker, weights_by_use
 from .vision import stub_operators
 
@@ -691,6 +695,9 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     _, fsdp, _, tp = mesh.shape
     for block in model.blocks if question.get("checkpoint") == "block" else ():
         block.forward = partial(checkpoint, partial(_again, block.forward, casting), use_reentrant=True)
+    for block in model.blocks if question.get("checkpoint") == "operators" else ():
+        again = partial(_again_later, block.forward, casting)
+        block.forward = partial(_by_operator, again)
     if tp > 1:
         split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=split_loss)
     if cp > 1:
@@ -824,6 +831,33 @@ def _of_steps(
         stays,
         counters,
     )
+
+
+def _by_operator(again: Callable[[], Any], *inputs: Any) -> Any:
+    """One run of a block of which results of some operators stay."""
+    return checkpoint(again(), *inputs, use_reentrant=False, context_fn=results_by_operator)
+
+
+def _again_later(body: Any, casting: Callable[[], AbstractContextManager[Any]]) -> Any:
+    """A block whose second run is one in backward, which may end before its end."""
+    runs: list[None] = []
+
+    def run(*inputs: Any) -> Any:
+        runs.append(None)
+        if len(runs) == 1:
+            return body(*inputs)
+        tracker = next((mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Tracker)), None)
+        phase = getattr(tracker, "phase", None)
+        if tracker is not None:
+            tracker.phase = "recompute"
+        try:
+            with casting():
+                return body(*inputs)
+        finally:
+            if tracker is not None:
+                tracker.phase = phase
+
+    return run
 
 
 def _again(body: Any, casting: Callable[[], AbstractContextManager[Any]], *inputs: Any) -> Any:

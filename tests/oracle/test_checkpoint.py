@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +19,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError
 
 from . import models, streams
-from .measure import Saved, meta
+from .measure import Saved, meta, results_by_operator, storage_of
 from .settings import differential
 from .test_transformer import streaming, transformers
 
@@ -63,15 +64,75 @@ class Grouped(torch.nn.Module):
             return self.model(tokens)
 
 
+class ByOperator(Grouped):
+    """Each block by itself, of which results of operators are kept as torchtitan's "selective op" does."""
+
+    def __init__(self, model: models.Transformer) -> None:
+        super().__init__(model, 1)
+        self.groups = [partial(self.checkpointed, block) for block in self.owned]
+
+    def checkpointed(self, block: Any, x: Any, *_: Any) -> Any:
+        """One run of a block, and in backward another."""
+        runs: list[None] = []
+
+        def run(x: Any) -> Any:
+            runs.append(None)
+            if len(runs) == 1:
+                return block(x)
+            self.starts()
+            try:
+                return block(x)
+            finally:
+                self.ends()
+
+        return checkpoint(run, x, use_reentrant=False, context_fn=partial(self.contexts, x))
+
+    def contexts(self, x: Any) -> Any:
+        """Those of one run."""
+        caching, cached = results_by_operator()
+        self.kept(x, caching.storage)
+        return caching, cached
+
+    def kept(self, x: Any, results: Any) -> None:
+        """What stays of a block: what it reads, and results by operator and number."""
+
+
+class Noted(ByOperator):
+    """One that notes what stays."""
+
+    def __init__(self, model: models.Transformer) -> None:
+        super().__init__(model)
+        self.inputs: list[Any] = []
+        self.results: list[Any] = []
+
+    def kept(self, x: Any, results: Any) -> None:
+        self.inputs.append(x)
+        self.results.append(results)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """All that stays."""
+        runs = [run for results in self.results for numbered in results.values() for run in numbered.values()]
+        return [*self.inputs, *(value for run in runs for value in leaves(run))]
+
+
+def leaves(results: Any) -> list[Any]:
+    """Tensors of the results of an operator."""
+    values = torch.utils._pytree.tree_leaves(results)
+    return [value for each in values if isinstance(value := getattr(each, "val", each), torch.Tensor)]
+
+
 def kept(model: Any, owner: Any, tokens: Any, target: Any) -> int:
     with Saved([*owner.parameters(), *owner.buffers(), tokens, target]) as saved:
         F.cross_entropy(model(tokens), target)
     return saved.bytes
 
 
-def built(spec: Transformer, batch: int, seq: int) -> tuple[models.Transformer, list[Any], Any, Any]:
+def built(
+    spec: Transformer, batch: int, seq: int, kernel: Any = "eager"
+) -> tuple[models.Transformer, list[Any], Any, Any]:
     with torch.device("meta"):
-        model = models.Transformer(spec, seq, "eager", "gpu")
+        model = models.Transformer(spec, seq, kernel, "gpu")
     outside = [*model.parameters(), *model.buffers()]
     classes = models.features_of(spec)
     assert classes
@@ -111,6 +172,22 @@ def test_selective_recomputation(spec: Transformer, batch: int, seq: int) -> Non
     with patch.object(models.Attention, "composed", lambda self, *qkv: again(lambda *a: composed(self, *a), *qkv)):
         found = kept(model, Owner(outside), tokens, target)
     paper = predict(spec, batch=batch, seq=seq, checkpoint="selective", loss="cross_entropy")
+    assert paper.memory.activations == found
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5), st.sampled_from(["eager", "flash"]))
+def test_results_of_operators_that_are_kept(spec: Transformer, batch: int, seq: int, kernel: Any) -> None:
+    assume(spec.experts is None)
+    assume(kernel == "eager" or not (spec.score_cap or spec.sinks or spec.positions == "alibi" or spec.window))
+    model, outside, tokens, target = built(spec, batch, seq, kernel)
+    owned = Noted(model)
+    with Saved([*outside, tokens, target]) as saved:
+        F.cross_entropy(owned(tokens), target)
+    paper = predict(spec, batch=batch, seq=seq, checkpoint="operators", attention=kernel, loss="cross_entropy")
+    known = {storage_of(x) for x in outside}
+    also = {storage_of(x): x for x in owned.tensors if storage_of(x) not in known}
+    found = saved.bytes + sum(x.untyped_storage().nbytes() for key, x in also.items() if key not in saved.found)
     assert paper.memory.activations == found
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import costmodel as cm
 from costmodel.analysis.predict import Prediction
@@ -21,7 +21,7 @@ from tests.oracle.autocasting import GpuAutocast
 from tests.oracle.measure import meta
 from tests.oracle.settings import differential
 from tests.oracle.test_adaptation import DENSE, PARTS, has
-from tests.oracle.test_checkpoint import Grouped
+from tests.oracle.test_checkpoint import ByOperator, Grouped
 from tests.oracle.test_mlp import MLPS
 from tests.oracle.test_precision import DTYPES
 from tests.oracle.test_timeline import assert_phases_agree, stated
@@ -46,16 +46,28 @@ def transformer(spec: Any, batch: int, seq: int, kernel: Any = "eager") -> tuple
     return module, meta(batch, seq, dtype=torch.int64), meta(batch * seq, dtype=torch.int64)
 
 
+PLAIN = {"qkv_bias": False, "attention_bias": False, "mlp_bias": False, "fused_qkv": False}
+LLAMA = Transformer.of(
+    {"vocab": 9, "context": 8, "layers": 3, "width": 12, "heads": 3, "mlp": "gated", "norm": "rmsnorm", **PLAIN}
+)
+"""Of products without a bias alone."""
+
+
 class Phased(Grouped):
     """Tells the tracker what is run again."""
 
     def starts(self) -> None:
-        if isinstance(mode := _get_current_dispatch_mode(), Tracker):
-            mode.phase = "recompute"
+        self.enters("recompute")
 
     def ends(self) -> None:
-        if isinstance(mode := _get_current_dispatch_mode(), Tracker):
-            mode.phase = "backward"
+        self.enters("backward")
+
+    @staticmethod
+    def enters(phase: str) -> None:
+        """A phase of what tracks the step, if something does."""
+        for mode in _get_current_dispatch_mode_stack():
+            if isinstance(mode, Tracker):
+                mode.phase = phase
 
 
 @pytest.mark.parametrize(("batch", "seq"), [(1, 128), (4, 256), (32, 512)])
@@ -175,6 +187,36 @@ def test_transformers_with_checkpoints(spec: Transformer, batch: int, seq: int, 
     differing = differences(p, grouped, found)
     assert differing.pop("recompute").alive <= 0
     assert_phases_agree(differing)
+
+
+class PhasedByOperator(Phased, ByOperator):
+    """The same of blocks of which some results are kept."""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"layers": 1, "kv_heads": 1},
+        {"mlp": "plain", "activation": "elu"},
+        {"positions": "alibi", "mlp": "plain", "mlp_bias": True, "norm": "layernorm", "norm_placement": "post"},
+        {"qkv_clip": 1.2, "positions": "rotary"},
+        {"parallel": True},
+        {"fused_qkv": True, "attention_bias": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("batch", "seq"), [(1, 3), (2, 5)])
+def test_transformers_that_keep_results_of_operators(fields: dict[str, Any], batch: int, seq: int) -> None:
+    """torchtitan's "selective op": to the byte, but for names within what is run again, as above."""
+    spec = LLAMA.with_fields(fields)
+    module, tokens, target = transformer(spec, batch, seq)
+    grouped = PhasedByOperator(module)
+    found = training_step(grouped, tokens, target, F.cross_entropy).most
+    p = cm.predict(spec, batch=batch, seq=seq, loss="cross_entropy", checkpoint="operators")
+    differing = differences(p, grouped, found)
+    assert differing.pop("recompute").alive <= 0
+    assert {phase: most.alive for phase, most in differing.items()} == dict.fromkeys(differing, 0)
 
 
 @pytest.mark.parametrize("name", ["gpt2-small", "tinyllama-1.1b"])

@@ -253,6 +253,9 @@ ALTERED: list[dict[str, Any]] = [
     {"precision": "bf16-autocast", "accumulate": 2, "dp": 2},
     {"precision": "bf16-autocast", "reshard": False, "freeze": ["block", "embedding"]},
     {"precision": "bf16-autocast", "tp": 2},
+    {"checkpoint": "operators", "optimizer": "adamw"},
+    {"checkpoint": "operators", "precision": "bf16-master-fp32-gradients", "accumulate": 2, "fsdp": 4},
+    {"checkpoint": "operators", "precision": "bf16-master", "reshard": False, "dp": 2},
     {"freeze": ["embedding", "mlp"], "optimizer": "adamw", "dp": 2},
     {**ADAPTED, "optimizer": "adamw"},
     {**ADAPTED, "precision": "bf16", "fsdp": 4, "update": "foreach"},
@@ -264,6 +267,8 @@ ALTERED: list[dict[str, Any]] = [
 def test_a_rank_of_sharded_weights_that_are_cast_frozen_or_adapted_costs_what_it_does(chosen: dict[str, Any]) -> None:
     sizes = {"vocab": 33, "layers": 3, "width": 24, "kv_heads": 8, "head_size": 4, "mlp_width": 40, "mlp": "gated"}
     model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm"}
+    plain = {"attention_bias": False, "mlp_bias": False, "qkv_bias": False} if "operators" in chosen.values() else {}
+    model |= plain  # products with a bias are another operator
     asked: dict[str, Any] = {"fsdp": 3, "batch": 2, "seq": 8, "optimizer": "sgd"} | chosen
     named = [NAMED[part] for part in chosen.get("freeze", ())]
     found = run({"model": model, "kernel": "eager", **asked, "freeze": named})
