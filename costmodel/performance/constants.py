@@ -559,6 +559,18 @@ class Constants:
         ("", 0.95, 1.0, 1.12, KNOWN, "published recipes: 6 % between quarterly containers of one system"),
     )
 
+    compiled_conditions: float = _by_family(
+        "the same of steps whose kernels a compiler writes, on top",
+        (
+            "",
+            0.87,
+            1.0,
+            1.1,
+            KNOWN,
+            "releases of inductor differ by about 10 % on one graph: no table of kernels is public",
+        ),
+    )
+
     def changed(self, **values: float) -> Constants:
         """The same with some of them replaced, as by a calibration. Raises SettingError for what is no constant."""
         for name in values:

@@ -142,6 +142,7 @@ class KernelModel:
         clock = machine.boost_clock
         known_rate = EXPONENTIALS * machine.processors * clock if machine.processors and clock else 0.0
         self._exponentials = known_rate or self.vector_peak / EXPONENTIALS
+        self._conditions = c.conditions * (c.compiled_conditions if stack.fuses else 1.0)
         self.stack = stack
         self.attention: AttentionKernel = attention_kernel(machine, stack, runtime)
         self._units: dict[tuple[Dtype, bool], Units] = {}
@@ -158,7 +159,7 @@ class KernelModel:
             attained = self._product(kernel, self.units(kernel))
         else:
             attained = self._streaming(kernel)
-        return np.maximum(self.ceiling_time(kernel), self.constants.conditions * attained)
+        return np.maximum(self.ceiling_time(kernel), self._conditions * attained)
 
     def ceiling_time(self, kernel: Kernel) -> Numbers:
         """Datasheet arithmetic or bytes, whichever takes longer: a lower bound, with nothing for the launch [s]."""

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 RERUN = 0.05
 """By how much a step that is measured again differs: the same recipe on the same system by 6 % (median) between
 quarterly containers (MLPerf Training, results of successive rounds), as half of a range that holds four of five."""
+OTHER_LAW = 0.1
+"""By how much the errors of two laws differ where constants are not fitted to either: products by such a law are off by
+7-12 % on several devices (LLMCompass, measured operators)."""
 MOST_ANCHORS = 6
 """Measured steps that a range is relative to, at most."""
 COLUMNS = 80
@@ -199,9 +202,29 @@ class Time(Answer):
             shared = None if self.cluster is None else self._own.shared
             return own if shared is None else own._replace(high=self._slower(own, shared))
         anchored = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
-        faster, slower = (hypot(log(end / anchored.typical), RERUN) for end in (anchored.low, anchored.high))
+        other = OTHER_LAW * self._unlike_anchors
+        faster, slower = (hypot(log(end / anchored.typical), RERUN, other) for end in (anchored.low, anchored.high))
         low, high = anchored.typical * exp(-faster), anchored.typical * exp(slower)
         return anchored._replace(low=low, high=high)
+
+    @cached_property
+    def _by_law(self) -> dict[str, float]:
+        """Share of the device's time by sort of kernel; kernels that wait for bytes are of a law of their own."""
+        shares: dict[str, float] = {}
+        whole = sum(row.seconds for row in self.kernels) or 1.0
+        for row in self.kernels:
+            law = f"{row.sort} {row.bound}"
+            shares[law] = shares.get(law, 0.0) + row.seconds / whole
+        return shares
+
+    @property
+    def _unlike_anchors(self) -> float:
+        """Share of the time that is of other laws than in the measured steps, from 0 to 1."""
+        laws: dict[str, float] = {}
+        for time, _ in self.anchors:
+            for law, share in time._by_law.items():
+                laws[law] = laws.get(law, 0.0) + share / len(self.anchors)
+        return sum(max(0.0, share - laws.get(law, 0.0)) for law, share in self._by_law.items())
 
     def _slower(self, own: Interval, shared: SharedStep) -> float:
         """The slower end of a range where it is not told whether a runtime sends beside kernels."""
