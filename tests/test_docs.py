@@ -11,9 +11,11 @@ import pytest
 
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.layers.base import Layer
+from costmodel.performance.constants import TABLE, UNITS
 from costmodel.training.optimizers import OPTIMIZERS
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import SETTING_NAMES
+from tests.benchmarks.bench_constants import row_of
 from tests.command import here
 
 ROOT = Path(__file__).parent.parent
@@ -148,6 +150,15 @@ def test_every_name_that_predict_takes_is_listed(name: str) -> None:
 def test_every_quantity_is_listed(quantity: str) -> None:
     group, _, part = quantity.partition(".")
     assert f"`{quantity}`" in EVERYTHING or (f"`{group}" in EVERYTHING and f"`.{part}`" in EVERYTHING)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_constant_is_listed_with_its_range_and_source(name: str) -> None:
+    """If not: ``python -m tests.benchmarks.bench_constants > docs/reference/constants.md``."""
+    _, _, section = PAGES["docs/reference/constants.md"].partition(f"## `{name}`\n")
+    listed = section.partition("\n## ")[0]
+    assert UNITS[name] in listed
+    assert [of for of, values in TABLE[name].items() if row_of(name, of, values) not in listed] == []
 
 
 def places() -> list[tuple[str, str]]:

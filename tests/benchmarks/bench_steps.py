@@ -1,7 +1,8 @@
 """How far seconds of published training steps are off: ``python -m tests.benchmarks.bench_steps``.
 
 By source: the mean error as predicted, after one scalar for all rows, how many measured steps are in the range, and the
-error of the trivial answer, the mean MFU of the source's other rows. What a publication does not say is in `unknown`.
+error of the trivial answer, the mean MFU of the source's other rows. Without the family: the error as it would be for
+chips whose families are unknown, with the constants that hold for all. What a publication does not say is in `unknown`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import costmodel as cm
+from costmodel.performance.constants import TABLE, typical
 
 ROWS = Path(__file__).with_name("measured_steps.json")
 
 
 class Scored(NamedTuple):
-    """A measured step: predicted over measured seconds, the measured MFU, and whether the range has it."""
+    """A measured step: predicted over measured seconds, also without constants of its family, the measured MFU, and
+    whether the range has it."""
 
     ratio: float
+    left_out: float
     mfu: float
     within: bool
 
@@ -30,6 +34,7 @@ class Score(NamedTuple):
 
     rows: int
     error: float
+    left_out: float
     after_scalar: float
     trivial: float
     within: float
@@ -45,7 +50,9 @@ def scored(row: dict[str, Any]) -> Scored:
     network = row.get("network") if p.settings.layout.devices > 1 else None
     time = p.on(machine, network=network, stack=row.get("stack", "eager"))
     ratio = time.seconds / row["seconds"]
-    return Scored(ratio, time.mfu * ratio, time.low <= row["seconds"] <= time.high)
+    general = {name: rows[""].typical for name, rows in TABLE.items() if "" in rows}
+    left_out = float(time.seconds_with(typical(machine).changed(**general))) / row["seconds"]
+    return Scored(ratio, left_out, time.mfu * ratio, time.low <= row["seconds"] <= time.high)
 
 
 def score(steps: list[Scored]) -> Score:
@@ -56,6 +63,7 @@ def score(steps: list[Scored]) -> Score:
     return Score(
         len(steps),
         mean(abs(step.ratio - 1) for step in steps),
+        mean(abs(step.left_out - 1) for step in steps),
         mean(abs(step.ratio / scalar - 1) for step in steps),
         mean(map(abs, trivial)),
         mean(step.within for step in steps),
@@ -71,7 +79,7 @@ def scores() -> dict[str, Score]:
 
 
 if __name__ == "__main__":
-    print(f"{'source':64}{'rows':>5}{'error':>8}{'scalar':>8}{'one MFU':>9}{'in range':>10}")
+    print(f"{'source':64}{'rows':>5}{'error':>8}{'no family':>11}{'scalar':>8}{'one MFU':>9}{'in range':>10}")
     for source, of in scores().items():
-        line = f"{of.rows:5}{of.error:8.1%}{of.after_scalar:8.1%}{of.trivial:9.1%}{of.within:10.0%}"
+        line = f"{of.rows:5}{of.error:8.1%}{of.left_out:11.1%}{of.after_scalar:8.1%}{of.trivial:9.1%}{of.within:10.0%}"
         print(f"{source[:63]:64}{line}")

@@ -73,6 +73,25 @@ def test_a_file_comes_back_and_is_used(tmp_path: Path, capsys: pytest.CaptureFix
     assert "700 ms" in out
 
 
+def test_a_step_of_another_law_than_the_measured_one_has_the_wider_range(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    cm.fit_machine("a100-sxm-80gb", ["bert-base batch=64 seq=128 precision=bf16: 0.15 s"]).save(path)
+    like = cm.predict("bert-base", batch=32, seq=128, precision="bf16").on(path)
+    unlike = cm.predict("efficientnet_b0", batch=64, precision="bf16").on(path)
+    assert like._unlike_anchors < 0.1 < 0.3 < unlike._unlike_anchors <= 1
+    assert like.high / like.low < unlike.high / unlike.low
+
+
+def test_a_stack_that_fuses_has_a_range_of_its_own() -> None:
+    p = cm.predict("resnet50", batch=64, precision="bf16")
+    eager, compiled = (p.on("a100-sxm-80gb", stack=stack) for stack in ("eager", "compiled"))
+    named = [{effect.name for effect in time.interval.effects} for time in (eager, compiled)]
+    assert "compiled_conditions" in named[1] - named[0]
+    assert compiled.high / compiled.low > compiled.seconds_with(
+        compiled.constants.changed(compiled_conditions=1.1)
+    ) / compiled.seconds_with(compiled.constants.changed(compiled_conditions=0.87))
+
+
 def test_rates_are_read_too() -> None:
     step = measured_step("resnet18 batch=256 image=224x160 mode=inference: 5,120 images/s")
     assert step.seconds == 256 / 5120
