@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from costmodel.analysis.break_even import break_even
     from costmodel.analysis.checkpoint import cheapest_checkpoint
     from costmodel.analysis.compare import compare
+    from costmodel.analysis.deployments import deployments
     from costmodel.analysis.layouts import layouts
     from costmodel.analysis.match import match
     from costmodel.analysis.pareto import pareto
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
     from costmodel.performance.communication import collective_seconds
+    from costmodel.performance.disaggregated import Disaggregated, disaggregated
     from costmodel.performance.fitting import fit_machine
     from costmodel.performance.jobs import energy
     from costmodel.performance.probing import calibrate_machine
@@ -63,6 +65,7 @@ _HOMES = {
     "predict": "costmodel.analysis.predict",
     "recommend": "costmodel.analysis.recommend",
     "layouts": "costmodel.analysis.layouts",
+    "deployments": "costmodel.analysis.deployments",
     "match": "costmodel.analysis.match",
     **dict.fromkeys(("Cluster", "clusters", "load_cluster"), "costmodel.hardware.cluster"),
     "Machine": "costmodel.hardware.machine",
@@ -70,6 +73,7 @@ _HOMES = {
     "machines": "costmodel.hardware.catalogue",
     "Engine": "costmodel.training.engines",
     **dict.fromkeys(("Drafts", "Serving", "serve"), "costmodel.performance.serving"),
+    **dict.fromkeys(("Disaggregated", "disaggregated"), "costmodel.performance.disaggregated"),
     "fit_machine": "costmodel.performance.fitting",
     "calibrate_machine": "costmodel.performance.probing",
     "collective_seconds": "costmodel.performance.communication",
@@ -92,6 +96,7 @@ __all__ = [
     "MLP",
     "Cluster",
     "CostModelError",
+    "Disaggregated",
     "Drafts",
     "EncoderDecoder",
     "Engine",
@@ -111,6 +116,8 @@ __all__ = [
     "clusters",
     "collective_seconds",
     "compare",
+    "deployments",
+    "disaggregated",
     "energy",
     "explore",
     "fit_machine",

@@ -15,6 +15,7 @@ import costmodel as cm
 from costmodel.analysis.break_even import BreakEven
 from costmodel.analysis.checkpoint import CheckpointChoice
 from costmodel.analysis.compare import Comparison
+from costmodel.analysis.deployments import Deployments
 from costmodel.analysis.layouts import Layouts
 from costmodel.analysis.match import Match
 from costmodel.analysis.recommend import Recommendations
@@ -29,7 +30,7 @@ from costmodel.training.settings import SETTING_NAMES
 
 RESULTS = (
     *(BreakEven, CheckpointChoice, Comparison, Explanation, Fit, Flops, Match, Memory, Recommendations, Row),
-    *(Layouts, Sensitivities, Solution, Timeline),
+    *(Deployments, Layouts, Sensitivities, Solution, Timeline),
 )
 """What public functions answer with."""
 PUBLIC: dict[str, Any] = {

@@ -289,7 +289,7 @@ costmodel = Verbs(
         "One question": ("prediction", ("predict", "explain", "fits", "timeline", "ranks", "collectives")),
         "Models": ("models", ("models", "show", "list")),
         "Machines": ("machines", ("machines", "clusters", "energy")),
-        "Serving": ("serving", ("serve",)),
+        "Serving": ("serving", ("serve", "deployments")),
         "Which size or setting": (
             "analysis",
             ("solve", "break-even", "sensitivity", "recommend", "layouts", "compare"),

@@ -1,4 +1,4 @@
-"""``costmodel serve``."""
+"""``costmodel serve`` and ``deployments``."""
 
 from __future__ import annotations
 
@@ -50,10 +50,7 @@ def _as_served(option: SettingOption) -> SettingOption:
     return served
 
 
-serve = public(
-    "serve",
-    "How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency.",
-    MODEL,
+_SERVING = (
     option("--on", metavar="MACHINE", required=True, help="A ready machine's or cluster's name, or a file."),
     option("--input", type=int, metavar="N", required=True, help="Tokens of a prompt."),
     option("--output", type=int, metavar="N", required=True, help="Tokens that a request asks for."),
@@ -61,6 +58,17 @@ serve = public(
     option(
         "--engine", metavar="NAME", help="Such as vllm, tensorrt-llm, sglang or llama.cpp (default: kernels alone)."
     ),
+)
+_SERVED = (
+    option("--price", type=float, metavar="MONEY", help="Of an hour of one device."),
+    *map(_as_served, (option for option in OPTIONS if SETTINGS[str(option.name)].served)),
+)
+
+serve = public(
+    "serve",
+    "How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency.",
+    MODEL,
+    *_SERVING,
     option("--concurrency", metavar="VALUES", callback=_several, help="Requests at a time (default: up to most)."),
     option(
         "--arrivals",
@@ -69,8 +77,7 @@ serve = public(
         help="A batch at once, or a new request whenever one is done.",
     ),
     option("--drafts", metavar="MODEL:N:CHANCE", callback=_drafts, help="Speculative: llama-3.2-1b:4:0.8."),
-    option("--price", type=float, metavar="MONEY", help="Of an hour of one device."),
-    *map(_as_served, (option for option in OPTIONS if SETTINGS[str(option.name)].served)),
+    *_SERVED,
     examples=(
         "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --engine vllm",
         "serve llama-3.1-70b --on h100-sxm --tp 8 --input 1024 --output 256 --engine vllm",
@@ -78,4 +85,25 @@ serve = public(
         "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --price 2.5 --out serving.png",
     ),
     drawn=True,
+)
+
+deployments = public(
+    "deployments",
+    "Which tp, ep, pp and dp over --devices serve most tokens a second within targets of latency.",
+    MODEL,
+    *_SERVING,
+    option("--ttft", metavar="TIME", help="Most until the first token, such as 2s."),
+    option("--tpot", metavar="TIME", help="Most for each other token, such as 50ms."),
+    option(
+        "--arrivals",
+        metavar="together|steady",
+        default="steady",
+        help="A batch at once, or a new request whenever one is done.",
+    ),
+    *_SERVED,
+    examples=(
+        "deployments llama-3.1-70b --devices 8 --on h100-sxm --input 1024 --output 256 --engine vllm --tpot 40ms",
+        "deployments deepseek-v3 --devices 16 --on h200-sxm --input 4096 --output 512 --precision fp8-w8a8 --ttft 5s",
+    ),
+    judged=True,
 )

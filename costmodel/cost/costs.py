@@ -147,7 +147,7 @@ class Costs:
         stages: list[Tape] = []
         for stage in range(self.settings.layout.pp):
             layout = self.settings.layout._replace(stage=stage)
-            arrival = stages[-1].result[0].dtype if stages else None
+            arrival = tuple(y.layout for y in stages[-1].result) if stages else ()
             stages.append(trace(self.model, self.settings, layout=layout, arrival=arrival))
         return stages
 

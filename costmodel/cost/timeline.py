@@ -551,7 +551,7 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
     send_buffers(tape, lifetimes)
     staged = tape.layout.stage is not None and not tape.training
     if staged and not tape.layout.first:
-        lifetimes.send([handed(tape, "receive")], lifetimes.moment("forward", "received", ""))
+        lifetimes.send(handed(tape, "receive"), lifetimes.moment("forward", "received", ""))
     forward = ForwardLiveness(tape, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
         lifetimes.moment("forward", "input", "")
@@ -570,17 +570,17 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
             runtime.end_backward(lifetimes)
             runtime.update(lifetimes)
     if staged and not tape.layout.last:
-        lifetimes.send([handed(tape, "send")], lifetimes.moment("forward", "sent", ""))
+        lifetimes.send(handed(tape, "send"), lifetimes.moment("forward", "sent", ""))
     last = len(lifetimes.moments) - 1
     for allocation in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):
         allocation.died = last
     return lifetimes
 
 
-def handed(tape: Tape, operation: Literal["send", "receive"]) -> Message:
+def handed(tape: Tape, operation: Literal["send", "receive"]) -> list[Message]:
     """What a stage hands to the next, or is handed by the one before."""
-    storage = tape.result[0].storage if operation == "send" else tape.arrived
-    return Message(operation, "pp", tape.layout.pp, storage.elements, storage.dtype)
+    tensors = tape.result if operation == "send" else tape.arrived
+    return [Message(operation, "pp", tape.layout.pp, y.size, y.dtype) for y in tensors]
 
 
 FOLDED = "Rounds that are alike stand as one step, at the one of them that has most alive."

@@ -253,7 +253,7 @@ class FusedAttention(Weightless):
         name, flops = " ".join(filter(None, (self.kind, efficient, what))), work.contractions + work.pointwise
         sizes = Product(b * h, t, keys, d)
         together = exact_div(h, groups)
-        if t * together <= PACKED:  # a few queries: those of all heads that share keys are rows of one tile
+        if t * together <= PACKED or t < together:  # a few queries: those of heads that share keys are rows of a tile
             sizes = Product(b * groups, t * together, keys, d)
         return Kernel(name, "attention", flops, read, written, call.x.dtype, 1, sizes)
 

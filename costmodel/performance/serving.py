@@ -318,6 +318,16 @@ class Serving(Answer):
         kernels = sum(self.engine.speed * step.device + step.exposed for step in self._steps(requests, past))
         return min(1.0, kernels / self._passage(requests, past).seconds)
 
+    @typed
+    def prompt_seconds(self, requests: int) -> TimedPass:
+        """Until the prompts of so many requests of one rank are read together, and until the next may follow [s]."""
+        return self._read(whole_size("requests", requests))
+
+    @typed
+    def token_seconds(self, concurrency: int) -> float:
+        """A token of each of so many requests, without prompts between them [s]."""
+        return self._decode(self._share(whole_size("concurrency", concurrency)))
+
     def _prefill(self, requests: int) -> float:
         """Until the prompts of so many requests are read [s], in steps of as many tokens as the engine takes."""
         together = min(requests, max(1, self.engine.chunk // self.input))

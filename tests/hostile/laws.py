@@ -59,6 +59,10 @@ def questions() -> dict[str, Question]:
         "Prediction": Question(cm.Prediction, (), {"model": p.model, "settings": p.settings}),
         "Serving": Question(cm.Serving, (), {name: getattr(served, name) for name in
                             ("model", "machine", "engine", "input", "output", "settings")}),
+        "Disaggregated": Question(cm.Disaggregated, (), {"prefill": served, "decode": served, "concurrency": 1}),
+        "disaggregated": Question(cm.disaggregated, (served, served), {"concurrency": 1}),
+        "deployments": Question(cm.deployments, (), {"model": "llama-3.2-1b", "devices": 2, "on": "h100-sxm",
+                                                     "input": 128, "output": 64, "tp": 2}),
         "Time": Question(cm.Time, (), {name: getattr(time, name) for name in
                          ("prediction", "machine", "stack", "tier", "constants")}),
         "break_even": Question(cm.break_even, (), {"model": "gpt2-small", "a": "attention", "b": "mlp", "for_": "seq"}),
@@ -127,7 +131,7 @@ def questions() -> dict[str, Question]:
 INNER = {
     # What models and answers ask of themselves, with letters for numbers and objects of their own.
     "allowed", "assumptions", "forward", "implemented", "unchecked", "has_word", "size", "tables", "vary", "with_past", "with_sizes",
-    "with_target", "with_values", "local", "stage_kind", "gathered_keys", "check_agreement", "seconds", "of", "to_zarr", "from_file", "to_dataframe",
+    "with_target", "with_values", "local", "stage_kind", "gathered_keys", "check_agreement", "kernel_seconds", "added_seconds", "seconds", "of", "to_zarr", "from_file", "to_dataframe",
 }  # fmt: skip
 
 

@@ -1,0 +1,191 @@
+"""Prompts read on some devices, tokens made on others: what is sent between them, and how many of each keep pace.
+
+Source: Zhong et al. 2024, DistServe (OSDI); Patel et al. 2024, Splitwise (ISCA).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from costmodel.display.answer import Answer, Sheet
+from costmodel.display.table import Table
+from costmodel.display.units import show_amount, show_bytes
+from costmodel.documents.arguments import typed
+from costmodel.errors import SettingError, shown
+from costmodel.hardware.cluster import Cluster, load_cluster
+from costmodel.performance.communication import CollectiveModel
+from costmodel.performance.constants import typical
+from costmodel.performance.serving import Serving
+
+
+class Pools(NamedTuple):
+    """Devices in two pools. requests_per_second: of both together; tokens_per_second: output of all devices.
+
+    prefill, decode: groups of devices of each; idle: devices that are in neither.
+    """
+
+    prefill: int
+    decode: int
+    idle: int
+    requests_per_second: float
+    tokens_per_second: float
+
+
+@typed
+@dataclass(frozen=True, eq=False)
+class Disaggregated(Answer):
+    """Prefill and decode apart.
+
+    prefill, decode: how a group of devices of each pool serves the model; of the first prompts count alone, of the
+    second all other tokens. concurrency: requests that a group decodes at a time.
+
+    Example:
+        >>> import costmodel as cm
+        >>> asked = {"on": "h100-sxm", "input": 2048, "output": 256, "engine": "vllm"}
+        >>> one, four = (cm.serve("llama-3.1-70b", tp=tp, **asked) for tp in (4, 8))
+        >>> apart = cm.disaggregated(one, four, concurrency=64)
+        >>> apart.over(32).prefill, apart.over(32).decode
+        (4, 2)
+
+    """
+
+    prefill: Serving
+    decode: Serving
+    concurrency: int
+
+    @property
+    def cluster(self) -> Cluster:
+        """That both pools are of."""
+        return self.prefill.cluster or load_cluster(self.prefill.machine)
+
+    @cached_property
+    def prefill_rate(self) -> float:
+        """Requests a second whose prompts a group of the first pool reads, one after the other."""
+        together = max(1, self.prefill.engine.chunk // self.prefill.input)
+        return self.prefill.layout.dp * together / self.prefill.prompt_seconds(together).slowest
+
+    @cached_property
+    def decode_rate(self) -> float:
+        """Requests a second that a group of the second pool is done with."""
+        return self.concurrency / (max(1, self.decode.output - 1) * self.time_per_token)
+
+    @cached_property
+    def time_per_token(self) -> float:
+        """Of a request, after its first [s]."""
+        return self.decode.token_seconds(self.concurrency)
+
+    @cached_property
+    def sent_bytes(self) -> int:
+        """Keys and values of a prompt that the decoding devices are sent, all of them together [bytes]."""
+        return sum(self._received) * self.decode.layout.tp
+
+    @cached_property
+    def _received(self) -> list[int]:
+        """What a device of each stage is sent [bytes]."""
+        deployment = self.decode.deployment
+        return [rank.memory.cache for rank in deployment.ranks("decode", 1, past=self.decode.input - 1)]
+
+    @cached_property
+    def transfer_seconds(self) -> float:
+        """Until a prompt's keys and values are there, sent by each device of its group over its own adapter [s]."""
+        senders = self.prefill.layout.tp * self.prefill.layout.pp
+        most = max(*self._received, -(-self.sent_bytes // senders))
+        cluster = self.cluster
+        model = CollectiveModel(cluster, typical(cluster.machine))
+        return float(model.time("send", float(most), cluster.group("pp", 2, cluster.size)).seconds)
+
+    @cached_property
+    def time_to_first_token(self) -> float:
+        """Of a request that no other is before, with what is sent [s]."""
+        return self.prefill.prompt_seconds(1).seconds + self.transfer_seconds
+
+    @property
+    def ratio(self) -> float:
+        """Groups that read prompts for each that decodes, where both keep pace."""
+        return self.decode_rate / self.prefill_rate
+
+    @typed
+    def over(self, devices: int) -> Pools:
+        """The pools of so many devices that serve most requests a second. Raises SettingError if they are too few."""
+        own, others = self.prefill.devices, self.decode.devices
+        if devices < own + others:
+            raise SettingError(f"devices={shown(devices)} are fewer than the {own} and {others} of a group of each")
+        balanced = devices / (self.ratio * own + others)  # groups that decode, if parts of groups could
+        counts = {n for near in (int(balanced), int(balanced) + 1) if (n := near) >= 1 and n * others + own <= devices}
+        pools = [self._pools(devices, (devices - n * others) // own, n) for n in counts or {1}]
+        return max(pools, key=lambda pool: (pool.requests_per_second, pool.idle))
+
+    def _pools(self, devices: int, prefill: int, decode: int) -> Pools:
+        rate = min(prefill * self.prefill_rate, decode * self.decode_rate)
+        idle = devices - prefill * self.prefill.devices - decode * self.decode.devices
+        return Pools(prefill, decode, idle, rate, rate * self.decode.output)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [s, bytes, requests/s]."""
+        names = ("concurrency", "prefill_rate", "decode_rate", "ratio", "sent_bytes", "transfer_seconds")
+        return {
+            "model": self.decode.model.title,
+            "prefill": self.prefill.where,
+            "decode": self.decode.where,
+            **{name: getattr(self, name) for name in (*names, "time_to_first_token", "time_per_token")},
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [self.to_dict()]
+
+    def sheet(self) -> Sheet:
+        """Both pools, what is sent, and how many keep pace."""
+        head = [
+            f"{self.decode.model.title}: prompts of {self.prefill.input:,} tokens on {self.prefill.where}, "
+            f"{self.decode.output:,} tokens each on {self.decode.where}"
+        ]
+        rows = [
+            ("prompts of a group", f"{self.prefill_rate:,.3g} requests/s"),
+            (f"decoding of a group, {self.concurrency:,} at a time", f"{self.decode_rate:,.3g} requests/s"),
+            ("groups of prompts for one that decodes", f"{self.ratio:.3g}"),
+            ("sent of a prompt", show_bytes(self.sent_bytes)),
+            ("until it is there", show_amount(self.transfer_seconds, "s")),
+            ("first token, with that", show_amount(self.time_to_first_token, "s")),
+            ("per token", show_amount(self.time_per_token, "s")),
+        ]
+        notes = ["DistServe (Zhong et al. 2024), Splitwise (Patel et al. 2024): each device sends over its own adapter"]
+        return Sheet(head, [Table(("apart", ""), rows, words=frozenset({0, 1}))], notes=notes)
+
+    def __repr__(self) -> str:
+        return f"<Disaggregated {self.decode.model.title}: {self.prefill.where}, {self.decode.where}>"
+
+
+@typed
+def disaggregated(prefill: Serving, decode: Serving, *, concurrency: int | None = None) -> Disaggregated:
+    """A model whose prompts are read by other devices than those that make its tokens.
+
+    Args:
+        prefill: how a group of devices that reads prompts would serve it, as `serve` answers.
+        decode: how a group of those that decode would.
+        concurrency: requests that a group decodes at a time (default: the most that fit).
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> served = cm.serve("llama-3.1-8b", on="h100-sxm", input=4096, output=256, engine="vllm")
+        >>> apart = cm.disaggregated(served, served, concurrency=64)
+        >>> apart.sent_bytes, 0.1 < apart.ratio < 10
+        (536870912, True)
+
+    """
+    for name, of in (("model", lambda s: s.model.title), ("input", lambda s: s.input), ("output", lambda s: s.output)):
+        if of(prefill) != of(decode):
+            raise SettingError(f"{name} {shown(of(prefill))} of prefill is not the {shown(of(decode))} of decode")
+    if prefill.settings.get("cache_precision") != decode.settings.get("cache_precision"):
+        raise SettingError("cache_precision of prefill is not that of decode: keys and values are sent as they are")
+    most = decode.largest
+    if concurrency is None and not most:
+        raise SettingError(f"decode: {decode.binds}")
+    answer = Disaggregated(prefill, decode, most if concurrency is None else concurrency)
+    _ = answer.transfer_seconds, answer.time_per_token  # what cannot be is refused here
+    return answer
