@@ -26,6 +26,9 @@ Moment = tuple[MomentPhase, str, str]
 """What runs: its phase, its layer, and the rounds of the blocks around it."""
 
 
+Stream = Literal["layers", "gather", "reduce"]
+"""CUDA streams of a step: that of the layers, and those in which FSDP2 gathers weights and reduces gradients."""
+
 BEFORE = -1
 """When what was there before the first moment was made."""
 
@@ -36,13 +39,15 @@ class Allocation:
     born: `BEFORE` if they were there when the first moment began.
     handles: of a gradient, how many hold it. rounds: how many are given back at once, where it stands for those of
     alike rounds and all stay until after them.
-    settled: the moment after which a gradient is its weight's.
+    settled: the moment after which a gradient is its weight's. stream: the CUDA stream whose kernels run meanwhile, if
+    another than that of the layers: allocators have blocks for each by itself.
     """
 
-    __slots__ = ("born", "died", "handles", "line", "rounds", "settled", "size")
+    __slots__ = ("born", "died", "handles", "line", "rounds", "settled", "size", "stream")
 
-    def __init__(self, size: int, line: int, born: int) -> None:
+    def __init__(self, size: int, line: int, born: int, stream: Stream = "layers") -> None:
         self.size = size
+        self.stream = stream
         self.line = line
         self.born = self.settled = self.died = born
         self.rounds = 1
@@ -86,9 +91,9 @@ class Lifetimes:
         """Collectives that run at this moment, in order."""
         self.messages += [(now, message) for message in messages]
 
-    def take(self, size: int, now: int, line: int = TEMPORARIES) -> Allocation:
+    def take(self, size: int, now: int, line: int = TEMPORARIES, stream: Stream = "layers") -> Allocation:
         """So many bytes, for this moment until `died` says otherwise."""
-        allocation = Allocation(size, line, now)
+        allocation = Allocation(size, line, now, stream)
         self.allocations.append(allocation)
         return allocation
 

@@ -430,11 +430,11 @@ class ShardedWeights:
             self._send("all_reduce", "dp", layout.dp, share, self._reduced, now)
         self._scattering.died = now
         if self._reduced != self._kept:
-            summed = take(size_bytes(share, self._reduced), now)
+            summed = take(size_bytes(share, self._reduced), now, stream="reduce")
             if layout.dp > 1:
                 summed.rounds = self._running[block].alike
                 self._summed.append(summed)
-        own = take(size_bytes(share, self._kept), now, GRADIENTS)
+        own = take(size_bytes(share, self._kept), now, GRADIENTS, "reduce")
         if not self.accumulates:
             self.gradients.append(own)
             return
@@ -465,8 +465,8 @@ class ShardedWeights:
         whole = unit.share() * unit.devices
         self._send("all_gather", "fsdp", unit.devices, whole, self._dtype, now)
         if self._dtype != self._kept:
-            self.lifetimes.take(size_bytes(unit.share(), self._dtype), now)
-        return self.lifetimes.take(size_bytes(whole, self._dtype), now)
+            self.lifetimes.take(size_bytes(unit.share(), self._dtype), now, stream="gather")
+        return self.lifetimes.take(size_bytes(whole, self._dtype), now, stream="gather")
 
     def _send(self, operation: Operation, axis: MeshAxis, devices: int, elements: int, dtype: Dtype, now: int) -> None:
         if devices == 1:

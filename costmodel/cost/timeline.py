@@ -35,6 +35,7 @@ from costmodel.cost.liveness import (
     Moment,
     MomentLoop,
     MomentPhase,
+    Stream,
     unrolled,
 )
 from costmodel.cost.pipeline import PipelineRank
@@ -528,15 +529,21 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
     Every round of a repeated block is replayed by itself.
     """
     lifetimes = _lives(tape, settings, Lifetimes(), loops=False)
-    lives = [(allocation.size, allocation.born, allocation.died) for allocation in lifetimes.allocations]
-    lives += [(size, -1, died) for size, died in lifetimes.released]
+    lives: dict[Stream, list[tuple[int, int, int]]] = {
+        "layers": [(size, -1, died) for size, died in lifetimes.released]
+    }
+    for allocation in lifetimes.allocations:
+        lives.setdefault(allocation.stream, []).append((allocation.size, allocation.born, allocation.died))
     elsewhere = (*ON_HOST, "cache") if lifetimes.released else ON_HOST
     persistent = [(size, times) for line, size, times in persistent_tensors(tape, settings) if line not in elsewhere]
+    gradients: list[tuple[int, int]] = []
     if (runtime := rank_of(tape, settings)) is not None:
         persistent.append((runtime.lasting_bytes, 1))
     elif settings.micro_batches > 1 or tape.layout.bucket_view:
-        persistent += [(share_of(tape, s).gradient_bytes, s.times) for s in tape.updated]
-    return segment_bytes(persistent, lives)
+        gradients = [(share_of(tape, s).gradient_bytes, s.times) for s in tape.updated]
+    lasting: dict[Stream, list[tuple[int, int]]] = {"layers": persistent}
+    lasting.setdefault("reduce" if tape.layout.shards > 1 else "layers", []).extend(gradients)
+    return sum(segment_bytes(lasting.get(stream, ()), lives.get(stream, ())) for stream in {*lives, *lasting})
 
 
 def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> Lifetimes:
