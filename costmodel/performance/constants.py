@@ -94,7 +94,7 @@ class Constants:
         ("", 0.65, 0.8, 0.93, KNOWN, "between the families below"),
         ("volta", 0.8, 0.9, 0.95, SQUARE, "V100 97 of 125, V100S 89 of 130 TFLOP/s"),
         ("turing", 0.78, 0.9, 0.96, SQUARE, "RTX 2080 Ti 48-57 of 53.8 TFLOP/s"),
-        ("ampere", 0.87, 0.93, 0.97, MAMF, "A100 271 of 312; LLMCompass: up to 293"),
+        ("ampere", 0.85, 0.91, 0.97, MAMF, "A100 of 400 W 271 of 312; LLMCompass: up to 293"),
         ("ampere-graphics", 0.9, 0.97, 1.0, SQUARE, "A10G 69 of 70, RTX 3060 25 of 25.5 TFLOP/s"),
         ("ada", 0.9, 0.95, 1.0, SQUARE, "L20 107-114 of 119.5, RTX 4090 152-173 of 165 TFLOP/s"),
         ("hopper", 0.88, 0.95, 0.98, SQUARE, "H20, whose power allows its clock, 142 of 148 TFLOP/s"),
@@ -112,9 +112,9 @@ class Constants:
         ("rdna3", 0.7, 0.8, 0.85, SQUARE, "RX 7900 XT 82-83 of 103 TFLOP/s"),
         ("rdna4", 0.55, 0.64, 0.72, SQUARE, "RX 9060 XT 66 of 103 TFLOP/s"),
     )
-    narrow_share: float = _by_family(
-        "speed of products of 8 bits and fewer over what their peak would have of it",
-        ("", 0.75, 0.9, 0.97, MAMF, "H100 fp8 0.71, bf16 0.80 of peak; GH200 0.78, 0.84"),
+    narrow_watts: float = _by_family(
+        "power of products of 8 bits and fewer over what their bits alone would have it",
+        ("", 1.0, 1.25, 1.5, MAMF, "H100 fp8 0.71, bf16 0.80 of peak; GH200 0.78, 0.84; H20 does not throttle"),
     )
     vector_share: float = _by_family(
         "share of the sustained peak that large products reach on vector units",
@@ -195,15 +195,15 @@ class Constants:
         ("blackwell-graphics", 1.02, 1.08, 1.12, KNOWN, "RTX 5090: mma at 0.885 of an int8 peak that counts 838"),
     )
     tile_intensity: float = _by_family(
-        "m·n/(m+n) of the smallest tile that keeps matrix units busy [elements]",
-        ("", 48.0, 64.0, 80.0, TILES, "128x128 and above at full speed"),
-        ("volta", 42.0, 52.0, 64.0, TILES, "half of ampere's products a clock"),
-        ("turing", 42.0, 52.0, 64.0, TILES, "128x128 and above at full speed"),
-        ("ampere-graphics", 32.0, 42.0, 56.0, TILES, "half of GA100's products a clock"),
-        ("ada", 32.0, 42.0, 56.0, TILES, "as GA102"),
-        ("blackwell-graphics", 32.0, 42.0, 56.0, TILES, "as ada"),
-        ("hopper", 64.0, 80.0, 96.0, TILES, "twice ampere's products a clock; operands in shared memory"),
-        ("blackwell", 70.0, 85.0, 110.0, TILES, "tiles of 256x128 over two processors"),
+        "m·n/(m+n) of the smallest tile that keeps matrix units of 2,048 FLOPs a clock and processor busy [elements]",
+        (
+            "",
+            48.0,
+            64.0,
+            80.0,
+            TILES,
+            "128x128 and above at full speed; half of A100's products a clock ask for 0.8 of it",
+        ),
     )
     vector_tile_intensity: float = _by_family(
         "m·n/(m+n) of the smallest tile that keeps vector units busy [elements]",
@@ -222,12 +222,31 @@ class Constants:
         ("", 1.1, 1.6, 2.5, KNOWN, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not"),
     )
     product_stream: float = _by_family(
-        "share of attained bandwidth that products bound by memory reach",
+        "share of attained bandwidth that products of 16 rows and more reach where memory bounds them",
         ("", 0.85, 0.97, 1.05, LLMC, "A100 0.76-0.80 of the datasheet's at 64 and 128 rows"),
-        ("cdna1", 0.42, 0.65, 0.9, KNOWN, "as cdna2"),
-        ("cdna2", 0.42, 0.6, 0.9, LLMC, "MI210 0.34 of the datasheet's at 32 and 64 rows"),
+        ("cdna1", 0.36, 0.48, 0.8, KNOWN, "as cdna2"),
+        ("cdna2", 0.36, 0.46, 0.7, LLMC, "MI210 0.34 of the datasheet's at 32 and 64 rows"),
         ("cdna3", 0.6, 0.8, 0.95, KNOWN, "hipBLASLt, products of few rows"),
         ("cdna4", 0.6, 0.8, 0.95, KNOWN, "as cdna3"),
+    )
+    row_stream: float = _by_family(
+        "the same of products of one row",
+        ("", 0.85, 0.97, 1.05, KNOWN, "kernels of a vector read as streams do"),
+        ("cdna1", 0.5, 0.75, 0.95, KNOWN, "as cdna2"),
+        ("cdna2", 0.5, 0.75, 0.95, KNOWN, "rocBLAS, kernels of a vector"),
+        ("cdna3", 0.65, 0.85, 0.97, KNOWN, "hipBLASLt, kernels of a vector"),
+        ("cdna4", 0.65, 0.85, 0.97, KNOWN, "as cdna3"),
+    )
+    unpacked_weights: float = _by_family(
+        "weights of few bits that a processor reads and unpacks in a clock",
+        (
+            "",
+            8.0,
+            16.0,
+            40.0,
+            VOLTA,
+            "2,048 threads a load of 4 to 16 bytes each, a third of them busy, in 500-700 clocks",
+        ),
     )
     unpack8: float = _by_family(
         "share of that left where weights of 8 bits are unpacked as they are read",

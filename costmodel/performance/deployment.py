@@ -115,6 +115,8 @@ class Deployment:
         calibration, unpack = self.calibration, self.engine.unpack
         constants = typical(self.machine) if calibration is None else calibration.on(self.machine)
         constants = constants if unpack is None else constants.changed(unpack8=unpack, unpack4=unpack)
+        if self.engine.unpacked is not None:
+            constants = constants.changed(unpacked_weights=self.engine.unpacked)
         how: dict[str, Any] = {"cluster": self.cluster, "direct": self.engine.direct}
         if calibration is None:
             return Time(costs, self.machine, self.engine.starts, "typical", constants, **how)

@@ -26,10 +26,12 @@ of them measured on the machine."""
 Numbers = Any
 """A number, or an array of floats."""
 
-MATRIX_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (16, 128))
+MATRIX_TILES = ((256, 128), (128, 256), (128, 192), (192, 128), (128, 128), (128, 64), (64, 128), (64, 64), (16, 128))
 VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 32), (1, 128))
 """Rows and columns of the output that one processor computes at a time (CUTLASS, cuBLAS); a single row in products of a
 matrix and a vector (gemv), which run on vector units everywhere."""
+SEVERAL_ROWS = 16
+"""Rows from which a product is one of matrix units, in whole tiles of them."""
 SPLIT_DEPTH = 256
 """Elements of k below which no tile is cut along k."""
 QUERIES_AT_ONCE = 128
@@ -61,6 +63,9 @@ POWER_BITS = {
     "int4": 4,
 }
 """Bits that power goes by: units for half of them do twice the products on the same power."""
+BELOW_BASE = 0.9
+"""Of the base clock, which is for usual loads: products of 8 bits hold an H100 of 700 W at 1.48 of 1.59 GHz (0.71 of
+their peak: Bekman, Machine Learning Engineering)."""
 TINY = 1e-30
 """Instead of a denominator of 0 [s]."""
 
@@ -139,15 +144,13 @@ class KernelModel:
         known = max((level.bandwidth or 0.0 for level in machine.levels), default=0.0) * c.bandwidth_share
         likely = self.bandwidth * (c.cache_speedup if machine.levels else 1.0)
         self.cache = np.where(known > self.bandwidth, known, likely)[()]
-        clock = machine.boost_clock
-        known_rate = EXPONENTIALS * machine.processors * clock if machine.processors and clock else 0.0
-        self._exponentials = known_rate or self.vector_peak / EXPONENTIALS
+        self._clocks = (machine.processors or 0) * (machine.boost_clock or 0.0)
+        self._exponentials = EXPONENTIALS * self._clocks or self.vector_peak / EXPONENTIALS
         self._conditions = c.conditions * (c.compiled_conditions if stack.fuses else 1.0)
         self.stack = stack
         self.attention: AttentionKernel = attention_kernel(machine, stack, runtime)
         self._units: dict[tuple[Dtype, bool], Units] = {}
-        self._tiles = {True: self._depths(MATRIX_TILES, c.tile_intensity)}
-        self._tiles[False] = self._depths(VECTOR_TILES, c.vector_tile_intensity)
+        self._vector_tiles = self._depths(VECTOR_TILES, c.vector_tile_intensity)
 
     def kernel_time(self, kernel: Kernel) -> Numbers:
         """Time of the device for all launches of a kernel [s]."""
@@ -173,7 +176,7 @@ class KernelModel:
         return self.vector_peak
 
     def clock(self, watts: Numbers) -> Numbers:
-        """Clock over the boost clock that the power limit leaves, never below the base clock.
+        """Clock over the boost clock that the power limit leaves, never far below the base clock.
 
         watts: dynamic power at the boost clock. Power is static + dynamic · (clock / boost)^exponent, and may not
         exceed the board's. Figures that were measured are at the clock that the machine sustains.
@@ -186,7 +189,7 @@ class KernelModel:
             left = np.maximum(0.1 * machine.tdp, (1 - c.static_power) * machine.tdp - c.static_watts)
             share = np.minimum(c.headroom, (left / watts) ** (1 / c.power_exponent))
         if machine.base_clock and machine.boost_clock:
-            share = np.maximum(share, min(1.0, machine.base_clock / machine.boost_clock))
+            share = np.maximum(share, min(1.0, BELOW_BASE * machine.base_clock / machine.boost_clock))
         return share
 
     @property
@@ -226,12 +229,12 @@ class KernelModel:
             if runs_in in ("fp16", "bf16") and not matrix:
                 # Libraries accumulate in fp32, at whose rate vector units then work.
                 attained = min(peak, self.vector_peak)
-            # Products of twice the bits take twice the energy.
+            # Products of twice the bits take twice the energy, those of fewer than 16 somewhat more than their share.
             watts = c.product_watts * POWER_BITS[runs_in] / 16 if matrix else c.vector_watts
+            if POWER_BITS[runs_in] < 16:
+                watts = watts * c.narrow_watts
             sustained = attained * self.clock(watts * attained / 1e12)
             share = c.product_share if matrix else c.vector_share
-            if POWER_BITS[runs_in] < 16:
-                share = share * c.narrow_share
             self._units[dtype, tf32] = Units(matrix, peak, attained, sustained, sustained * share, watts)
         return self._units[dtype, tf32]
 
@@ -257,17 +260,28 @@ class KernelModel:
         if implicit:
             addresses = 1 + windows * c.address_share * self._pace(units) / 1024
             rate = rate * (c.convolution_share / addresses if units.matrix else c.vector_convolution_share)
-        compute = kernel.launches * self._tiled(sizes, units.matrix) / rate
+        tiles = self._vector_tiles
+        if units.matrix:
+            # Processors that do more products a clock are fed from larger tiles; operands of fewer bits take less.
+            pace = self._pace(units) * POWER_BITS[self.machine.runs_in(kernel.dtype) or kernel.dtype] / 16 / 2048
+            tiles = self._depths(MATRIX_TILES, c.tile_intensity * pace ** (1 / 3))
+        compute = kernel.launches * self._tiled(sizes, tiles) / rate
         if units.matrix and not implicit:
             vector = self.vector_peak * c.vector_share * self.clock(c.vector_watts * self.vector_peak / 1e12)
-            compute = np.minimum(compute, kernel.launches * self._tiled(sizes, False) / vector)
+            compute = np.minimum(compute, kernel.launches * self._tiled(sizes, self._vector_tiles) / vector)
         if units.matrix:
             width = VECTOR_LOAD_BITS // BITS[kernel.dtype]
             uneven = (_rounded(sizes.n, width) > sizes.n) | (_rounded(sizes.k, width) > sizes.k)
             compute = compute * (1 + (c.misaligned - 1) * uneven)
         moved = kernel.read + kernel.written
         unpacked = {8: c.unpack8, 4: c.unpack4}.get(BITS[kernel.stored], 1.0) if kernel.stored else 1.0
-        memory = moved / (self.bandwidth * c.product_stream * unpacked)
+        weights = moved * sizes.k * sizes.n / np.maximum(sizes.m * (sizes.k + sizes.n) + sizes.k * sizes.n, 1)
+        several = np.minimum(np.maximum(sizes.m - 1, 0) / (SEVERAL_ROWS - 1), 1)
+        streamed = moved / c.row_stream + weights * several * (1 / c.product_stream - 1 / c.row_stream)
+        memory = streamed / (self.bandwidth * unpacked)
+        if kernel.stored and self._clocks:
+            packed = 8 * weights / BITS[kernel.stored]
+            memory = np.maximum(memory, packed / (c.unpacked_weights * self._clocks))
         long, short = np.maximum(compute, memory), np.minimum(compute, memory)
         # Both overlap perfectly where one is much the longer, and less where they take about as long.
         joined = long * (1 + (short / np.maximum(long, TINY)) ** c.overlap) ** (1 / c.overlap)
@@ -289,10 +303,9 @@ class KernelModel:
 
     def _pace(self, units: Units) -> float:
         """FLOPs a clock of one processor; as of an A100 where the machine does not say."""
-        clock = self.machine.boost_clock
-        return units.peak / (self.machine.processors * clock) if self.machine.processors and clock else 2048.0
+        return units.peak / self._clocks if self._clocks else 2048.0
 
-    def _tiled(self, sizes: Product, matrix: bool) -> Numbers:
+    def _tiled(self, sizes: Product, tiles: list[tuple[int, int, Numbers]]) -> Numbers:
         """FLOPs of a product by the tile that takes the least, padding and idle processors among them.
 
         In whole waves of tiles over the processors, or with tiles cut along k so that all are busy, at some loss.
@@ -300,13 +313,13 @@ class KernelModel:
         batch, m, n, k = sizes
         c, processors = self.constants, self.processors
         deepest = SPLIT_DEPTH / np.maximum(k, 1)
-        down = {rows: batch * _ceiling(m, rows) for rows in (256, 128, 64, 32, 16, 1)}
-        across = {columns: _ceiling(n, columns) for columns in (256, 128, 64, 32)}
+        down = {rows: batch * _ceiling(m, rows) for rows in (256, 192, 128, 64, 32, 16, 1)}
+        across = {columns: _ceiling(n, columns) for columns in (256, 192, 128, 64, 32)}
         best: Numbers = None
-        for rows, columns, depth in self._tiles[matrix]:
-            tiles = down[rows] * across[columns]
-            spread = np.maximum(tiles / processors, np.minimum(tiles, deepest))
-            waves = np.minimum(_ceiling(tiles, processors), spread / c.split_share) * depth
+        for rows, columns, depth in tiles:
+            count = down[rows] * across[columns]
+            spread = np.maximum(count / processors, np.minimum(count, deepest))
+            waves = np.minimum(_ceiling(count, processors), spread / c.split_share) * depth
             best = waves if best is None else np.minimum(best, waves)
         return best * (k + c.tile_fill)
 

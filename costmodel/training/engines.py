@@ -23,9 +23,9 @@ class Engine(Declaration):
     most. chunk: tokens of a prefill step at most. sequences: at once, at most. stack: how kernels are started. fuses:
     whether chains of pointwise kernels become one. merged: whether query, key and value are made by one product.
     attention: the kernel of fused attention, where the machine has it. unpack: share of bandwidth left where weights of
-    few bits are unpacked (default: as laws have it). direct: whether devices of a node exchange small sums directly
-    (default), not by collectives of the library. speed: times of kernels over those predicted, 1 unless measured.
-    source: where its figures are from.
+    few bits are unpacked; unpacked: such weights that a processor takes in a clock (default: as laws have both).
+    direct: whether devices of a node exchange small sums directly (default), not by collectives of the library. speed:
+    times of kernels over those predicted, 1 unless measured. source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -49,6 +49,7 @@ class Engine(Declaration):
     merged: bool = False
     attention: AttentionKernel | None = None
     unpack: float | None = None
+    unpacked: float | None = None
     direct: bool = True
     speed: float = 1.0
     source: str = "as declared"
@@ -65,6 +66,8 @@ class Engine(Declaration):
             share = getattr(self, name)
             if share is not None and not 0 < share <= 1:
                 raise SettingError(f"{where} {name}={shown(share)} is not a share above 0, at most 1")
+        if self.unpacked is not None and not 0 < self.unpacked < 1e4:
+            raise SettingError(f"{where} unpacked={shown(self.unpacked)} is no number of weights a clock, such as 16")
         if not 0 < self.speed < 1000:
             raise SettingError(f"{where} speed={shown(self.speed)} is not positive: 1 is as predicted")
 
@@ -162,8 +165,10 @@ ENGINES = ready(
         sequences=256,
         chunk=512,
         unpack=0.95,
+        unpacked=8.0,
         source="llama.cpp: graphs on CUDA, a cache allocated at once, n_ubatch 512 (its defaults); products of a "
-        "vector on packed integers, whose unpacking hides behind memory, and 0.3 ms a step for the graph's update, "
+        "vector on packed integers, whose unpacking hides behind memory but for its loads, 4 bytes a thread (8 weights "
+        "a clock and processor: a third of 2,048 threads in 700 clocks), and 0.3 ms a step for the graph's update, "
         "logits copied to the host and sampling: general knowledge",
     ),
     Engine(
