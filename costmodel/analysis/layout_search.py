@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
+from heapq import heapify, heappop, heappush
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from costmodel.analysis.candidates import AXES, CHECKPOINTS, Mesh, Meshes
@@ -16,12 +19,12 @@ from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture, divisors
 from costmodel.architectures.trace import batch_shape, check_applies
 from costmodel.cost.costs import Costs
-from costmodel.cost.peaks import RankPeaks
+from costmodel.cost.peaks import Held, RankPeaks
 from costmodel.display.units import show_bytes, show_seconds
 from costmodel.errors import CostModelError, SettingError
 from costmodel.hardware.cluster import LinkLike
-from costmodel.performance.layout_steps import LayoutStep, LayoutSteps
-from costmodel.performance.time import time_on
+from costmodel.performance.layout_steps import LayoutStep, LayoutSteps, PassWork
+from costmodel.performance.time import Time, time_on
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
 
@@ -83,7 +86,7 @@ class RankedLayout:
         layout = settings.layout  # which says what follows from other settings
         values = {name: getattr(layout if name in ("dp", "vpp") else settings, name) for name in names}
         usual = {name: SETTINGS[name].default for name in names}
-        usual |= {"dp": 1, "vpp": SCHEDULES[settings.schedule].usual_stages}
+        usual |= {"dp": 1, "vpp": SCHEDULES[settings.schedule].usual_stages, "batch": None}
         different = {name: value for name, value in values.items() if value != usual[name]}
         return " ".join(
             name if value is True else str(value) if name in NAMED else f"{name} {label_of(value)}"
@@ -127,32 +130,40 @@ class Reason(NamedTuple):
 class Remedies:
     """Which one change lets most of those fit that do not: each with settings of its own in place of others.
 
-    changes: by its words what a change makes of settings; None: it is none of these.
+    changes: by its words what a change makes of settings; None: it is none of these. fits: whether settings fit; None:
+    those alone do that were added as such, since all are gone through.
     """
 
-    def __init__(self, changes: Mapping[str, Callable[[Mesh], Mesh | None]]) -> None:
+    def __init__(
+        self, changes: Mapping[str, Callable[[Mesh], Mesh | None]], fits: Callable[[Mesh], bool] | None = None
+    ) -> None:
         self.changes = changes
+        self.fits = fits
         self.fit: set[frozenset[tuple[str, Any]]] = set()
         self.unfit: list[Mesh] = []
 
     def add(self, settings: Mesh, *, fits: bool) -> None:
-        """Settings that fit, or do not."""
+        """Settings that fit, or do not; of these the first ones are looked at if each takes time."""
         if fits:
             self.fit.add(frozenset(settings.items()))
-        else:
+        elif self.fits is None or len(self.unfit) < MOST_CHANGED:
             self.unfit.append(settings)
+
+    def _helps(self, change: Callable[[Mesh], Mesh | None], settings: Mesh) -> bool:
+        other = change(settings)
+        if other is None or other == settings:
+            return False
+        return frozenset(other.items()) in self.fit or (self.fits is not None and self.fits(other))
 
     @property
     def best(self) -> str:
         """The change that helps most of them, in words; "" if none helps any."""
         helped = {
-            words: sum(
-                (other := change(each)) is not None and frozenset(other.items()) in self.fit for each in self.unfit
-            )
-            for words, change in self.changes.items()
+            words: sum(self._helps(change, each) for each in self.unfit) for words, change in self.changes.items()
         }
         words, count = max(helped.items(), key=lambda item: item[1])
-        return f"{words}, with which {count / len(self.unfit):.0%} of them fit" if count else ""
+        of = "of them fit" if self.fits is None else f"of the {len(self.unfit)} that would be fastest fit"
+        return f"{words}, with which {count / len(self.unfit):.0%} {of}" if count else ""
 
 
 def _moved(mesh: Mesh, **degrees: int) -> Mesh | None:
@@ -206,6 +217,12 @@ class Tally:
         self._texts.setdefault(kind, text)
         self._counts[kind] = self._counts.get(kind, 0) + count
 
+    def copy(self) -> Tally:
+        """The same, to be counted on from."""
+        other = Tally()
+        other._counts, other._texts = {**self._counts}, {**self._texts}
+        return other
+
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The most frequent first."""
@@ -213,18 +230,45 @@ class Tally:
         return tuple(Reason(self._texts[kind], count) for kind, count in counts if count)
 
 
-def steps_like(model: Architecture, settings: Settings, peaks: RankPeaks, network: LinkLike) -> LayoutSteps:
-    """Steps of layouts on the machine that settings name."""
-    on: Any = settings.on
-    return LayoutSteps(peaks, time_on(Costs(model, settings), on, stack=settings.stack, network=network))
-
-
 TOO_MUCH_HELD = "weights, gradients and states alone take too much"
 TOO_MUCH_BESIDE = "weights, gradients and states would, but not with what passes keep and make"
+MOST_CHANGED = 16
+"""Of the fastest that do not fit so many are tried with one change."""
+MOST_RANKED = 10
+"""Of those that fit so many are ranked at least, however much slower than the best."""
+
+
+class LegalLayout(NamedTuple):
+    """A legal way to run a step. bound: whether `work` is what a micro-batch of it asks for, or less.
+
+    settings: of its mesh and checkpoint. work: None where all candidates are worked out.
+    """
+
+    mesh: Mesh
+    settings: Settings
+    batch: int
+    micro_batches: int
+    work: PassWork | None
+    bound: bool
+
+    @property
+    def kept_bytes(self) -> int:
+        """What its first rank keeps for backward, at least."""
+        return 0 if self.work is None else self.work.kept_bytes(self.settings.layout, self.micro_batches)
+
+    @property
+    def way(self) -> Mesh:
+        """What tells it from others."""
+        return {**self.mesh, "batch": self.batch, "checkpoint": self.settings.checkpoint}
 
 
 class LayoutSearch:
-    """All candidates of a question, each counted once. room: of each device [bytes]; None: as much as it takes."""
+    """All candidates of a question, each counted once.
+
+    room: of each device [bytes]; None: as much as it takes. within: on a machine those are worked out that take at most
+    such a share longer than the best, and the first `MOST_RANKED`; None: all are. slower: how many others there are,
+    of which bounds on their seconds show that they are slower. steps: what is known of seconds.
+    """
 
     def __init__(
         self,
@@ -233,6 +277,7 @@ class LayoutSearch:
         options: Mapping[str, Sequence[Any]],
         room: int | None,
         network: LinkLike,
+        within: float | None = None,
     ) -> None:
         self.model = model
         self.fixed = {name: value for name, value in fixed.items() if name not in ("devices", "global_batch")}
@@ -241,13 +286,26 @@ class LayoutSearch:
         self.options = options
         self.checkpoints = options.get("checkpoint", CHECKPOINTS)
         self.room = room
-        self.peaks = RankPeaks(model)
         self.network = network
-        self._steps: LayoutSteps | None = None
-        self.entries: list[RankedLayout] = []
-        self.unfit, self.refused = Tally(), Tally()
-        self.remedies = {TOO_MUCH_HELD: Remedies(CHANGES_HELD), TOO_MUCH_BESIDE: Remedies(CHANGES_BESIDE)}
+        self.within = within if self.fixed.get("on") is not None else None
+        self.peaks = RankPeaks(model)
+        self.refused = Tally()
+        self.steps: LayoutSteps | None = None
+        self._candidates: list[LegalLayout] = []
         self._local: dict[Any, str] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.entries: list[RankedLayout] = []
+        self.slower = 0
+        self.unfit = Tally()
+        holds, fits = (None, None) if self.within is None else (self._holds, self._fits)
+        self.remedies = {
+            TOO_MUCH_HELD: Remedies(CHANGES_HELD, holds),
+            TOO_MUCH_BESIDE: Remedies(CHANGES_BESIDE, fits),
+        }
+        self._held: dict[int, Held] = {}
+        self._limits: dict[tuple[int, Any], int] = {}
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Go through them."""
@@ -256,67 +314,183 @@ class LayoutSearch:
         if count > MOST_MESHES:
             raise SettingError(f"more than {MOST_MESHES:,} layouts: give some of the degrees, such as pp=1")
         for done, mesh in enumerate(meshes, 1):
-            self._add(mesh)
+            for candidate in self._legal(mesh):
+                if self.within is None:
+                    self._work_out(candidate)
+                else:
+                    self._candidates.append(candidate)
+            self._held.clear()
+            self._limits.clear()
             if progress and (done % 100 == 0 or done == count):
                 progress(done, count)
+        if self.within is not None:
+            self._rank(self.within)
 
-    def _add(self, mesh: Mesh) -> None:
+    def again(self, network: LinkLike = None, within: float | None = None) -> LayoutSearch:
+        """The same candidates on another network, or with those worked out that are so much slower than the best.
+
+        Raises CostModelError.
+        """
+        other = copy(self)
+        other.network, other.refused = network or self.network, self.refused.copy()
+        if self.within is not None and within is not None:
+            other.within = within
+        other._begin()
+        if self.steps is not None and network is not None:
+            like = self._candidates[0].settings if self.within is not None else Settings(**self.entries[0].settings)
+            other.steps = self.steps.on(_timed(self.model, like, network))
+        if other.within is not None:
+            other._rank(other.within)
+        else:
+            other.unfit, other.remedies = self.unfit, self.remedies
+            other.entries = [replace(entry, step=other._step(Settings(**entry.settings))) for entry in self.entries]
+        return other
+
+    def _legal(self, mesh: Mesh) -> Iterator[LegalLayout]:
+        """Candidates of a mesh that pass all checks."""
         batches = self._batches(mesh)
-        all_ways = len(batches) * len(self.checkpoints)
         if not batches:
             text = f"global_batch={self.samples} is no multiple of what {mesh['fsdp'] * mesh['dp']} ranks take at once"
             self.refused.add(text, len(self.checkpoints))
             return
-        try:
-            stages = mesh["pp"] * mesh.get("vpp", 1)
-            first = Settings(**self.fixed, **mesh, batch=batches[0], accumulate=2 * stages)
-            self._check_model(first)
-            if first.layout.pp > 1 and first.layout.shards > 1:
-                raise SettingError("pipelines of sharded weights are not gone through: ask predict for one")
-            held = self.room is None or self.peaks.least(first) <= self.room
-            self.remedies[TOO_MUCH_HELD].add(mesh, fits=held)
-            if not held:
-                self.unfit.add(TOO_MUCH_HELD, all_ways)
-                return
-        except CostModelError as error:
-            self.refused.add(str(error), all_ways)
-            return
+        least: dict[int, PassWork] = {}
         for checkpoint in self.checkpoints:
-            for place, batch in enumerate(batches):
-                if not self._add_way(mesh, batch, checkpoint):
-                    for larger in batches[place:]:
-                        self._add_unfit({**mesh, "batch": larger, "checkpoint": checkpoint})
-                    break
+            try:
+                settings = self._settings(mesh, batches[0], 2 * mesh["pp"] * mesh.get("vpp", 1), checkpoint)
+                self._check_model(settings)
+            except CostModelError as error:
+                if checkpoint == "none":  # of which nothing but the mesh can be refused
+                    self.refused.add(str(error), len(batches) * len(self.checkpoints))
+                    return
+                self.refused.add(str(error), len(batches))
+                continue
+            for batch in batches:
+                micro_batches = self.samples // (mesh["fsdp"] * mesh["dp"] * batch)
+                work = None
+                try:
+                    if settings.layout.pp > 1:
+                        settings.layout.pipeline(micro_batches)
+                    if self.within is not None and (work := least.get(batch)) is None:
+                        work = self._work(mesh, batch, micro_batches, checkpoint)
+                except CostModelError as error:
+                    self.refused.add(str(error), 1)
+                    continue
+                if checkpoint == "none" and work is not None:
+                    least[batch] = work  # and with what is recomputed there is more
+                yield LegalLayout(mesh, settings, batch, micro_batches, work, checkpoint != "none" and batch in least)
 
-    def _add_way(self, mesh: Mesh, batch: int, checkpoint: Any) -> bool:
-        """Whether larger micro-batches may fit if this one does not, which then counts with them."""
-        micro_batches = self.samples // (mesh["fsdp"] * mesh["dp"] * batch)
+    def _settings(self, mesh: Mesh, batch: int, micro_batches: int, checkpoint: Any) -> Settings:
+        return Settings(**self.fixed, **mesh, batch=batch, accumulate=micro_batches, checkpoint=checkpoint)
+
+    def _work(self, mesh: Mesh, batch: int, micro_batches: int, checkpoint: Any) -> PassWork:
+        settings = self._settings(mesh, batch, micro_batches, checkpoint)
+        if self.steps is None:
+            self.steps = LayoutSteps(self.peaks, _timed(self.model, settings, self.network))
+        return self.steps.work(settings)
+
+    def _least_seconds(self, candidate: LegalLayout) -> float:
+        """A bound on its seconds."""
+        if self.steps is None or candidate.work is None:
+            return 0.0
+        return self.steps.least_seconds(candidate.work, candidate.settings.layout, candidate.micro_batches)
+
+    def _rank(self, within: float) -> None:
+        """Work candidates out, those first that may be fastest, until all others are slower."""
+        heap = [(self._least_seconds(candidate), n) for n, candidate in enumerate(self._candidates)]
+        heapify(heap)
+        fastest: list[float] = []
+        most = inf
+        while heap and heap[0][0] <= most:
+            _, n = heappop(heap)
+            candidate = self._candidates[n]
+            if candidate.bound:
+                try:
+                    work = self._work(*candidate[:1], *candidate[2:4], candidate.settings.checkpoint)
+                except CostModelError as error:
+                    self.refused.add(str(error), 1)
+                    continue
+                candidate = self._candidates[n] = candidate._replace(work=work, bound=False)
+                heappush(heap, (self._least_seconds(candidate), n))
+            elif (entry := self._work_out(candidate)) is not None:
+                insort(fastest, entry.seconds)
+                if len(fastest) >= MOST_RANKED:
+                    most = max(fastest[MOST_RANKED - 1], fastest[0] * (1 + within))
+        worked_out = self.entries
+        self.entries = [entry for entry in worked_out if entry.seconds <= most]
+        self.slower = len(heap) + len(worked_out) - len(self.entries)
+
+    def _work_out(self, candidate: LegalLayout) -> RankedLayout | None:
+        """A candidate's layout if it fits; else why not is counted."""
+        mesh, limit = candidate.mesh, (id(candidate.mesh), candidate.settings.checkpoint)
         try:
-            settings = Settings(**self.fixed, **mesh, batch=batch, accumulate=micro_batches, checkpoint=checkpoint)
+            settings = self._settings(mesh, *candidate[2:4], candidate.settings.checkpoint)
+            if (room := self._left(mesh, settings)) < 0:
+                self.unfit.add(TOO_MUCH_HELD, 1)
+                return None
+            if candidate.batch >= self._limits.get(limit, inf) or candidate.kept_bytes > room:
+                self._add_unfit(candidate.way)
+                return None
             peak = self.peaks.peak(settings, self.room)
             step = self._step(settings) if self.room is None or peak <= self.room else None
         except CostModelError as error:
             self.refused.add(str(error), 1)
-            return True
+            return None
         if self.room is not None and peak > self.room:
             if self.peaks.floor(settings) > self.room:
-                return False
-            self._add_unfit({**mesh, "batch": batch, "checkpoint": checkpoint})
-            return True
-        self.remedies[TOO_MUCH_BESIDE].add({**mesh, "batch": batch, "checkpoint": checkpoint}, fits=True)
-        own = {name: value for name, value in mesh.items() if value != SETTINGS[name].default and name != "dp"}
-        own |= {"batch": batch} | ({"checkpoint": checkpoint} if checkpoint != "none" else {})
+                self._limits[limit] = candidate.batch
+            self._add_unfit(candidate.way)
+            return None
+        self.remedies[TOO_MUCH_BESIDE].add(candidate.way, fits=True)
+        entry = self._entry(candidate, settings, peak, step)
+        self.entries.append(entry)
+        return entry
+
+    def _entry(self, candidate: LegalLayout, settings: Settings, peak: int, step: LayoutStep | None) -> RankedLayout:
+        own = {name: value for name, value in candidate.mesh.items() if value != SETTINGS[name].default}
+        own.pop("dp", None)
+        own |= {"batch": candidate.batch, "checkpoint": candidate.settings.checkpoint}
+        if own["checkpoint"] == "none":
+            own.pop("checkpoint")
         whole = {"devices": self.devices, "global_batch": self.samples}
         seq = batch_shape(self.model, settings).seq
         tokens = None if seq is None else self.samples * int(seq)
-        self.entries.append(RankedLayout(self.model, {**self.fixed, **whole, **own}, peak, step, tokens))
-        return True
+        return RankedLayout(self.model, {**self.fixed, **whole, **own}, peak, step, tokens)
+
+    def _left(self, mesh: Mesh, settings: Settings) -> float:
+        """Room beside weights and states of a mesh's heaviest rank; below 0 if there is none, or not for gradients."""
+        if self.room is None:
+            return inf
+        if id(mesh) not in self._held:
+            self._held[id(mesh)] = held = self.peaks.held(settings)
+            self.remedies[TOO_MUCH_HELD].add(mesh, fits=held.least <= self.room)
+        held = self._held[id(mesh)]
+        return -1 if held.least > self.room else self.room - held.throughout
+
+    def _holds(self, mesh: Mesh) -> bool:
+        """Whether another mesh is legal, and there is room for what its ranks have of weights, gradients and states."""
+        batches = self._batches(mesh)
+        try:
+            settings = self._settings(mesh, batches[0], 2 * mesh["pp"] * mesh.get("vpp", 1), "none")
+            return self.room is None or self.peaks.held(settings).least <= self.room
+        except (CostModelError, IndexError):
+            return False
+
+    def _fits(self, way: Mesh) -> bool:
+        """Whether another way to run a step is legal, and fits."""
+        micro_batches, rest = divmod(self.samples, way["fsdp"] * way["dp"] * way["batch"])
+        if rest:
+            return False
+        try:
+            settings = Settings(**self.fixed, **way, accumulate=micro_batches)
+            return self.room is None or self.peaks.peak(settings, self.room) <= self.room
+        except CostModelError:
+            return False
 
     def _add_unfit(self, way: Mesh) -> None:
         self.unfit.add(TOO_MUCH_BESIDE, 1)
         self.remedies[TOO_MUCH_BESIDE].add(way, fits=False)
 
-    @property
+    @cached_property
     def reasons(self) -> tuple[Reason, ...]:
         """Why candidates do not fit, each with the one change that helps most of them."""
         every = self.unfit.reasons
@@ -326,9 +500,9 @@ class LayoutSearch:
         """Its seconds on the machine, if one is named."""
         if settings.on is None:
             return None
-        if self._steps is None:
-            self._steps = steps_like(self.model, settings, self.peaks, self.network)
-        return self._steps.step(settings)
+        if self.steps is None:
+            self.steps = LayoutSteps(self.peaks, _timed(self.model, settings, self.network))
+        return self.steps.step(settings)
 
     def _batches(self, mesh: Mesh) -> list[int]:
         """Micro-batches of a rank."""
@@ -348,3 +522,9 @@ class LayoutSearch:
                 self._local[layout] = str(error)
         if self._local[layout]:
             raise SettingError(self._local[layout])
+
+
+def _timed(model: Architecture, settings: Settings, network: LinkLike) -> Time:
+    """Seconds on the machine that settings name."""
+    on: Any = settings.on
+    return time_on(Costs(model, settings), on, stack=settings.stack, network=network)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout, Reason, steps_like
+from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout, Reason
 from costmodel.analysis.predict import predict
 from costmodel.analysis.recommend import budget_of
-from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture, divisors
-from costmodel.cost.peaks import RankPeaks
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import Budget, read_reserve, show_bytes, show_exact, show_few, show_seconds
@@ -21,11 +20,11 @@ from costmodel.errors import CostModelError, SettingError, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
 from costmodel.importers.files import read_setting
 from costmodel.importers.zoo import load
-from costmodel.performance.layout_steps import LayoutStep, LayoutSteps
+from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, takes_settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -33,7 +32,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEFAULTS: dict[str, Any] = {"precision": "bf16-master-fp32-gradients", "attention": "flash"}
-SHOWN = ("runtime", *(name for name in LAYOUT_NAMES if name not in ("devices", "global_batch", "runtime")))
+SHOWN = (
+    "runtime",
+    *(name for name in LAYOUT_NAMES if name not in ("devices", "global_batch", "runtime")),
+    "batch",
+    "checkpoint",
+)
 """Settings that tell layouts apart, in words."""
 MOST_SHOWN = 10
 """Rows of the table; `Layouts` has all."""
@@ -47,8 +51,8 @@ class Layouts(Answer):
     left of it for what is not modelled [bytes]. entries: what fits, ranked. unfit: what does not, by reason. refused:
     what is not worked out, or cannot be, by reason. machine: whose seconds rank them; None: memory does. within: of
     those at most such a share slower than the best the simplest is named. inside: devices of a node,
-    over which alone tp was tried; None: tp is as it was given, or of all degrees.
-    peaks: what is known of their ranks.
+    over which alone tp was tried; None: tp is as it was given, or of all degrees. slower: how many others bounds on
+    their seconds show to be slower, whether they fit or not. search: what was gone through.
 
     Example:
         >>> import costmodel as cm
@@ -68,7 +72,8 @@ class Layouts(Answer):
     machine: str | None = None
     within: float = 0.05
     inside: int | None = None
-    peaks: RankPeaks | None = field(default=None, compare=False)
+    slower: int = 0
+    search: LayoutSearch | None = field(default=None, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -96,15 +101,9 @@ class Layouts(Answer):
         Raises CostModelError where no machine is named, or nothing fits.
         """
         _ = self.best.seconds
-        model = self.best.model
-        steps: LayoutSteps | None = None
-        entries: list[RankedLayout] = []
-        for entry in self.entries:
-            settings = Settings(**entry.settings)
-            if steps is None:
-                steps = steps_like(model, settings, self.peaks or RankPeaks(model), network)
-            entries.append(replace(entry, step=steps.step(settings)))
-        return replace(self, entries=tuple(sorted(entries, key=lambda entry: entry.rank)))
+        if self.search is None:
+            raise SettingError("layouts that were not searched for have no other network: ask layouts for them")
+        return replace(self, **_results(self.search.again(network)))
 
     @typed
     def simplest(self, within: Probability = 0.05) -> RankedLayout:
@@ -113,13 +112,16 @@ class Layouts(Answer):
         Raises SettingError if nothing fits.
         """
         most = self.best.rank[0] * (1 + within)
-        near = itertools.takewhile(lambda entry: entry.rank[0] <= most, self.entries)
+        entries = self.entries
+        if self.slower and within > self.within and self.search is not None:
+            entries = sorted(self.search.again(within=within).entries, key=lambda entry: entry.rank)
+        near = itertools.takewhile(lambda entry: entry.rank[0] <= most, entries)
         return min(near, key=lambda entry: entry.plainness)
 
     @property
     def candidates(self) -> int:
         """All ways to lay the devices out and to run a step that were gone through."""
-        return len(self) + sum(reason.candidates for reason in (*self.unfit, *self.refused))
+        return len(self) + self.slower + sum(reason.candidates for reason in (*self.unfit, *self.refused))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes]."""
@@ -129,6 +131,7 @@ class Layouts(Answer):
             "budget": self.budget.bytes if self.budget else None,
             "reserve": self.reserve,
             "candidates": self.candidates,
+            "slower": self.slower,
             "machine": self.machine,
             "layouts": [
                 {
@@ -148,26 +151,32 @@ class Layouts(Answer):
         """A row for each layout that fits."""
         return [{**entry, **entry.pop("settings")} for entry in self.to_dict()["layouts"]]
 
+    @cached_property
+    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of settings in which the first of them differ, and of those that they have in common."""
+        texts = {name: {entry.text(name) for entry in self.entries[:MOST_SHOWN]} for name in SHOWN}
+        different = tuple(name for name in SHOWN if len(texts[name]) > 1) or SHOWN
+        return different, tuple(name for name in SHOWN if name not in different and texts[name] != {""})
+
     def table(self) -> Table:
         """The first of them."""
+        timed = self.machine is not None
         rows = [
             (
                 str(rank),
-                entry.text(*SHOWN),
-                str(entry.settings["batch"]),
-                label_of(entry.settings.get("checkpoint", "none")),
+                entry.text(*self._names[0]) or "-",
+                *([] if entry.step is None else [show_few(entry.rate or 0.0), show_seconds(entry.step.seconds)]),
                 show_bytes(entry.peak),
-                *([] if entry.step is None else self._timed(entry, entry.step)),
+                *([] if entry.step is None else self._shares(entry.step)),
             )
             for rank, entry in enumerate(self.entries[:MOST_SHOWN], 1)
         ]
-        timed = () if self.machine is None else ("step", "tokens/s", "exposed", "bubble")
-        header = ("", "layout", "batch", "recomputed", "peak", *timed)
-        return Table(header, rows, words=frozenset({1, 3}), spare=(8, 7, 5) if timed else ())
+        rate = "tokens/s" if self and self.best.tokens else "samples/s"
+        header = ("", "layout", *((rate, "step") if timed else ()), "peak", *(("exposed", "bubble") if timed else ()))
+        return Table(header, rows, words=frozenset({1}))
 
-    def _timed(self, entry: RankedLayout, step: LayoutStep) -> list[str]:
-        shares = (f"{part / step.seconds:.1%}" for part in (step.exposed, step.bubble))
-        return [show_seconds(step.seconds), show_few(entry.rate or 0.0), *shares]
+    def _shares(self, step: LayoutStep) -> list[str]:
+        return [f"{part / step.seconds:.1%}" for part in (step.exposed, step.bubble)]
 
     @typed
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
@@ -191,35 +200,45 @@ class Layouts(Answer):
             import pandas
         except ImportError:
             raise not_installed("a picture of layouts needs pandas", "frame") from None
-        layouts = [Settings(**entry.settings).layout for entry in self.entries]
-        degrees = {name: [getattr(layout, name) for layout in layouts] for name in ("tp", "pp", "fsdp", "ep")}
-        degrees = {name: values for name, values in degrees.items() if len(set(values)) > 1}
-        seconds, peaks = [entry.seconds for entry in self.entries], [entry.peak for entry in self.entries]
-        frame = pandas.DataFrame({**degrees, "seconds": seconds, "memory.peak": peaks})
-        names = ["seconds", "memory.peak"]
+        names = [name for name in SHOWN if len({entry.text(name) for entry in self.entries}) > 1]
+        columns = {
+            "": [entry.text(*names) for entry in self.entries],
+            "seconds": [entry.seconds for entry in self.entries],
+            "memory.peak": [entry.peak for entry in self.entries],
+        }
+        frame, quantities = pandas.DataFrame(columns), ["seconds", "memory.peak"]
         title = f"{self.title} on {self.devices:,} × {self.machine}"
         theme = DARK if dark else LIGHT
-        return save(picture(frame, pareto(frame, *names), [*degrees], names, (), title, theme), path)
+        words = {"seconds": "time of a step", "memory.peak": "memory of the heaviest rank"}
+        return save(picture(frame, pareto(frame, *quantities), [""], quantities, (), title, theme, words), path)
 
     def _head(self) -> str:
         unfit = sum(reason.candidates for reason in self.unfit)
         room = f" {show_bytes(self.budget.bytes)} ({self.budget.reading})" if self.budget else ""
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
-        fit = f"{show_exact(len(self))} of {show_exact(len(self) + unfit)} ways to run it on {self.devices:,} devices"
+        whole = f"ways to run it on {self.devices:,} devices"
+        if self.slower:
+            return f"{self.title}: the {len(self):,} fastest of {self.candidates:,} {whole} that fit{room}{reserve}"
+        fit = f"{show_exact(len(self))} of {show_exact(len(self) + unfit)} {whole}"
         return f"{self.title}: {fit} fit{room}{reserve}" if self.budget else f"{self.title}: {fit}"
 
     def sheet(self) -> Sheet:
         """The first of them; what does not fit by reason."""
         ranked = "the heaviest rank's memory alone" if self.machine is None else f"seconds of a step on {self.machine}"
-        head = [printable(self._head()), f"ranked by {ranked}"]
-        notes = [f"{n}, {e.text(*SHOWN)}: {e.reason(self.best)}" for n, e in enumerate(self.entries[1:MOST_SHOWN], 2)]
+        different, common = self._names
+        alike = self.best.text(*common) if self else ""
+        head = [printable(self._head()), f"ranked by {ranked}", *([f"all of these: {alike}"] if alike else [])]
+        notes = [
+            f"{n}, {e.text(*different)}: {e.reason(self.best)}" for n, e in enumerate(self.entries[1:MOST_SHOWN], 2)
+        ]
         if self and (simplest := self.simplest(self.within)) is not self.best:
-            run = f"batch {simplest.settings['batch']}, recomputing {simplest.settings.get('checkpoint', 'none')}"
-            notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text(*SHOWN)}, {run}")
+            notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text(*SHOWN)}")
         if self.inside is not None and self.devices > self.inside:
             notes.append(
                 f"tp within nodes of {self.inside:,} devices: give tp, such as tp={2 * self.inside}, for others"
             )
+        if self.slower:
+            notes.append(f"{self.slower:,} are slower, as bounds on their seconds show, whether they fit or not")
         for reason in self.unfit:
             helps = f"; what helps most: {reason.change}" if reason.change else ""
             notes.append(f"{reason.candidates:,} do not fit: {reason.text}{helps}")
@@ -239,6 +258,7 @@ def layouts(
     reserve: str | int | None = 0,
     network: LinkLike = None,
     within: Probability = 0.05,
+    every: bool = False,
     progress: Callable[[int, int], None] | None = None,
     **settings: Unpack[SeveralSettings],
 ) -> Layouts:
@@ -254,7 +274,9 @@ def layouts(
         memory: of a device, such as "80 GB" (default: that of the machine; without one nothing is left out).
         reserve: memory to leave for what is not modelled.
         network: of one adapter between nodes, such as "400 Gb/s" (default: that of the machine's ready cluster).
-        within: the simplest is named of those at most so much slower than the best, such as 0.05.
+        within: those are worked out that are at most so much slower than the best, such as 0.05, of which the simplest
+            is named; and the ten fastest.
+        every: whether all others that fit are worked out too, instead of being counted as slower.
         progress: told how many ways to lay the devices out are done, and of how many.
         **settings: all that `predict` takes; `devices` and `global_batch` are needed.
 
@@ -287,25 +309,32 @@ def layouts(
         options["tp"] = [degree for degree in divisors(fixed["devices"]) if degree <= inside]
     budget = None if memory is None and on is None else budget_of(memory, None if on is None else machine_of(on))
     room = None if budget is None else budget.bytes - read_reserve(reserve)
-    search = LayoutSearch(architecture, fixed, options, room, network)
+    search = LayoutSearch(architecture, fixed, options, room, network, None if every else within)
     search.run(progress)
     if not (search.entries or search.unfit.reasons):
         reason = search.refused.reasons[0].text if search.refused.reasons else "no degrees make up the devices"
         raise SettingError(f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {reason}")
-    entries = tuple(sorted(search.entries, key=lambda entry: entry.rank))
     return Layouts(
         architecture.title,
         fixed["devices"],
         budget,
         read_reserve(reserve),
-        entries,
-        search.reasons,
-        search.refused.reasons,
-        None if on is None else machine_of(on).name,
-        within,
-        inside,
-        search.peaks,
+        machine=None if on is None else machine_of(on).name,
+        within=within,
+        inside=inside,
+        **_results(search),
     )
+
+
+def _results(search: LayoutSearch) -> dict[str, Any]:
+    """What a search went through, as `Layouts` has it."""
+    return {
+        "entries": tuple(sorted(search.entries, key=lambda entry: entry.rank)),
+        "unfit": search.reasons,
+        "refused": search.refused.reasons,
+        "slower": search.slower,
+        "search": search,
+    }
 
 
 def _defaults(model: Architecture) -> dict[str, Any]:

@@ -120,8 +120,9 @@ def _share(_: click.Context, __: click.Parameter, text: str) -> float:
         metavar="SHARE",
         callback=_share,
         default="5%",
-        help="Name the simplest of those at most so much slower than the best.",
+        help="Work out those at most so much slower than the best, and name the simplest of them.",
     ),
+    option("--every", is_flag=True, help="Work out all that fit, not those near the best alone."),
     *AXES,
     examples=(
         "layouts llama-3.1-8b --devices 16 --on h100-sxm --seq 8192 --global-batch 64",
@@ -137,6 +138,7 @@ def layouts(
     reserve: str | None,
     network: str | None,
     within: float,
+    every: bool,
     settings: dict[str, Any],
 ) -> Any:
     """Every layout over --devices that fits, ranked by tokens a second with --on, else by memory.
@@ -148,7 +150,7 @@ def layouts(
     from costmodel.analysis.layouts import layouts as every_layout
 
     choices = _choices(settings)
-    choices |= {"memory": memory, "reserve": reserve or 0, "network": network, "within": within}
+    choices |= {"memory": memory, "reserve": reserve or 0, "network": network, "within": within, "every": every}
     with counted("layouts") as progress:
         return every_layout(model, progress=progress, **choices)
 

@@ -130,6 +130,7 @@ class RankPeaks:
     def __init__(self, model: Architecture) -> None:
         self.model = model
         self._known: dict[Hashable, object] = {}
+        self._last: Costs | None = None
 
     def peak(self, settings: Settings, room: int | None = None) -> int:
         """The most alive at once on the heaviest rank, as `Costs.memory.peak` says [bytes]. Raises CostModelError.
@@ -138,9 +139,9 @@ class RankPeaks:
         """
         layout = settings.layout
         if layout.pp == 1:
-            return self._once(("peak", *_rank_key(settings)), lambda: int(self._alone(settings).timeline.peak))
-        if layout.shards > 1:  # whose stages gather weights in the order of the schedule
-            return int(Costs(self.model, settings).timeline.peak)
+            return self._once(("peak", *_rank_key(settings)), lambda: int(self.alone(settings).timeline.peak))
+        if layout.shards > 1:
+            return int(self.sharded(settings).timeline.peak)
         schedule = layout.pipeline(settings.micro_batches)
         stages = self._stages(settings, schedule)
         peak = 0
@@ -152,21 +153,21 @@ class RankPeaks:
                 break
         return peak
 
-    def least(self, settings: Settings) -> int:
-        """Weights, gradients, states and buffers of the heaviest rank, whatever it computes [bytes].
+    def held(self, settings: Settings) -> Held:
+        """What the heaviest rank's weights take, whatever it computes; of a pipeline throughout that of the first rank.
 
         Raises CostModelError.
         """
         layout = settings.layout
         if layout.pp == 1:
-            key = ("least", *_rank_key(settings))
-            return self._once(key, lambda: _held(self._alone(settings).tape, settings).least)
-        if layout.shards > 1:
-            return 0
+            return self._once(("held", *_rank_key(settings)), lambda: _held(self.alone(settings).tape, settings))
         schedule = layout.pipeline(settings.micro_batches)
         stages = self._stages(settings, schedule)
-        ranks = map(schedule.stages_of, range(schedule.ranks))
-        return max(sum(self._held(settings, stages[stage]).least for stage in own) for own in ranks)
+        ranks = [
+            [self._held(settings, stages[stage]) for stage in schedule.stages_of(rank)]
+            for rank in range(schedule.ranks)
+        ]
+        return Held(sum(held.throughout for held in ranks[0]), max(sum(held.least for held in own) for own in ranks))
 
     def floor(self, settings: Settings) -> int:
         """What larger micro-batches of as many samples a step take too, at least [bytes]. Raises CostModelError.
@@ -188,10 +189,20 @@ class RankPeaks:
             self._known[key] = make()
         return self._known[key]  # type: ignore[return-value]
 
-    def _alone(self, settings: Settings) -> Costs:
-        """The one kind of rank of a layout without stages."""
-        key = ("rank", *_rank_key(settings))
-        return self._once(key, lambda: Costs(self.model, settings, trace(self.model, settings)))
+    def alone(self, settings: Settings) -> Costs:
+        """The one kind of rank of a layout without stages, kept until another is asked for. Raises CostModelError."""
+        if self._last is None or self._last.settings is not settings:
+            self._last = Costs(self.model, settings, trace(self.model, settings))
+        return self._last
+
+    def sharded(self, settings: Settings) -> Costs:
+        """All ranks of a pipeline of sharded weights, whose stages gather these in the order of the schedule, likewise.
+
+        Raises CostModelError.
+        """
+        if self._last is None or self._last.settings is not settings:
+            self._last = Costs(self.model, settings)
+        return self._last
 
     def _stages(self, settings: Settings, schedule: Schedule) -> list[StageKey]:
         """What tells each stage of a pipeline from those of others. Raises CostModelError."""

@@ -91,7 +91,7 @@ def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
             yield _row(entry, charged, flop_rule)
         elif isinstance(entry, Block):
             if entry.recomputed:
-                saved = _newly_kept(entry.saved, charged, "computed")
+                saved = newly_kept(entry.saved, charged, "computed")
                 name = next(entry.calls()).name.rpartition(".")[0]
                 yield Row(f"{name}.{CHECKPOINT}".lstrip("."), CHECKPOINT, entry.times, 0, 0, 0, 0, 0, saved, 0)
             yield from _rows(entry, charged, flop_rule)
@@ -116,9 +116,9 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
         times * backward_flops,
         times * forward.pointwise,
         times * backward_pointwise_flops,
-        _newly_kept(call.results if call.recomputed else call.saved, charged, "computed"),
+        newly_kept(call.results if call.recomputed else call.saved, charged, "computed"),
         times * bytes_of.total,
-        _newly_kept(call.saved, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
+        newly_kept(call.saved, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
         times * forward_flops if call.computed_again else 0,
         times * forward.pointwise if call.computed_again else 0,
         times * bytes_of.weights,
@@ -134,7 +134,7 @@ def _newly(charged: set[Storage], weights: Iterable[Tensor]) -> Iterator[Storage
             yield weight.storage
 
 
-def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Origin) -> int:
+def newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Origin) -> int:
     """Bytes of those of an origin that nothing before has kept."""
     saved = 0
     for storage in storages:
@@ -143,6 +143,18 @@ def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Orig
                 charged.add(leaf)
                 saved += leaf.bytes * leaf.times
     return saved
+
+
+def kept_of(tape: Tape) -> Iterator[tuple[int, int]]:
+    """What each call, or stretch that is recomputed, keeps for backward that none before it does, with how often it
+    happens: bytes of all times.
+    """
+    charged: set[Storage] = set()
+    blocks = [block for block in tape.root.blocks() if block.recomputed]
+    yield from ((int(block.times), newly_kept(block.saved, charged, "computed")) for block in blocks)
+    for call in tape.root.calls():
+        own = call.results if call.recomputed else call.saved
+        yield int(call.times), newly_kept(own, charged, "computed")
 
 
 def miscount(tape: Tape) -> int:

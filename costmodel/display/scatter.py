@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.display.figures import (
@@ -41,10 +41,12 @@ def picture(
     most: Sequence[str],
     title: str = "",
     theme: Theme = LIGHT,
+    words: Mapping[str, str] | None = None,
 ) -> Figure:
     """All cells, in grey, and the front over the first two of the quantities, each with its place on the axes.
 
-    columns: those that are axes of the sweep. most: quantities of which more is better.
+    columns: those that are axes of the sweep. most: quantities of which more is better. words: names of quantities in
+    words.
     """
     across, up = list(dict.fromkeys(names))[:2]
     caption = f"{len(front):,} of {len(frame):,} cells are on the Pareto front"
@@ -59,7 +61,8 @@ def picture(
         axes.plot(x, y, linestyle=line, drawstyle=turned, **style)
     for along, name in (("x", across), ("y", up)):
         _scale(axes, along, name, frame[name].tolist())
-        label(axes, along, theme, units[name][1] + (" (more is better)" if name in most else ""))
+        unit = units[name][1].replace(name, (words or {}).get(name, name))
+        label(axes, along, theme, unit + (" (more is better)" if name in most else ""))
     axes.margins(x=0.06, y=0.08)
     places = [front[name].to_numpy(float) / units[name][0] for name in (across, up)]
     varied = [name for name in columns if len(set((frame if len(front) == 1 else front)[name].tolist())) > 1]
@@ -67,7 +70,7 @@ def picture(
     every = list(zip(*(dots[name].to_numpy(float) / units[name][0] for name in (across, up)), strict=True))
     joined = list(zip(*places, strict=True))
     on_line = between(joined, 8) if len(set(names)) == 2 else []
-    texts = [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
+    texts = [", ".join(f"{name} {written(cell[name])}".strip() for name in varied) for _, cell in front.iterrows()]
     labels = [(text, place) for text, place in zip(texts, joined, strict=True) if text]
     if len(labels) > MOST_NAMED:  # evenly along the front, its ends among them
         labels = [labels[(len(labels) - 1) * n // (MOST_NAMED - 1)] for n in range(MOST_NAMED)]

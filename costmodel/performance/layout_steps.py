@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import trace
-from costmodel.cost.costs import Costs
+from costmodel.architectures.transformer import Transformer
 from costmodel.cost.peaks import RankPeaks
+from costmodel.cost.rows import kept_of
 from costmodel.errors import SettingError
+from costmodel.graph.kernel import Message
+from costmodel.graph.tape import Tape
 from costmodel.performance.communication import CollectiveModel
-from costmodel.performance.laws import Numbers
+from costmodel.performance.laws import KernelModel, KernelTable, Numbers
 from costmodel.performance.parallel import PlayedStep, Prices, RankWork
 from costmodel.performance.pipelines import PipelineWork, StageWork
 from costmodel.performance.queues import Player
 from costmodel.performance.time import Time
+from costmodel.performance.work import work_of
+from costmodel.symbolic.sizes import peek
+from costmodel.training.layout import Layout
+from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import Settings
 
 
@@ -31,6 +40,108 @@ class LayoutStep(NamedTuple):
         return self.seconds - self.exposed - self.bubble
 
 
+SLACK = 1e-3
+"""Share by which a bound on seconds is lower than what it is worked out from: casts between stages may differ."""
+
+
+class PassFloor(NamedTuple):
+    """What one micro-batch takes at least, forward and back [s]: of the device, if it waits for nothing but collectives
+    whose result the next kernel needs; or of the host, to start all of these.
+
+    whole: of all blocks and what is around them. blocks: how many there are. block: of each of them. tail: of what
+    comes after them.
+    """
+
+    whole: float
+    blocks: int
+    block: float
+    tail: float
+
+    def step_seconds(self, layout: Layout, micro_batches: int) -> float:
+        """Of a step of a layout at least.
+
+        A rank of a pipeline has all micro-batches to do in its stages, and waits before for the first one to come
+        through the stages of the ranks before it, and after for its gradients to go back there. The slowest rank takes
+        at least the mean of all, and at least what the one with the last stage does.
+        """
+        ranks = layout.pp
+        if ranks == 1:
+            return (1 - SLACK) * micro_batches * self.whole
+        schedule = SCHEDULES[layout.schedule]
+        each = _blocks_of_a_stage(self.blocks, layout)
+        ramp = 0.0 if schedule.splits else (ranks - 1) * each * self.block
+        mean = micro_batches * self.whole / ranks + ramp / 2
+        last = micro_batches * (layout.vpp * each * self.block + self.tail) + (0.0 if schedule.v_shaped else ramp)
+        return (1 - SLACK) * max(mean, last)
+
+
+@dataclass(frozen=True, eq=False)
+class PassWork:
+    """What one micro-batch asks for in all stages, each by its layer and how often it happens.
+
+    kernels: their seconds, and launches. messages: whose result the next kernel needs. blocks: of the model. after:
+    layers that come after the blocks. kept: for backward of all; block: of that each block [bytes].
+    """
+
+    kernels: tuple[tuple[str, int, float, float], ...]
+    messages: tuple[tuple[str, int, Message], ...]
+    blocks: int
+    after: frozenset[str]
+    kept: int
+    block: int
+
+    @classmethod
+    def of(cls, tape: Tape, settings: Settings, blocks: int, model: KernelModel, *, fuse: bool) -> PassWork:
+        """That of a rank that has all of a model's blocks. Left out are sums over micro-batches."""
+        weights = {storage.name for storage in tape.trained}
+        every = work_of(tape, settings, fuse=fuse).tasks
+        tasks = [task for task in every if task.phase != "update" and task.layer not in weights]
+        slowest = 1.0 if model.tier == "ceiling" else model.constants.slowest_device
+        seconds = KernelTable([task.kernel for task in tasks]).times(model)
+        calls = [*tape.root.calls()]
+        repeated = [n for n, call in enumerate(calls) if blocks > 1 and int(call.times) % blocks == 0]
+        start = repeated[-1] + 1 if repeated else len(calls)
+        kept = [*kept_of(tape)]
+        return cls(
+            tuple(
+                (
+                    task.layer,
+                    int(task.times) // settings.micro_batches,
+                    slowest * float(own),
+                    float(task.kernel.launches),
+                )
+                for task, own in zip(tasks, seconds, strict=True)
+            ),
+            tuple(_waited(tape)),
+            blocks,
+            frozenset(call.name for call in calls[start:]).difference(call.name for call in calls[:start]),
+            sum(size for _, size in kept),
+            sum(size for times, size in kept if blocks > 1 and times % blocks == 0) // max(1, blocks),
+        )
+
+    def kept_bytes(self, layout: Layout, micro_batches: int) -> int:
+        """What the first rank of a layout keeps for backward when it has most micro-batches in flight, at least."""
+        if layout.pp == 1:
+            return self.kept
+        schedule = layout.pipeline(micro_batches)
+        passes = min(schedule.in_flight(0), micro_batches * layout.vpp)
+        return passes * _blocks_of_a_stage(self.blocks, layout) * self.block
+
+    def floors(self, prices: Prices, launch_seconds: float) -> tuple[PassFloor, PassFloor]:
+        """What it takes of the device, and of the host, at least. launch_seconds: of the host, for one kernel."""
+        sent = [(name, times, float(prices(message).seconds)) for name, times, message in self.messages]
+        device = [(name, times, seconds) for name, times, seconds, _ in self.kernels]
+        host = [(name, times, launches * launch_seconds) for name, times, _, launches in self.kernels]
+        return self._floor([*device, *sent]), self._floor(host)
+
+    def _floor(self, parts: Iterable[tuple[str, int, float]]) -> PassFloor:
+        """The sum of parts, each of a layer, so many times."""
+        every = [(name, times, times * seconds) for name, times, seconds in parts]
+        repeated = sum(seconds for _, times, seconds in every if self.blocks > 1 and times % self.blocks == 0)
+        tail = sum(seconds for name, _, seconds in every if name in self.after)
+        return PassFloor(sum(seconds for *_, seconds in every), self.blocks, repeated / max(1, self.blocks), tail)
+
+
 class LayoutSteps:
     """Steps of layouts of the model of `ranks` on the cluster of a time, which says how seconds are worked out."""
 
@@ -44,6 +155,8 @@ class LayoutSteps:
         self._stages: dict[tuple[int, int], tuple[StageWork, Numbers]] = {}
         self._players: dict[StageWork, dict[str, Player]] = {}
         self._endings: dict[Hashable, Player] = {}
+        self._works: dict[Hashable, PassWork] = {}
+        self._floors: dict[PassWork, tuple[PassFloor, PassFloor]] = {}
 
     def step(self, settings: Settings) -> LayoutStep:
         """That of one layout, as `Time` says it. Raises CostModelError."""
@@ -52,13 +165,36 @@ class LayoutSteps:
         played = self._alone(settings, prices) if settings.layout.pp == 1 else self._staged(settings, prices)
         return LayoutStep(float(played.seconds), sum(float(each.exposed) for each in played.sums), float(played.bubble))
 
+    def work(self, settings: Settings) -> PassWork:
+        """What a micro-batch asks for, which all layouts that compute alike share. Raises CostModelError."""
+        layout = settings.layout
+        whole = layout._replace(pp=1, vpp=1, schedule="1f1b", split=())
+        alike = whole._replace(dp=min(layout.dp, 2), fsdp=min(layout.fsdp, 2), zero=min(layout.zero, 1), reshard=True)
+        key = settings.batch, settings.checkpoint, alike
+        if key not in self._works:
+            tape = trace(self.ranks.model, settings, layout=whole)
+            self._works[key] = PassWork.of(tape, settings, blocks_of(self.ranks.model), self.model, fuse=self.fuses)
+        return self._works[key]
+
+    def least_seconds(self, work: PassWork, layout: Layout, micro_batches: int) -> float:
+        """Of a step of a layout that asks for such work at least."""
+        if work not in self._floors:
+            self._floors[work] = work.floors(Prices(self.links, layout), float(self.model.launch_seconds))
+        return max(floor.step_seconds(layout, micro_batches) for floor in self._floors[work])
+
+    def on(self, like: Time) -> LayoutSteps:
+        """The same on a cluster of another network; what its devices do by themselves is worked out already."""
+        other = LayoutSteps(self.ranks, like)
+        other._works, other._stages = self._works, self._stages
+        return other
+
     def _alone(self, settings: Settings, prices: Prices) -> PlayedStep:
-        rank = Costs(self.ranks.model, settings, trace(self.ranks.model, settings))
-        return RankWork(rank, fuse=self.fuses).step(self.model, prices)[1]
+        return RankWork(self.ranks.alone(settings), fuse=self.fuses).step(self.model, prices)[1]
 
     def _staged(self, settings: Settings, prices: Prices) -> PlayedStep:
         if settings.layout.shards > 1:
-            raise SettingError("seconds of a pipeline of sharded weights are not worked out: use dp in place of fsdp")
+            places = [rank.place for rank in self.ranks.sharded(settings).ranks if rank.place is not None]
+            return PipelineWork(places, self.model, fuse=self.fuses).step(self.model, prices)[1]
         ranks = self.ranks.staged(settings)
         work = PipelineWork(ranks, self.model, fuse=self.fuses, known=self._stages)
         for stage in work.kinds:
@@ -71,3 +207,32 @@ class LayoutSteps:
                 self._endings[key] = work.ending(rank, self.model, prices)
             endings.append(self._endings[key])
         return work.played(self._players, endings, prices)
+
+
+def blocks_of(model: Architecture) -> int:
+    """Blocks of one kind that a pipeline's stages share out evenly; 0 of a model that may be cut otherwise."""
+    return int(peek(model.layers or 0)) if isinstance(model, Transformer) else 0
+
+
+def _blocks_of_a_stage(blocks: int, layout: Layout) -> int:
+    """Blocks that each stage has at least: Megatron counts what is before and after them as one each."""
+    stages = layout.stages
+    if layout.split:
+        return 0
+    return blocks // stages if blocks % stages == 0 else max(0, (blocks + 2) // stages - 1)
+
+
+def _waited(tape: Tape) -> Iterator[tuple[str, int, Message]]:
+    """Collectives whose result the next kernel needs, by layer and with how often each happens for a micro-batch.
+
+    Left out are those beside which a runtime has other work, see `programs.Waiting`: of sharded weights and of copies,
+    of a ring, and those of Megatron's backward pass.
+    """
+    for call in tape.root.calls():
+        sent = call.layer.sent(call)
+        returned = call.layer.returned(call) if call.differentiated and not tape.layout.megatron else ()
+        if any(message.axis == "cp" for message in (*sent, *returned)) and any(call.layer.forward_kernels(call)):
+            continue
+        for message in (*sent, *returned):
+            if message.axis not in ("fsdp", "dp"):
+                yield call.name, int(call.times), message

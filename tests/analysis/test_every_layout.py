@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import costmodel as cm
 from costmodel.analysis.candidates import Meshes
 from costmodel.cost.peaks import RankPeaks
 from costmodel.errors import CostModelError, SettingError
+from costmodel.performance.layout_steps import LayoutSteps
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import Settings
 from tests.profiles import examples
@@ -50,7 +52,7 @@ def test_peaks_of_many_layouts_are_those_of_predictions(run: dict[str, Any]) -> 
     settings = Settings(**fixed, **run)
     peak = RankPeaks(MODEL).peak(settings) if run["runtime"] == "torch" else PEAKS.peak(settings)
     assert peak == p.memory.peak
-    assert PEAKS.least(settings) <= peak if run["runtime"] != "torch" else True
+    assert PEAKS.held(settings).least <= peak if run["runtime"] != "torch" else True
     assert RankPeaks(MODEL).peak(settings, room=peak - 1) > peak - 1
 
 
@@ -118,9 +120,13 @@ def test_a_question_without_layouts_says_why(question: dict[str, Any], message: 
         cm.layouts(MODEL, **question)
 
 
+TIMED: dict[str, Any] = {"on": "h100-sxm", "runtime": ["torch", "megatron"], "checkpoint": ["none", "block"], **RUN}
+TIMED["batch"] = [1, 2]
+
+
 @pytest.fixture(scope="module")
 def timed_layouts() -> Any:
-    return cm.layouts(MODEL, on="h100-sxm", runtime=["torch", "megatron"], checkpoint=["none", "block"], **RUN)
+    return cm.layouts(MODEL, **TIMED, every=True)
 
 
 def test_seconds_of_each_layout_are_those_of_a_prediction(timed_layouts: Any) -> None:
@@ -210,11 +216,51 @@ def test_models_of_every_kind_have_layouts_that_predictions_take(name: str) -> N
     assert found.best.prediction.on("a100-sxm-80gb").seconds == pytest.approx(found.best.seconds, rel=1e-9)
 
 
-def test_pipelines_of_sharded_weights_are_counted_among_those_not_gone_through() -> None:
-    found = cm.layouts(MODEL, **RUN, runtime="torch", batch=1, checkpoint="none")
-    assert any("pipelines of sharded weights" in reason.text for reason in found.refused)
-    layouts = [entry.prediction.settings.layout for entry in found]
-    assert not any(layout.pp > 1 and layout.shards > 1 for layout in layouts)
+def test_pipelines_of_sharded_weights_are_layouts_too(timed_layouts: Any) -> None:
+    sharded = [e for e in timed_layouts if e.settings.get("pp", 1) > 1 and e.settings.get("fsdp", 1) > 1]
+    assert len(sharded) > 5
+    for entry in sharded[:: len(sharded) // 5]:
+        assert entry.peak == entry.prediction.memory.peak
+        assert entry.seconds == pytest.approx(entry.prediction.on("h100-sxm").seconds, rel=1e-9)
+
+
+def test_bounds_are_never_above_what_is_worked_out(timed_layouts: Any) -> None:
+    steps = timed_layouts.search.steps
+    for entry in timed_layouts:
+        settings = entry.prediction.settings
+        for work in (steps.work(replace(settings, checkpoint="none")), steps.work(settings)):
+            assert steps.least_seconds(work, settings.layout, settings.micro_batches) <= entry.seconds
+        assert work.kept_bytes(settings.layout, settings.micro_batches) <= entry.peak
+
+
+def test_the_fastest_are_the_same_as_of_all(timed_layouts: Any) -> None:
+    """What is left out as slower really is, and no candidate is lost."""
+    near = cm.layouts(MODEL, **TIMED)
+    assert [entry.settings for entry in near] == [entry.settings for entry in timed_layouts][: len(near)]
+    assert len(near) >= sum(entry.seconds <= 1.05 * near.best.seconds for entry in timed_layouts)
+    assert near.candidates == timed_layouts.candidates
+    assert near.slower == len(timed_layouts) - len(near)
+    assert near.simplest(0.5).settings == timed_layouts.simplest(0.5).settings
+
+
+def test_the_fastest_that_fit_are_the_same_as_of_all_that_do() -> None:
+    whole = cm.layouts(MODEL, **TIMED, every=True, cp=1, tp=1)
+    room = sorted(entry.peak for entry in whole)[len(whole) // 2]
+    near = cm.layouts(MODEL, **TIMED, cp=1, tp=1, memory=room)
+    fit = [entry.settings for entry in whole if entry.peak <= room]
+    assert [entry.settings for entry in near] == fit[: len(near)]
+    assert near.candidates == whole.candidates
+    assert near.unfit
+
+
+def test_few_of_many_candidates_are_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Settings] = []
+    whole = LayoutSteps.step
+    monkeypatch.setattr(LayoutSteps, "step", lambda self, settings: played.append(settings) or whole(self, settings))
+    run: dict[str, Any] = {"devices": 16, "global_batch": 64, "seq": 64, "on": "h100-sxm", "runtime": "megatron"}
+    near = cm.layouts(MODEL, **run, precision="fp32", cp=1)
+    assert near.slower > 300
+    assert len(played) < near.slower / 4
 
 
 @pytest.mark.parametrize("devices", [0, -3, 1.5, True, "8", [8]])
