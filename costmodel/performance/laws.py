@@ -280,7 +280,7 @@ class KernelModel:
         streamed = moved / c.row_stream + weights * several * (1 / c.product_stream - 1 / c.row_stream)
         memory = streamed / (self.bandwidth * unpacked)
         if kernel.stored and self._clocks:
-            packed = 8 * weights / BITS[kernel.stored]
+            packed = kernel.launches * sizes.batch * sizes.k * sizes.n
             memory = np.maximum(memory, packed / (c.unpacked_weights * self._clocks))
         long, short = np.maximum(compute, memory), np.minimum(compute, memory)
         # Both overlap perfectly where one is much the longer, and less where they take about as long.
