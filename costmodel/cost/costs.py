@@ -44,6 +44,7 @@ from costmodel.training.layout import DEGREES, Layout
 from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
+    from costmodel.cost.budget import DriverMemory
     from costmodel.symbolic.sizes import SymInt
 
 C = TypeVar("C", bound=LineItems)
@@ -278,6 +279,13 @@ class Costs:
                 f"{tensors:,} tensors that stay are too many to replay (at most {MOST_PERSISTENT:,}): use timeline.peak"
             )
         return reserved_bytes(self.tape, self.settings)
+
+    @property
+    def driver(self) -> DriverMemory:
+        """What CUDA and NCCL take of the heaviest rank's device beside all that is counted."""
+        from costmodel.cost.budget import DriverMemory
+
+        return DriverMemory.of(len({(call.axis, call.devices) for call in self.collectives.calls}))
 
     @cached_property
     def memory(self) -> Memory:

@@ -47,7 +47,7 @@ class Allocation:
 
     def __init__(self, size: int, line: int, born: int, stream: Stream = "layers") -> None:
         self.size = size
-        self.stream = stream
+        self.stream: Stream = stream
         self.line = line
         self.born = self.settled = self.died = born
         self.rounds = 1

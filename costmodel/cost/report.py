@@ -39,6 +39,7 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
     if p.rank is not p:
         sentences += [("collectives", WIRE)] if p.collectives.calls else []
         sentences += [("note", sentence) for sentence in remedies(p)]
+        sentences += [("beside", str(p.driver))] if settings.device == "gpu" else []
     if settings.training:
         sentences += _training(p)
     if p.model.HAS_ATTENTION:

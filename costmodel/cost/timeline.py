@@ -543,7 +543,8 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
         gradients = [(share_of(tape, s).gradient_bytes, s.times) for s in tape.updated]
     lasting: dict[Stream, list[tuple[int, int]]] = {"layers": persistent}
     lasting.setdefault("reduce" if tape.layout.shards > 1 else "layers", []).extend(gradients)
-    return sum(segment_bytes(lasting.get(stream, ()), lives.get(stream, ())) for stream in {*lives, *lasting})
+    streams: set[Stream] = {*lives, *lasting}
+    return sum(segment_bytes(lasting.get(stream, []), lives.get(stream, [])) for stream in streams)
 
 
 def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> Lifetimes:

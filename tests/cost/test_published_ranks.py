@@ -38,3 +38,30 @@ def test_segments_of_torchtitan(ranks: int, measured: float) -> None:
         "llama-3.1-8b", batch=2, seq=8192, fsdp=ranks, checkpoint="operators", update="fused", allocator="cuda", **how
     )
     assert abs(p.reserved / 2**30 / measured - 1) <= 0.02
+
+
+def test_what_cuda_and_nccl_take_is_a_line_of_its_own() -> None:
+    """A group of ranks more is at least two channels of ``NCCL_BUFFSIZE``; no peak has it."""
+    layouts: list[dict[str, Any]] = [{}, {"tp": 2}, {"tp": 2, "fsdp": 2}]
+    alone, one, two = (cm.predict("gpt2-small", batch=1, seq=64, **layout) for layout in layouts)
+    assert [p.driver.groups for p in (alone, one, two)] == [0, 1, 2]
+    assert two.driver.low - one.driver.low == one.driver.low - alone.driver.low == 2 * 4 * 2**20
+    assert all(p.driver.low < p.driver.high for p in (alone, one, two))
+    assert str(two.driver) in " ".join(str(two).split())
+    assert two.memory.peak == two.rank.timeline.peak
+
+
+def test_llama_3_405b_on_16384_devices() -> None:
+    """Dubey et al. 2024, table 4: tp 8, pp 16 and dp 128, then 131,072 tokens over cp 16 and dp 8.
+
+    Megatron's bytes of states a weight of a rank are 6 + 12/128, whether ranks have samples or parts of them.
+    """
+    how: dict[str, Any] = {"tp": 8, "sp": True, "pp": 16, "batch": 1, "attention": "flash", "zero": 1, "accumulate": 16}
+    how |= {"runtime": "megatron", "precision": "bf16-master-fp32-gradients"}
+    short = cm.predict("llama-3.1-405b", dp=128, seq=8192, **how)
+    long = cm.predict("llama-3.1-405b", dp=8, cp=16, cp_kind="all-gather", seq=131072, **how)
+    assert (short.settings.layout.devices, long.settings.layout.devices) == (16384, 16384)
+    for p in (short, long):
+        m = p.memory
+        states = m.weights + m.masters + m.gradients + m.optimizer
+        assert states == pytest.approx((6 + 12 / 128) * p.rank.params, rel=1e-3)
