@@ -336,15 +336,21 @@ class LayoutSearch:
         if self.within is not None and within is not None:
             other.within = within
         other._begin()
-        if self.steps is not None and network is not None:
-            like = self._candidates[0].settings if self.within is not None else Settings(**self.entries[0].settings)
-            other.steps = self.steps.on(_timed(self.model, like, network))
+        if network is not None:
+            other.steps = self.steps_on(network)
         if other.within is not None:
             other._rank(other.within)
         else:
             other.unfit, other.remedies = self.unfit, self.remedies
             other.entries = [replace(entry, step=other._step(Settings(**entry.settings))) for entry in self.entries]
         return other
+
+    def steps_on(self, network: LinkLike) -> LayoutSteps | None:
+        """Steps on another network. Raises CostModelError."""
+        if self.steps is None:
+            return None
+        like = self._candidates[0].settings if self.within is not None else Settings(**self.entries[0].settings)
+        return self.steps.on(_timed(self.model, like, network))
 
     def _legal(self, mesh: Mesh) -> Iterator[LegalLayout]:
         """Candidates of a mesh that pass all checks."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout, Reason
 from costmodel.analysis.predict import predict
@@ -24,7 +24,7 @@ from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, takes_settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -41,6 +41,17 @@ SHOWN = (
 """Settings that tell layouts apart, in words."""
 MOST_SHOWN = 10
 """Rows of the table; `Layouts` has all."""
+
+
+SPEEDS = (0.5, 1.0, 2.0)
+"""Of the network between nodes, of which seconds are told."""
+
+
+class NetworkSpeed(NamedTuple):
+    """A bandwidth of each device between nodes [B/s], and seconds of a step of the first layouts with it."""
+
+    bandwidth: float
+    seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,6 +116,33 @@ class Layouts(Answer):
             raise SettingError("layouts that were not searched for have no other network: ask layouts for them")
         return replace(self, **_results(self.search.again(network)))
 
+    @cached_property
+    def networks(self) -> tuple[NetworkSpeed, ...]:
+        """How much the first of them depend on the network: their seconds at half its speed and at twice.
+
+        None without a machine, or within a node.
+        """
+        steps = None if self.search is None or not self else self.search.steps
+        cluster = None if steps is None else steps.links.cluster
+        if self.search is None or cluster is None or cluster.network is None or self.devices <= cluster.size:
+            return ()
+        settings = [Settings(**entry.settings) for entry in self.entries[:MOST_SHOWN]]
+        every: list[NetworkSpeed] = []
+        for speed in SPEEDS:
+            each = speed * cluster.network_bandwidth
+            link = cluster.network.model_copy(update={"bandwidth": each * cluster.oversubscription})
+            seconds = [entry.seconds for entry in self.entries[:MOST_SHOWN]]
+            if speed != 1 and (other := self.search.steps_on(link)) is not None:
+                seconds = [other.step(each).seconds for each in settings]
+            every.append(NetworkSpeed(each, tuple(seconds)))
+        return tuple(every)
+
+    def _network_table(self) -> Table:
+        """Seconds of the first of them by the speed of the network."""
+        header = ("step, by network", *(f"{8e-9 * speed.bandwidth:g} Gb/s" for speed in self.networks))
+        rows = zip(*(map(show_seconds, speed.seconds) for speed in self.networks), strict=True)
+        return Table(header, [(str(rank), *row) for rank, row in enumerate(rows, 1)])
+
     @typed
     def simplest(self, within: Probability = 0.05) -> RankedLayout:
         """Of those at most so much slower than the best, or larger without a machine, the one simplest to set up.
@@ -133,23 +171,27 @@ class Layouts(Answer):
             "candidates": self.candidates,
             "slower": self.slower,
             "machine": self.machine,
-            "layouts": [
-                {
-                    "rank": n,
-                    "settings": {name: plain(value) for name, value in entry.settings.items()},
-                    "memory.peak": entry.peak,
-                    **({} if entry.step is None else {**entry.step._asdict(), "tokens_per_second": entry.rate}),
-                    "reason": entry.reason(self.best),
-                }
-                for n, entry in enumerate(self.entries, 1)
-            ],
+            "layouts": self._ranked(),
+            "networks": [speed._asdict() for speed in self.networks],
             "unfit": [reason._asdict() for reason in self.unfit],
             "refused": [reason._asdict() for reason in self.refused],
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each layout that fits."""
-        return [{**entry, **entry.pop("settings")} for entry in self.to_dict()["layouts"]]
+        return [{**entry, **entry.pop("settings")} for entry in self._ranked()]
+
+    def _ranked(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "rank": n,
+                "settings": {name: plain(value) for name, value in entry.settings.items()},
+                "memory.peak": entry.peak,
+                **({} if entry.step is None else {**entry.step._asdict(), "tokens_per_second": entry.rate}),
+                "reason": entry.reason(self.best),
+            }
+            for n, entry in enumerate(self.entries, 1)
+        ]
 
     @cached_property
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -244,7 +286,8 @@ class Layouts(Answer):
             notes.append(f"{reason.candidates:,} do not fit: {reason.text}{helps}")
         if refused := sum(reason.candidates for reason in self.refused):
             notes.append(f"{refused:,} more are not worked out, most of them since: {self.refused[0].text}")
-        return Sheet(head, [self.table()] if self else [], notes=[printable(note) for note in notes])
+        tables = [*([self.table()] if self else []), *([self._network_table()] if self.networks else [])]
+        return Sheet(head, tables, notes=[printable(note) for note in notes])
 
 
 @typed

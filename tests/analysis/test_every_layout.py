@@ -208,6 +208,14 @@ def test_layouts_at_another_network_are_those_that_are_asked_for_there() -> None
     assert [entry.settings for entry in slower] == [entry.settings for entry in asked]
     assert [entry.seconds for entry in slower] == pytest.approx([entry.seconds for entry in asked], rel=1e-12)
     assert slower.best.seconds > found.best.seconds
+    link: Any = cm.load_cluster("h100-sxm").network
+    half = link.model_copy(update={"bandwidth": link.bandwidth / 2})
+    assert [speed.bandwidth / link.bandwidth for speed in found.networks] == [0.5, 1.0, 2.0]
+    for n in (0, 5):
+        expected = found[n].prediction.on("h100-sxm", network=half).seconds
+        assert found.networks[0].seconds[n] == pytest.approx(expected, rel=1e-9)
+        assert found.networks[1].seconds[n] == found[n].seconds
+    assert "step, by network" in str(found)
 
 
 @pytest.mark.parametrize("name", ["resnet50", "mlp-mnist", "vit-b-16", "t5-small"])
