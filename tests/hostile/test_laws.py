@@ -122,12 +122,19 @@ def test_json_of_a_prediction_reads_back_equal_with_every_setting() -> None:
         "devices": {"fsdp": 8}, "reshard": {"fsdp": 8}, "wrap": {"fsdp": 8}, "dp": {"runtime": "megatron"}, "bucket_view": {"dp": 8},
         "zero": {"dp": 8, "runtime": "deepspeed"}, "offload": {"zero": 3, "dp": 8, "runtime": "deepspeed"},
         "cp": {"fsdp": 2, "attention": "flash"}, "cp_kind": {"cp": 4, "fsdp": 2}, "ep": {"fsdp": 8, "batch": 1},
+        "etp": {"runtime": "megatron", "dp": 4, "ep": 2, "batch": 1},
         "cp_balanced": {"cp": 4, "fsdp": 2, "attention": "flash"}, "pp": {"accumulate": 4, "batch": 4},
         "vpp": {**stages, "schedule": "interleaved-1f1b"}, "schedule": {**stages, "vpp": 2}, "return_outputs": stages, "pp_split": {**stages, "pp": 3},
     }  # fmt: skip
     for name, setting in SETTINGS.items():
         read = build({"model_type": "llama", "num_hidden_layers": 2}, "config")
-        models = {"image": "resnet18", "target_seq": "t5-small", "implementation": read, "ep": "mixtral-8x7b"}
+        models = {
+            "image": "resnet18",
+            "target_seq": "t5-small",
+            "implementation": read,
+            "ep": "mixtral-8x7b",
+            "etp": "mixtral-8x7b",
+        }
         model = models.get(name, "gpt2-small")
         given = {**needs[setting.needs], **beside.get(name, {}), name: fitting.get(name, setting.example)}
         try:
