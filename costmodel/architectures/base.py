@@ -244,6 +244,22 @@ class Architecture(Description):
         return self.name or type(self).__name__
 
 
+def check_splits(model: Architecture, layout: Layout) -> None:
+    """Raise SettingError for what tp does in models of text alone, of a model of something else."""
+    if layout.megatron:
+        raise SettingError(
+            f"tp={layout.tp} of runtime={layout.runtime!r} is of decoders, not {model.title!r}: use 'torch'"
+        )
+    if layout.pp != 1:
+        raise SettingError(f"pp={layout.pp} is not worked out with tp of {model.title!r}: leave one of them out")
+    for name, split in (("sp", layout.sp), ("loss_parallel", layout.split_loss)):
+        if split:
+            kind = type(model).__name__
+            raise SettingError(
+                f"{name}=True is of tokens and their vocabulary, not of {kind} {model.title!r}: leave it out"
+            )
+
+
 def refuse(size_name: str, value: object, model: Architecture, takes: str) -> None:
     """Raise SettingError if a size is given that `model` does not have."""
     if value is not None:

@@ -35,7 +35,7 @@ from costmodel.layers.activation import Gelu
 from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import FixedPositions
 from costmodel.layers.shape import Reshape, TransposeLast
-from costmodel.symbolic.sizes import LARGEST_SIZE, peek
+from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.layout import Layout
 from costmodel.training.settings import LossKind
 
@@ -286,10 +286,6 @@ class EncoderDecoder(ComposedModel):
         """This model, both of whose sides are split when they run; see `Architecture.local`."""
         if layout.sp:
             raise SettingError(f"sp=True is not worked out for encoder-decoders, of {self.title}: leave it out")
-        if layout.tp != 1 and layout.shards != 1:
-            raise SettingError(
-                f"fsdp is not worked out with tp={peek(layout.tp)} of {self.title}: leave one of them out"
-            )
         super().local(layout._replace(tp=1))
         return self
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -18,9 +20,12 @@ from costmodel.architectures.base import (
     DropRate,
     Size,
     as_tuple,
+    check_splits,
+    nearest_divisor,
     refuse,
     scaled_size,
 )
+from costmodel.architectures.ranks import columns, rows
 from costmodel.architectures.stages import StageParts, own_parts
 from costmodel.documents.description import Listed
 from costmodel.errors import SettingError
@@ -29,6 +34,7 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
+from costmodel.symbolic.sizes import exact_div, peek
 from costmodel.training.fields import whole_size
 from costmodel.training.layout import Layout
 
@@ -80,16 +86,27 @@ class MLP(Architecture):
         return BatchShape(batch)
 
     def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
-        """(batch, n_0) → (batch, n_last). Hidden layers of one size in a row go by the number of the first."""
+        """(batch, n_0) → (batch, n_last). Hidden layers of one size in a row go by the number of the first.
+
+        Over ranks of tp they go in twos, of which the first is split by its outputs and the second by its inputs; the
+        output is the second of a hidden layer that is left over, and whole on every rank if there is none.
+        """
         first, *hidden, last = self.sizes
         own = own_parts(tape.layout, self)
         x = tape.input((shape.batch, first)) if tape.layout.first else tape.received()
-        number = own.start + 1
-        for width, group in groupby(hidden[own.start : own.stop]):
+        number, together = own.start + 1, 1 if tape.layout.tp == 1 else 2
+        if together == 2 and tape.recomputation.every is not None:
+            raise SettingError(f"checkpoint is not worked out with tp of {self.title!r}: leave one of them out")
+        widths = hidden[own.start : own.stop]
+        for each, group in groupby(tuple(widths[n : n + together]) for n in range(0, len(widths), together)):
             times = len(list(group))
-            x = tape.repeat(times, lambda x, width=width: self._layer(x, width), x, f"hidden{number}")
-            number += times
-        return Linear(last, bias=self.bias)(x, name="output") if tape.layout.last else x
+            x = tape.repeat(times, partial(self._layers, widths=each), x, f"hidden{number}")
+            number += times * len(each)
+        if not tape.layout.last:
+            return x
+        if together == 2 and len(hidden) % 2:
+            return rows(x, last, "output", bias=self.bias)
+        return Linear(last, bias=self.bias)(x, name="output")
 
     @property
     def stage_parts(self) -> StageParts:
@@ -101,12 +118,36 @@ class MLP(Architecture):
         own = own_parts(layout, self)
         return self.sizes[own.start : own.stop + 1]
 
-    def _layer(self, x: Tensor, width: int) -> Tensor:
-        x = Linear(width, bias=self.bias)(x)
+    def _layers(self, x: Tensor, widths: tuple[int, ...]) -> Tensor:
+        width, *second = widths
+        x = self._after(columns(x, exact_div(width, x.tape.layout.tp), "linear", bias=self.bias))
+        for features in second:
+            x = self._after(rows(x, features, "linear2", bias=self.bias))
+        return x
+
+    def _after(self, x: Tensor) -> Tensor:
         if self.norm != "none":
             x = NORMS[self.norm](affine=self.norm_affine)(x)
         x = activation(self.activation)(x)
         return Dropout(self.dropout)(x) if self.dropout else x
+
+    def local(self, layout: Layout) -> Self:
+        """This model, whose hidden layers are split when they run; see `Architecture.local`."""
+        degree = peek(layout.tp)
+        if degree != 1:
+            check_splits(self, layout)
+            if self.norm != "none":
+                raise SettingError(f"tp={degree} leaves a rank a part of what norm {self.norm!r} needs: use 'none'")
+            if not self.sizes[1:-1]:
+                raise SettingError(f"tp={degree} splits hidden layers, of which {self.title} has none: leave it out")
+            for width in self.sizes[1:-1:2]:
+                if width % degree:
+                    legal = nearest_divisor(math.gcd(*map(int, self.sizes[1:-1:2])), degree)
+                    raise SettingError(
+                        f"tp={degree} does not divide hidden size {int(width)} of {self.title}: use tp={legal}"
+                    )
+        super().local(layout._replace(tp=1))
+        return self
 
     def size(self, name: str) -> int:
         """See `Architecture.size`: the number of hidden layers, or the features of the first."""

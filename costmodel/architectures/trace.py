@@ -92,7 +92,7 @@ def trace(
     )
     model = model.implemented(settings.implementation)
     shape = batch_shape(model, settings)
-    if layout.cp > 1:
+    if layout.cp > 1 and shape.seq is not None:
         shape = shape._replace(seq=_own_tokens(shape.seq, layout))
     if layout.sp and shape.seq is not None and shape.seq % layout.tp:
         unit = int(layout.tp * layout.cp)

@@ -15,10 +15,12 @@ from costmodel.architectures.base import (
     DropRate,
     ImageShape,
     Size,
+    check_splits,
     refuse,
 )
 from costmodel.architectures.blocks import body
 from costmodel.architectures.feedforward import dropped, feed_forward, normed
+from costmodel.architectures.local import local
 from costmodel.architectures.parts import MaybePooler
 from costmodel.architectures.pooler import pooled, sorted_by
 from costmodel.architectures.spec import ComposedModel
@@ -138,13 +140,6 @@ class VisionTransformer(ComposedModel):
             **same,
         )
 
-    def local(self, layout: Layout) -> Self:
-        """See `Architecture.local`."""
-        super().local(layout)
-        if layout.pp > 1:
-            self.encoder.local(layout)
-        return self
-
     @property
     def stage_parts(self) -> StageParts:
         """See `Architecture.stage_parts`: its blocks."""
@@ -186,7 +181,7 @@ class VisionTransformer(ComposedModel):
     def forward(self, tape: Tape, shape: BatchShape, attention: AttentionSetting) -> Tensor:
         """(batch, C, H, W) images → (batch, classes); (batch, pooler's width) or (batch·T, width) without classes."""
         assert shape.image is not None
-        encoder = self.encoder
+        encoder = local(self.encoder, tape.layout._replace(pp=1, vpp=1))
         if tape.layout.first:
             x = self._embedded(tape.input((shape.batch, self.input[0], *shape.image), name="images"))
         else:
@@ -209,6 +204,17 @@ class VisionTransformer(ComposedModel):
             other = sorted_by(x, self.classes, 1, "distillation", bias=self.class_bias)
             y = Scale(0.5)(Add()(y, other, name="add_logits"), name="halve_logits")
         return y.view((y.shape[0], y.shape[2]))
+
+    def local(self, layout: Layout) -> Self:
+        """This model, the blocks of whose encoder are split when they run; see `Architecture.local`."""
+        if layout.tp != 1:
+            check_splits(self, layout)
+            if self.attention_pool:
+                raise SettingError(f"tp={layout.tp} is not worked out for attention_pool of {self.title}: leave it out")
+        super().local(layout._replace(tp=1))
+        if layout.tp != 1 or layout.pp != 1:
+            self.encoder.local(layout)
+        return self
 
     def _attended(self, encoder: Transformer, x: Tensor, attention: AttentionSetting) -> Tensor:
         """(batch, T, width) → (batch, 1, width): a trained token attends to x (Zhai et al. 2022, §3.4)."""

@@ -448,11 +448,12 @@ def _update_each(
             previous.died = now
         shape = _own_shape(tapes, storage)
         size, makes = size_bytes(product(shape), dtype), optimizer.makes_of(shape)
-        most, summed = makes, storage.partial and tapes[0].layout.shards == 1
-        if summed or storage.graded is not storage.elements:  # each read makes a rank's own, two in one kernel of Adam
-            most = max(makes, min(optimizer.reads, 2))
-        if summed:
-            lifetimes.send([partial_sum(tapes[0], storage)] * optimizer.reads, now)
+        reads = optimizer.reads if tapes[0].layout.shards == 1 else None
+        most, summed = makes, storage.partial and reads is not None
+        if reads is not None and (summed or storage.graded is not storage.elements):
+            most = max(makes, min(reads, 2))  # each read makes a rank's own, two in one kernel of Adam
+        if reads is not None and summed:
+            lifetimes.send([partial_sum(tapes[0], storage)] * reads, now)
         tensors = [lifetimes.take(size, now) for _ in range(most)]
         previous = tensors[-1] if makes and optimizer.lasts else None
 

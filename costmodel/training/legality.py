@@ -91,11 +91,6 @@ def _check_copies(settings: Settings, layout: Layout) -> None:
 
 def _check_sharding(settings: Settings, layout: Layout) -> None:
     """Raise SettingError for what is not worked out where weights are split by FSDP."""
-    axis = next((name for name in ("cp", "tp", "ep") if getattr(layout, name) > 1), "tp")
-    split = layout.tp * layout.cp * layout.ep > 1
-    for name in ("checkpoint", "lora", "freeze", "loss_chunks", "allocator") if split else ():
-        if settings.chosen(name) and not (name == "checkpoint" and settings.checkpoint == "block"):
-            raise SettingError(f"{name} is not worked out with fsdp and {axis}: leave one of them out")
     if settings.update == "fused" and settings.states.name not in ("adam", "adamw"):
         raise SettingError(
             f"update='fused' of {settings.states.name!r} takes no weights that are split (DTensor): use 'foreach'"
@@ -163,12 +158,25 @@ def _check_shares(settings: Settings, layout: Layout) -> None:
             f"optimizer {settings.states.name!r} reads whole weights, of which tp and fsdp leave a rank a share: use "
             "one that goes by element, such as 'adamw'"
         )
-    if layout.tp > 1 and settings.lora is not None:
-        raise SettingError(f"lora is not worked out with tp={layout.tp}: leave one of them out")
+    if layout.tp > 1 and layout.shards == 1 and layout.runtime == "torch" and settings.states.reads is None:
+        raise SettingError(
+            f"optimizer {settings.states.name!r} is not worked out where tp={layout.tp} leaves gradients that are not "
+            "split as their weights are: use 'adamw', 'sgd' or 'momentum', or fsdp beside tp"
+        )
+    if layout.tp > 1 and settings.policy.scaled:
+        raise SettingError(
+            f"precision {settings.policy.name!r} is not worked out with tp={layout.tp}, whose ranks agree on scales: "
+            "use 'bf16-autocast', or leave tp out"
+        )
+    for name in ("lora", "loss_chunks") if layout.tp > 1 else ():
+        if settings.chosen(name):
+            raise SettingError(f"{name} is not worked out with tp={layout.tp}: leave one of them out")
     if layout.tp > 1 and layout.shards == 1 and layout.runtime == "torch" and settings.update != "loop":
         why = f"PyTorch takes no weights that tp={layout.tp} splits together with others"
         why = "it is not worked out with sp=True" if layout.sp else why
         raise SettingError(f"update={settings.update!r}: {why}: use update='loop', its default for these, or fsdp")
+    if layout.tp > 1 and layout.runtime == "torch" and settings.label_smoothing and not layout.split_loss:
+        raise SettingError(f"label_smoothing is not worked out with tp={layout.tp}: leave one of them out")
     for name in ("loss_chunks", "label_smoothing") if layout.split_loss else ():
         if settings.chosen(name):
             raise SettingError(f"{name} is not of the loss that loss_parallel takes: leave one of them out")

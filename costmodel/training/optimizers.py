@@ -76,8 +76,10 @@ class Optimizer(Declaration):
     another. by_itself: whether PyTorch does so on a GPU without being asked. fused: whether it can update all in one
     kernel that makes none (PyTorch's ``fused``). passes: kernels of an update that is not fused, and the elements that
     they read and write for each of a weight (None: what follows from its states); a fused one reads weight, gradient
-    and states and writes all but the gradient. reads: how often an update of one weight reads its gradient. multiplies:
-    the matrix products that it takes for a weight of two axes beside them.
+    and states and writes all but the gradient. reads: how often an update of one weight reads its gradient, which
+    DTensor sums or cuts each time where it is not split as the weight is (None: not worked out). copies_gradient:
+    whether its state begins as a copy of the gradient, and so is as long where that is. multiplies: the matrix products
+    that it takes for a weight of two axes beside them.
     """
 
     name: str
@@ -94,14 +96,15 @@ class Optimizer(Declaration):
     by_itself: bool = True
     fused: bool = False
     passes: tuple[int, int, int] | None = None
-    reads: Count = 1
+    reads: Count | None = 1
+    copies_gradient: bool = False
     multiplies: Literal["nothing", "newton-schulz", "kronecker"] = "nothing"
 
     @property
     def by_element(self) -> bool:
         """Whether an update of a share of a weight takes nothing of its other shares."""
         states = (*self.states, *(self.vectors or ()))
-        whole = all(state.extent in ("weight", "scalar") and state.block is None for state in states)
+        whole = all(state.extent in ("weight", "scalar") for state in states)
         return whole and not self.flat and self.multiplies == "nothing" and self.name not in OF_NORMS
 
     def check_agreement(self, where: str) -> None:
@@ -210,6 +213,7 @@ OPTIMIZERS = ready(
         together=0,
         fused=True,
         passes=(3, 5, 3),
+        copies_gradient=True,
     ),
     Optimizer(
         "nesterov",
@@ -220,6 +224,8 @@ OPTIMIZERS = ready(
         together=0,
         fused=True,
         passes=(4, 7, 4),
+        reads=None,
+        copies_gradient=True,
     ),
     Optimizer(
         "adagrad",
@@ -229,6 +235,7 @@ OPTIMIZERS = ready(
         together=2,
         fused=True,
         passes=(4, 7, 4),
+        reads=3,
     ),
     Optimizer(
         "rmsprop",
@@ -237,6 +244,7 @@ OPTIMIZERS = ready(
         makes=1,
         together=1,
         passes=(5, 8, 5),
+        reads=3,
     ),
     Optimizer(
         "rmsprop-momentum",
@@ -245,6 +253,7 @@ OPTIMIZERS = ready(
         makes=1,
         together=1,
         passes=(7, 11, 7),
+        reads=3,
     ),
     Optimizer(
         "rmsprop-centered",
@@ -253,6 +262,7 @@ OPTIMIZERS = ready(
         makes=1,
         together=1,
         passes=(9, 15, 9),
+        reads=4,
     ),
     Optimizer(
         "adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True, passes=(7, 11, 7), reads=3
@@ -273,6 +283,7 @@ OPTIMIZERS = ready(
         together=1,
         fused=True,
         passes=(9, 14, 9),
+        reads=3,
     ),
     Optimizer(
         "nadam",
@@ -280,6 +291,7 @@ OPTIMIZERS = ready(
         "torch.optim.NAdam (Dozat 2016)",
         together=1,
         passes=(8, 14, 8),
+        reads=None,
     ),
     Optimizer(
         "adamax",
@@ -288,13 +300,15 @@ OPTIMIZERS = ready(
         makes=1,
         lasts=False,
         together=1,
+        reads=None,
     ),
-    Optimizer("radam", ADAM, "torch.optim.RAdam (Liu et al. 2020)", lasts=False, together=1),
+    Optimizer("radam", ADAM, "torch.optim.RAdam (Liu et al. 2020)", lasts=False, together=1, reads=3),
     Optimizer(
         "adadelta",
         (State("square_avg"), State("acc_delta"), STEP),
         "torch.optim.Adadelta (Zeiler 2012)",
         together=2,
+        reads=None,
     ),
     Optimizer(
         "rprop",
@@ -304,6 +318,7 @@ OPTIMIZERS = ready(
         lasts=False,
         together=1,
         in_turn=(State("gradient"), State("turned", bytes=1), State("zero", "scalar")),
+        reads=None,
     ),
     Optimizer(
         "asgd",
@@ -311,6 +326,7 @@ OPTIMIZERS = ready(
         "torch.optim.ASGD (Polyak & Juditsky 1992), before its mean begins",
         makes=0,
         together=1,
+        reads=None,
     ),
     Optimizer(
         "rmsprop-centered-plain",
@@ -318,6 +334,7 @@ OPTIMIZERS = ready(
         "torch.optim.RMSprop, centered, without momentum (Graves 2013)",
         makes=1,
         together=1,
+        reads=4,
     ),
     Optimizer(
         "adafactor",
@@ -344,7 +361,9 @@ OPTIMIZERS = ready(
     Optimizer(
         "adam-8bit",
         (*QUANTISED, STEP),
-        "Dettmers et al. 2022, §2: a byte each, an fp32 scale a block of 256; fp32 below 4,096 elements",
+        "Dettmers et al. 2022, §2: a byte each, an fp32 scale a block of 256; fp32 below 4,096 elements; of a rank's "
+        "share by itself (torchao.optim)",
+        reads=None,
     ),
     Optimizer("lamb", ADAM, "You et al. 2020, alg. 2: Adam's moments; the trust ratio is not kept", passes=(10, 16, 9)),
     Optimizer(

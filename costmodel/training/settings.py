@@ -536,7 +536,11 @@ class Settings(Frozen):
         if self.devices is not None and layout.devices != self.devices:
             each = layout._replace(dp=1).devices
             if self.dp is not None:
-                raise SettingError(f"devices={self.devices} are not the {layout.devices} of all degrees: leave one out")
+                fitting = "" if self.devices % each else f", or dp={self.devices // each}"
+                raise SettingError(
+                    f"devices={self.devices} are not the {layout.devices} of all degrees: use devices={layout.devices}"
+                    f"{fitting}"
+                )
             raise SettingError(
                 f"devices={self.devices} are not a multiple of the {each} that one copy of the model takes: use "
                 f"{multiples_near(self.devices, each)}"
@@ -544,8 +548,15 @@ class Settings(Frozen):
         if self.zero > 1 and layout.runtime == "torch" and self.fsdp > 1:
             raise SettingError(f"zero={self.zero} is what fsdp={self.fsdp} does by itself: leave one of them out")
         for name in ("zero", "bucket_view"):
-            if getattr(self, name) and layout.samplers * layout.cp == 1:
-                raise SettingError(f"{name}={getattr(self, name)} is of what dp ranks have alike: give dp, such as 8")
+            value = getattr(self, name)
+            if value and layout.samplers * layout.cp == 1:
+                raise SettingError(f"{name}={value} is of what dp ranks have alike: give dp, such as 8")
+            if value == 1 and layout.runtime == "torch" and layout.shards > 1:
+                axis = next(name for name in ("fsdp", "cp", "zero") if self.chosen(name))
+                raise SettingError(
+                    f"{name}={value} is of weights that each rank has whole, which {axis}={getattr(self, axis)} "
+                    "splits: leave one of them out"
+                )
         if not self.reshard and layout.shards == 1:
             raise SettingError("reshard=False keeps what fsdp gathers: give fsdp, such as fsdp=8, or leave it out")
         if self.chosen("wrap") and layout.shards == 1:

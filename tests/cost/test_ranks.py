@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -45,7 +46,7 @@ def model_of(shape: dict[str, Any]) -> Any:
 @examples(30)
 def test_degrees_of_one_change_nothing(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
-    ones: dict[str, Any] = {name: 1 for name in ("devices", "dp", "tp", "fsdp") if name not in asked}
+    ones: dict[str, Any] = {name: 1 for name in ("devices", "dp", "tp", "fsdp", "cp", "ep", "pp") if name not in asked}
     plain, laid_out = (predict(model, **asked, **more).to_dict() for more in ({}, ones))
     assert plain.pop("settings") | ones == laid_out.pop("settings")
     assert plain == laid_out
@@ -67,21 +68,53 @@ def test_ranks_of_tp_add_up_to_the_model_but_for_what_is_copied(
     assert (p.params, p.flops, p.layers) == (alone.params, alone.flops, alone.layers)
 
 
-@given(SHAPES, RUNS, st.sampled_from([2, 4, 8]))
+BESIDE = st.sampled_from(
+    [
+        {},
+        {"dp": 2},
+        {"tp": 2},
+        {"tp": 2, "loss_parallel": True, "dp": 3},
+        {"checkpoint": "block"},
+        {"cp": 2, "cp_kind": "ulysses"},
+        {"loss_chunks": 3},
+    ]
+)
+
+
+@given(SHAPES, RUNS, st.sampled_from([2, 4, 8]), BESIDE)
 @examples(20)
-def test_sharded_weights_are_gathered_once_each_way(shape: dict[str, Any], runs: dict[str, Any], fsdp: int) -> None:
-    p = predict(model_of(shape), **runs, fsdp=fsdp)  # which divides the rows of every weight
+def test_sharded_weights_are_gathered_once_each_way(
+    shape: dict[str, Any], runs: dict[str, Any], fsdp: int, beside: dict[str, Any]
+) -> None:
+    asked: dict[str, Any] = runs | beside | {"fsdp": fsdp // beside.get("cp", 1)}
+    p = predict(model_of(shape), **asked)  # ranks that divide the rows of every weight
     sent: dict[tuple[str, str], int] = {}
     for call in p.collectives:
-        key = (call.phase, call.operation)
-        sent[key] = sent.get(key, 0) + call.times * call.elements
-    root = p.params - sum(row.params for row in p.layers if row.name.startswith("block"))
+        if call.axis == "fsdp":
+            key = (call.phase.replace("recompute", "backward"), call.operation)
+            sent[key] = sent.get(key, 0) + call.times * call.elements
+    rank = p.rank
+    root = rank.params - sum(row.params for row in rank.layers if row.name.startswith("block"))
     assert sent == {
-        ("forward", "all_gather"): p.params,
-        ("backward", "all_gather"): p.params - root,  # which stays gathered
-        ("backward", "reduce_scatter"): p.params,
+        ("forward", "all_gather"): rank.params,
+        ("backward", "all_gather"): rank.params - root,  # which stays gathered
+        ("backward", "reduce_scatter"): rank.params,
     }
-    assert fsdp * p.memory.weights == predict(model_of(shape), **runs).memory.weights
+    assert fsdp * p.memory.weights == rank.params * 4
+
+
+@given(SHAPES, RUNS, st.sampled_from([{"dp": 2}, {"fsdp": 4}, {"fsdp": 2, "dp": 2}, {"zero": 1, "dp": 4}]))
+@examples(20)
+def test_ranks_with_samples_of_their_own_add_up_to_one_with_all(
+    shape: dict[str, Any], runs: dict[str, Any], layout: dict[str, Any]
+) -> None:
+    model, asked = model_of(shape), runs | layout
+    rank, ranks = predict(model, **asked).rank, asked.get("fsdp", 1) * asked.get("dp", 1)
+    alone = predict(model, batch=ranks * runs["batch"], seq=runs["seq"])
+    assert ranks * rank.flops.total == alone.flops.total
+    number = 4  # how many targets the loss is a mean of, on every rank
+    assert ranks * (rank.memory.activations - number) == alone.memory.activations - number
+    assert rank.params == alone.params
 
 
 @given(SHAPES, RUNS)
@@ -107,6 +140,27 @@ def test_a_sweep_over_layouts_says_what_predict_and_explain_do(
     assert {name: cell[name].item() for name in QUANTITIES} == {name: p.value(name) for name in QUANTITIES}
     name = data.draw(st.sampled_from(QUANTITIES))
     assert p.explain(name).value == p.value(name)
+
+
+AXES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"cp": [1, 2], "fsdp": [1, 2]}, {"attention": "flash"}),
+    ({"ep": [1, 2], "fsdp": [2, 4]}, {}),
+    ({"zero": [0, 1, 2, 3], "dp": [2, 4]}, {}),
+    ({"tp": [2, 4], "sp": [False, True], "precision": ["fp32", "bf16"]}, {"fsdp": 2, "checkpoint": "block"}),
+]
+
+
+@pytest.mark.parametrize(("axes", "beside"), AXES, ids=str)
+def test_every_cell_of_a_sweep_over_a_layout_is_a_prediction(axes: dict[str, Any], beside: dict[str, Any]) -> None:
+    experts = {"experts": {"count": 4, "per_token": 2, "bias": False}} if "ep" in axes else {}
+    shape = {"vocab": 96, "layers": 2, "width": 64, "kv_heads": 4, "mlp": "gated", "norm": "rmsnorm"} | experts
+    model = model_of(shape)
+    swept = cm.sweep(model, batch=2, seq=16, **axes, **beside)
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        cell, p = swept.sel(point), predict(model, batch=2, seq=16, **beside, **point)
+        assert not cell["reason"].item()
+        assert {name: cell[name].item() for name in QUANTITIES} == {name: p.value(name) for name in QUANTITIES}
 
 
 @given(SHAPES, st.sampled_from([{"tp": 2}, {"tp": 4, "sp": True}, {"fsdp": 3}]))
@@ -258,7 +312,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dp": 2, "precision": "bf16-master-fp32-gradients"}, "use fsdp=2"),
     ({"fsdp": 2, "checkpoint": 2}, "use 'block'"),
     ({"fsdp": 2, "optimizer": "sgd", "update": "fused"}, "use 'foreach'"),
-    ({"fsdp": 2, "tp": 2, "loss_chunks": 2}, "loss_chunks is not worked out with fsdp and tp"),
+    ({"fsdp": 2, "tp": 2, "loss_chunks": 2}, "loss_chunks is not worked out with tp=2"),
+    ({"fsdp": 2, "dp": 2, "zero": 1}, "zero=1 is of weights that each rank has whole, which fsdp=2 splits"),
+    ({"fsdp": 2, "bucket_view": True}, "which fsdp=2 splits"),
+    ({"zero": 3, "dp": 2, "bucket_view": True}, "which zero=3 splits"),
+    ({"cp": 2, "zero": 1}, "which cp=2 splits"),
+    ({"tp": 2, "optimizer": "nesterov"}, "use 'adamw', 'sgd' or 'momentum', or fsdp beside tp"),
+    ({"tp": 2, "label_smoothing": 0.1}, "label_smoothing is not worked out with tp=2"),
+    ({"devices": 16, "tp": 2, "dp": 4}, "use devices=8, or dp=8"),
+    ({"devices": 7, "tp": 2, "dp": 4}, "use devices=8"),
+    ({"tp": 2, "precision": "fp8"}, "use 'bf16-autocast'"),
 ]
 
 
@@ -266,6 +329,31 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_a_layout_that_cannot_be_is_refused_in_one_line(layout: dict[str, Any], words: str) -> None:
     with pytest.raises(cm.CostModelError) as error:
         predict(LLAMA, **layout)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+OF_OTHERS: list[tuple[Any, dict[str, Any], str]] = [
+    ("mlp-mnist", {"tp": 3}, "does not divide hidden size 1024 of mlp-mnist: use tp=2"),
+    ("mlp-mnist", {"tp": 2, "sp": True}, "sp=True is of tokens"),
+    ("mlp-mnist", {"tp": 2, "checkpoint": "block"}, "checkpoint is not worked out with tp"),
+    ("vit-b-16", {"tp": 2, "pp": 2, "accumulate": 4}, "pp=2 is not worked out with tp"),
+    ("mlp-mnist", {"tp": 2, "dp": 2, "zero": 1, "runtime": "deepspeed"}, "is of decoders"),
+    (cm.MLP(sizes=(8, 16, 4), norm="layernorm"), {"tp": 2}, "use 'none'"),
+    (cm.MLP(sizes=(8, 4)), {"tp": 2}, "has none"),
+    ("vit-b-16", {"tp": 5}, "tp=5 does not divide heads 12 of vit-b-16: use tp=4"),
+    ("vit-b-16", {"tp": 2, "loss_parallel": True}, "loss_parallel=True is of tokens"),
+    ("vit-b-16", {"cp": 2, "attention": "flash"}, "cp=2 does not apply"),
+    (cm.VisionTransformer(attention_pool=True), {"tp": 2}, "attention_pool"),
+    ("resnet18", {"tp": 2}, "does not apply to CNN"),
+]
+
+
+@pytest.mark.parametrize(("model", "layout", "words"), OF_OTHERS, ids=str)
+def test_what_ranks_cannot_split_of_other_networks_is_refused(model: Any, layout: dict[str, Any], words: str) -> None:
+    with pytest.raises(cm.CostModelError) as error:
+        _ = cm.predict(model, **layout).memory
     assert words in str(error.value)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 200

@@ -18,11 +18,11 @@ class ChunkedLoss(torch.autograd.Function):
     ) -> Tensor:
         needed = [training and ctx.needs_input_grad[place] for place in (0, 2, 3)]
         made = [
-            torch.zeros(t.shape, device=t.device) if need and t is not None else None
+            torch.zeros(t.shape, dtype=t.dtype, device=t.device) if need and t is not None else None
             for t, need in zip((x, weight, bias), needed, strict=True)
         ]
         size = -(-len(x) // chunks)
-        total = torch.zeros((), device=x.device)
+        total = torch.zeros((), dtype=x.dtype, device=x.device)
         for start in range(0, len(x), size):
             rows = slice(start, start + size)
             logits = F.linear(x[rows], weight, bias)

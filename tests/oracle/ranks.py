@@ -6,6 +6,7 @@ process of its own, as process groups are kept by name for as long as a process 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 from . import models
 from .autocasting import GpuAutocast
+from .chunked_loss import ChunkedLoss
 from .measure import Saved, results_by_operator
 from .tracker import Most, Tracker, weights_by_use
 from .vision import stub_operators
@@ -74,7 +76,7 @@ class RankCost(NamedTuple):
     And each collective as (phase, op, bytes, devices).
 
     stays: bytes of its weights, gradients of earlier micro-batches, and states of the optimizer but for counters.
-    counters: bytes of these, which are on the host.
+    counters: bytes of these where they are on its device, as most are without one that has data.
     """
 
     params: int
@@ -251,7 +253,7 @@ def plan_of_blocks(model: models.Body, prefix: str, *, sp: bool) -> dict[str, Pa
             gathered = PrepareModuleInput(input_layouts=(rows, None), desired_input_layouts=(Replicate(), None))
             plan[f"{prefix}blocks.{n}.attention"] = gathered
             plan[f"{prefix}blocks.{n}.mlp"] = PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate())
-    if model.relative is not None:
+    if getattr(model, "relative", None) is not None:
         plan[f"{prefix}relative.biases"] = ColwiseParallel(output_layouts=Shard(-1))
     return plan
 
@@ -419,7 +421,8 @@ class GroupedExperts(models.ExpertLinear):
         own = cls(n // ranks, n_in, features, bias=whole.bias is not None)
         own.busy = min(n // ranks, n if busy is None else busy)
         for name, weight in list(own.named_parameters()):
-            setattr(own, name, nn.Parameter(weight.detach().to(whole.weight.dtype)))
+            trained = whole.weight.requires_grad
+            setattr(own, name, nn.Parameter(weight.detach().to(whole.weight.dtype), trained))
         return own
 
     def forward(self, x: Tensor) -> Tensor:
@@ -431,7 +434,7 @@ class GroupedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, busy: int) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.biased, ctx.busy = bias is not None, busy
         rows, met = x.view(busy, -1, x.shape[-1]), weight[:busy].mT
         made = torch.bmm(rows, met) if bias is None else torch.baddbmm(bias[:, None], rows, met)
@@ -441,7 +444,9 @@ class GroupedProduct(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = g.reshape(ctx.busy, -1, g.shape[-1])
-        into = torch.bmm(rows, weight[: ctx.busy]).view(x.shape)
+        into = torch.bmm(rows, weight[: ctx.busy]).view(-1, weight.shape[-1])
+        if not ctx.needs_input_grad[1]:
+            return into, None, None, None
         of_weight = torch.empty_like(weight)
         torch.bmm(rows.mT, x.view(ctx.busy, -1, x.shape[-1]), out=of_weight[: ctx.busy])
         return into, of_weight, rows.sum(1) if ctx.biased else None, None
@@ -496,7 +501,7 @@ class SentExperts(nn.Module):
 
 def cost(question: dict[str, Any]) -> RankCost:
     """Run one training step of one rank, after one that warms up PyTorch's caches of how operators are sharded."""
-    if "network" in question:
+    if "network" in question and "tp" not in question:
         return network_cost(question)
     spec: Any = cm.Transformer.of(question["model"]) if "model" in question else None
     tp, fsdp, cp, dp = (question.get(name, 1) for name in ("tp", "fsdp", "cp", "dp"))
@@ -518,13 +523,14 @@ def cost(question: dict[str, Any]) -> RankCost:
     if question.get("real", False):
         torch.manual_seed(0)
         return _cost(question, spec, mesh, "cpu", split_loss=split_loss)
-    if "module" in question or "translator" in question:
-        with torch.device("meta"):
-            if "module" in question:
-                return _of_module(question, mesh)
-            return _of_translator(question, mesh, split_loss=split_loss)
     # A resized storage needs a device that has memory, and so does not exist without data.
     with FakeTensorMode(allow_non_fake_inputs=True) if fsdp * cp > 1 else torch.device("meta"):
+        if "network" in question:
+            return _of_split_network(question, mesh)
+        if "module" in question:
+            return _of_module(question, mesh)
+        if "translator" in question:
+            return _of_translator(question, mesh, split_loss=split_loss)
         return _cost(question, spec, mesh, "cpu" if fsdp * cp > 1 else "meta", split_loss=split_loss)
 
 
@@ -610,15 +616,19 @@ def _autocast(question: dict[str, Any]) -> AbstractContextManager[Any]:
 
 
 def _optimizer(question: dict[str, Any], weights: list[nn.Parameter]) -> torch.optim.Optimizer:
-    import torch.optim.adam as adam
-    import torch.optim.adamw as adamw
+    for path, module in sys.modules.items():
+        if path.startswith("torch.optim.") and hasattr(module, "_get_value"):
+            vars(module)["_get_value"] = lambda x: 1.0 if isinstance(x, Tensor) else x
+    way = {"foreach": question.get("update") == "foreach"} | (
+        {"fused": True} if question.get("update") == "fused" else {}
+    )
+    from .test_optimizers import REAL
 
-    adam._get_value = adamw._get_value = lambda x: 1.0 if isinstance(x, Tensor) else x
-    way = {"foreach": question.get("update") == "foreach", "fused": question.get("update") == "fused"}
-    kind = torch.optim.SGD if question.get("optimizer", "sgd") == "sgd" else torch.optim.AdamW
+    name, options = REAL[question.get("optimizer", "sgd")]
+    kind = getattr(torch.optim, name)
     if question.get("zero") == 1:
-        return ZeroRedundancyOptimizer(weights, kind, lr=0.1, **way)
-    return kind(weights, lr=0.1, **way)
+        return ZeroRedundancyOptimizer(weights, kind, lr=0.1, **options, **way)
+    return kind(weights, lr=0.1, **options, **way)
 
 
 POLICIES = {
@@ -693,8 +703,6 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     names = {weight: name for name, weight in model.named_parameters()}
     by_use = [names[weight] for weight in weights_by_use(model, tokens, *others)]
     _, fsdp, _, tp = mesh.shape
-    for block in model.blocks if question.get("checkpoint") == "block" else ():
-        block.forward = partial(checkpoint, partial(_again, block.forward, casting), use_reentrant=True)
     for block in model.blocks if question.get("checkpoint") == "operators" else ():
         again = partial(_again_later, block.forward, casting)
         block.forward = partial(_by_operator, again)
@@ -702,6 +710,8 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
         split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=split_loss)
     if cp > 1:
         over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
+    for part, name in _recomputed(question, model):
+        setattr(part, name, partial(checkpoint, partial(_again, getattr(part, name), casting), use_reentrant=True))
     if fsdp * cp > 1:
         _shard(question, model, *_meshes_of_shards(mesh, question.get("ep", 1)))
     elif (ep := question.get("ep", 1)) > 1:
@@ -713,9 +723,16 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()
 
+    if (chunks := question.get("loss_chunks", 1)) > 1:
+        model.head.linear.forward = partial(_chunked_loss, model.head.linear, targets, chunks)
+
     def taken() -> Tensor:
         with casting():
-            return F.cross_entropy(model(tokens, *others), targets)
+            y = model(tokens, *others)
+            if chunks > 1:
+                return y.view(())
+            y = y.float() if question.get("loss_precision") == "fp32" else y
+            return F.cross_entropy(y, targets, label_smoothing=question.get("label_smoothing", 0.0))
 
     if question.get("mode") == "inference":
         return _of_inference(model, tokens, device, casting)
@@ -733,12 +750,14 @@ def _of_module(question: dict[str, Any], mesh: DeviceMesh) -> RankCost:
     rows = x.shape if x.dtype == torch.int64 else x.shape[:-1]
     targets = torch.zeros(rows.numel(), dtype=torch.int64)
     plans.split_by_plan(module, mesh["tp"], question["plan"])
+    listed = [part for part in module.modules() if isinstance(part, nn.ModuleList)] if "wrap" in question else []
+    device = _over_ranks(question, module, [block for part in listed for block in part], mesh)
 
     def loss() -> Tensor:
         y = module(x)
         return F.cross_entropy(y.view(-1, y.shape[-1]), targets)
 
-    return _of_steps(question, module, by_use, loss, [x, targets], "meta", nullcontext)
+    return _of_steps(question, module, by_use, loss, [x, targets], device, nullcontext)
 
 
 def _of_translator(question: dict[str, Any], mesh: DeviceMesh, *, split_loss: bool) -> RankCost:
@@ -747,7 +766,11 @@ def _of_translator(question: dict[str, Any], mesh: DeviceMesh, *, split_loss: bo
 
     spec = cm.EncoderDecoder(**question["translator"])
     batch, seq, target = question["batch"], question["seq"], question["target_seq"]
+    torch.set_default_dtype(torch.bfloat16 if question.get("precision") == "bf16" else torch.float32)
     model = Translator(spec, seq, target, "eager", "gpu")
+    torch.set_default_dtype(torch.float32)
+    _halve_buffers(question, model)
+    casting = partial(_autocast, question)
     heard = spec.sound is not None
     sound = torch.zeros(batch, spec.value("sound.mel_bins") or 1, 2 * (spec.value("sound.places") or 1))
     source = sound if heard else torch.zeros(batch, seq, dtype=torch.int64)
@@ -755,15 +778,21 @@ def _of_translator(question: dict[str, Any], mesh: DeviceMesh, *, split_loss: bo
     targets = torch.zeros(batch * target, dtype=torch.int64)
     names = {weight: name for name, weight in model.named_parameters()}
     by_use = [names[weight] for weight in weights_by_use(model, source, tokens)]
-    split_sides(model, mesh["tp"], split_loss=split_loss)
+    blocks = [*model.encoder.blocks, *model.decoder.blocks]
+    for block in blocks if question.get("checkpoint") == "block" else ():
+        block.forward = partial(checkpoint, partial(_again, block.forward, casting), use_reentrant=True)
+    if mesh["tp"].size() > 1:
+        split_sides(model, mesh["tp"], split_loss=split_loss)
+    device = _over_ranks(question, model, blocks, mesh)
 
     def around() -> AbstractContextManager[Any]:
         return loss_parallel() if split_loss else nullcontext()
 
     def loss() -> Tensor:
-        return F.cross_entropy(model(source, tokens), targets)
+        with casting():
+            return F.cross_entropy(model(source, tokens), targets)
 
-    return _of_steps(question, model, by_use, loss, [source, tokens, targets], "meta", around)
+    return _of_steps(question, model, by_use, loss, [source, tokens, targets], device, around)
 
 
 def _of_steps(
@@ -818,7 +847,7 @@ def _of_steps(
     params = sum(local(weight).numel() for weight in weights)
     kept = 0 if saved is None else saved.bytes
     buffers = sum(buffer.untyped_storage().nbytes() for buffer in model.buffers())
-    counters = sum(x.nbytes for x in states if not x.dim())
+    counters = sum(x.nbytes for x in states if not x.dim() and x.device.type == device)
     stays = tuple(_distinct(tensors) for tensors in (weights, earlier, states))
     return RankCost(
         params,
@@ -875,6 +904,25 @@ def _again(body: Any, casting: Callable[[], AbstractContextManager[Any]], *input
     return y
 
 
+def _chunked_loss(head: nn.Linear, targets: Tensor, chunks: int, x: Tensor) -> Tensor:
+    """The loss of what a head would make."""
+    rows = x.reshape(-1, x.shape[-1])
+    return ChunkedLoss.apply(rows, targets, head.weight, head.bias, chunks, torch.is_grad_enabled()).view(1, 1)
+
+
+def _recomputed(question: dict[str, Any], model: models.Transformer) -> Iterator[tuple[nn.Module, str]]:
+    """What is run again in backward: modules, and the names of their functions."""
+    chosen = question.get("checkpoint", "none")
+    for block in model.blocks if chosen not in ("none", "operators") else ():
+        if chosen == "block":
+            yield block, "forward"
+        elif chosen == "selective":
+            yield block.attention, "composed"
+            yield block.attention, "fused"
+        else:  # with what is before and after it, as ``CheckpointWrapper`` has it
+            yield from ((getattr(block, part), "_call_impl") for part in chosen)
+
+
 def adapt(model: models.Transformer, rank: int, targets: Iterable[str]) -> None:
     """Let all be frozen but adapters of these linear layers."""
     model.requires_grad_(False)
@@ -909,6 +957,48 @@ class Listed(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.last(x)
+
+
+def _over_ranks(question: dict[str, Any], model: nn.Module, blocks: Iterable[nn.Module], mesh: DeviceMesh) -> str:
+    """Split weights over ranks of fsdp, if there are several; returns the device that this takes."""
+    if question.get("fsdp", 1) == 1:
+        return "meta"
+    how: dict[str, Any] = {"mesh": mesh["dp", "fsdp"] if question.get("dp", 1) > 1 else mesh["fsdp"]}
+    if (policy := POLICIES.get(question.get("precision", "fp32"))) is not None:
+        how["mp_policy"] = policy
+    if not question.get("reshard", True):
+        how["reshard_after_forward"] = False
+    for module in (*blocks, model):
+        fully_shard(module, **how)
+    return "cpu"
+
+
+def _of_split_network(question: dict[str, Any], mesh: DeviceMesh) -> RankCost:
+    """An MLP whose layers are split by outputs and by inputs in turn, or a vision transformer whose blocks are."""
+    kind, fields = question["network"]
+    spec: Any = getattr(cm, kind)(**fields)
+    if kind == "MLP":
+        model: Any = models.MLP(spec, "gpu")
+        linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        ways = zip(linears[: len(linears) // 2 * 2], itertools.cycle([ColwiseParallel, RowwiseParallel]), strict=False)
+        plan: dict[str, ParallelStyle] = {name: way() for name, way in ways}
+        x = torch.zeros(question["batch"], spec.sizes[0])
+    else:
+        from .test_vision_transformer import ViT
+
+        model = ViT(spec, "eager", "gpu")
+        plan = plan_of_blocks(model, "", sp=False)
+        x = torch.zeros(question["batch"], *spec.input)
+    names = {weight: name for name, weight in model.named_parameters()}
+    by_use = [names[weight] for weight in weights_by_use(model, x)]
+    if kind != "MLP":
+        split_heads(model, mesh["tp"])
+    parallelize_module(model, mesh["tp"], plan)
+    device = _over_ranks(question, model, () if kind == "MLP" else model.blocks, mesh)
+    targets = torch.zeros(question["batch"], dtype=torch.int64)
+    return _of_steps(
+        question, model, by_use, lambda: F.cross_entropy(model(x), targets), [x, targets], device, nullcontext
+    )
 
 
 def network(name: str) -> tuple[nn.Module, tuple[int, ...]]:

@@ -20,7 +20,7 @@ from tests.profiles import examples
 from .plans import module_of
 from .ranks import run
 from .settings import DRAWN
-from .test_ranks import RUNS, assert_events_agree
+from .test_ranks import RUNS, assert_a_sharded_rank_agrees, assert_events_agree
 
 
 @st.composite
@@ -67,6 +67,38 @@ def test_a_rank_of_a_module_that_a_plan_splits_costs_what_it_does(
     assert (rank.params, rank.memory.activations) == (found.params, found.saved)
     assert (rank.flops.forward, rank.flops.total) == (found.forward_flops, found.total_flops)
     assert_events_agree(rank, found, question)
+
+
+SHARDED = st.sampled_from(
+    [
+        {"fsdp": 2, "tp": 2},
+        {"fsdp": 3, "tp": 2, "dp": 2, "optimizer": "adamw"},
+        {"fsdp": 2, "tp": 4, "accumulate": 2},
+        {"fsdp": 2, "tp": 2, "precision": "bf16-master", "reshard": False},
+    ]
+)
+
+
+@settings(examples(min(4, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes a second
+@given(planned_modules(), SHARDED)
+def test_a_rank_of_a_plan_whose_weights_are_sharded_too_costs_what_it_does(
+    planned: tuple[dict[str, Any], dict[str, str]], chosen: dict[str, Any]
+) -> None:
+    shape, plan = planned
+    if "precision" in chosen and "attention" in shape:  # without data SDPA's own code computes 16 bits in fp32
+        shape["attention"] = shape["attention"] | {"kind": "matmul", "kv_heads": 8}
+        plan = {"*.q_proj": "colwise", "*.k_proj": "colwise", "*.v_proj": "colwise"} | plan
+        plan.pop("*.qkv", None)
+    wrapped = {"wrap": "blocks"} if shape["kind"] == "decoder" else {}
+    asked: dict[str, Any] = {"batch": 2, "seq": 8, "optimizer": "sgd"} | chosen | wrapped
+    with torch.device("meta"):
+        module, x = module_of({"module": shape, **asked})
+    model = cm.from_torch(module, x)
+    found = run({"module": shape, "plan": plan, **asked})
+    absent = {"batch", "seq"} - {*model.example}
+    own: dict[str, Any] = {name: value for name, value in asked.items() if name not in absent}
+    rank = cm.predict(model, plan=plan, loss="cross_entropy", **own).rank
+    assert_a_sharded_rank_agrees(rank, found, asked)
 
 
 class Planned(torch.nn.Module):

@@ -128,7 +128,7 @@ def assert_events_agree(rank: Any, found: RankCost, chosen: dict[str, Any], *, u
     ]
     assert sent == [tuple(each) for each in found.collectives]
     # The model of PyTorch has the mask and the tables of angles once in every block.
-    extra = found.buffers - rank.memory.buffers + (found.counters if {"fsdp", "cp"} & {*chosen} else 0)
+    extra = found.buffers - rank.memory.buffers + found.counters
     ours = stated(rank)
     over = {phase: ours[phase].alive - (most.alive - extra) for phase, most in found.most.items()}
     assert 0 <= over["backward"] <= 4 + unseen
@@ -244,6 +244,24 @@ def test_a_rank_that_sends_tokens_to_experts_costs_what_it_does(
     assert rank.flops.forward == found.forward_flops * chosen.get("accumulate", 1)
 
 
+OF_EXPERTS: list[dict[str, Any]] = [
+    {"loss_chunks": 3, "freeze": ["attention"], "precision": "bf16"},
+    {"checkpoint": "selective", "lora": {"rank": 5, "targets": ["attention.output"]}},
+    {"checkpoint": ["mlp"], "freeze": ["embedding", "mlp"], "optimizer": "adamw"},
+]
+
+
+@pytest.mark.parametrize("chosen", OF_EXPERTS, ids=lambda chosen: " ".join(f"{k}={v}" for k, v in chosen.items()))
+def test_a_rank_of_experts_with_other_settings_costs_what_it_does(chosen: dict[str, Any]) -> None:
+    sizes = {"vocab": 33, "layers": 3, "width": 64, "kv_heads": 8, "head_size": 4, "mlp_width": 160, "mlp": "gated"}
+    experts = {"experts": {"count": 4, "per_token": 2, "bias": False}}
+    model = ALWAYS | sizes | experts | {"positions": "rotary", "norm": "rmsnorm"}
+    asked: dict[str, Any] = {"fsdp": 4, "ep": 2, "batch": 2, "seq": 8, "optimizer": "sgd"} | chosen
+    named = [NAMED[part] for part in chosen.get("freeze", ())]
+    found = run({"model": model, "kernel": "eager", **asked, "freeze": named})
+    assert_a_sharded_rank_agrees(cm.predict(cm.Transformer.of(model), **asked).rank, found, asked)
+
+
 NAMED = {"embedding": "tokens", "mlp": ".mlp.", "attention": ".attention.", "block": "blocks."}
 """Parts, and what names of their weights have in them."""
 ADAPTED = {"lora": {"rank": 5, "targets": ["up", "attention.output"]}}
@@ -260,11 +278,20 @@ ALTERED: list[dict[str, Any]] = [
     {**ADAPTED, "optimizer": "adamw"},
     {**ADAPTED, "precision": "bf16", "fsdp": 4, "update": "foreach"},
     {**ADAPTED, "precision": "bf16-autocast", "accumulate": 2},
+    {"loss_chunks": 3, "dp": 2},
+    {"loss_precision": "fp32", "precision": "bf16"},
+    {"label_smoothing": 0.1, "optimizer": "momentum"},
+    {"checkpoint": "selective", "optimizer": "nesterov"},
+    {"checkpoint": ["mlp"], "optimizer": "rmsprop", "update": "foreach"},
+    {"checkpoint": ["attention"], "tp": 2, "sp": True, "dp": 2},
+    {"checkpoint": "selective", "tp": 2, "optimizer": "adadelta"},
+    {"freeze": ["embedding", "mlp"], "optimizer": "adamw", "tp": 2, "sp": True},
+    {"freeze": ["attention"], "precision": "bf16", "tp": 2},
 ]
 
 
 @pytest.mark.parametrize("chosen", ALTERED, ids=lambda chosen: " ".join(f"{k}={v}" for k, v in chosen.items()))
-def test_a_rank_of_sharded_weights_that_are_cast_frozen_or_adapted_costs_what_it_does(chosen: dict[str, Any]) -> None:
+def test_a_rank_of_sharded_weights_with_other_settings_costs_what_it_does(chosen: dict[str, Any]) -> None:
     sizes = {"vocab": 33, "layers": 3, "width": 24, "kv_heads": 8, "head_size": 4, "mlp_width": 40, "mlp": "gated"}
     model = ALWAYS | sizes | {"positions": "rotary", "norm": "rmsnorm"}
     plain = {"attention_bias": False, "mlp_bias": False, "qkv_bias": False} if "operators" in chosen.values() else {}
@@ -391,6 +418,53 @@ def test_a_rank_of_an_encoder_decoder_costs_what_it_does(
     assert (rank.params, rank.memory.activations) == (found.params, found.saved)
     assert (rank.flops.forward, rank.flops.total) == (found.forward_flops, found.total_flops)
     assert_events_agree(rank, found, chosen)
+
+
+SIDES: list[dict[str, Any]] = [
+    {"tp": 2, "accumulate": 2},
+    {"tp": 2, "checkpoint": "block", "loss_parallel": True},
+    {"tp": 2, "precision": "bf16", "optimizer": "adamw"},
+    {"tp": 2, "precision": "bf16-autocast"},
+    {"tp": 2, "fsdp": 2, "dp": 2, "optimizer": "adamw", "checkpoint": "block"},
+    {"fsdp": 3, "precision": "bf16-master", "accumulate": 2},
+]
+
+
+@pytest.mark.parametrize("chosen", SIDES, ids=str)
+def test_a_rank_of_an_encoder_decoder_with_other_settings_costs_what_it_does(chosen: dict[str, Any]) -> None:
+    sizes = {"vocab": 33, "layers": 2, "width": 24, "heads": HEADS, "head_size": 4, "mlp_width": 40, "context": 64}
+    model: dict[str, Any] = sizes | {"positions": "relative", "mlp": "gated", "norm": "rmsnorm", "tied": True}
+    asked: dict[str, Any] = {"batch": 2, "seq": 8, "target_seq": 6, "optimizer": "sgd"} | chosen
+    found = run({"translator": model, **asked})
+    assert_a_sharded_rank_agrees(cm.predict(cm.EncoderDecoder(**model), **asked).rank, found, asked)
+
+
+IMAGES = {"input": [3, 8, 8], "patch": 4, "layers": 3, "width": 16, "heads": 4}
+SPLIT_NETWORKS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
+    (cm.MLP, {"sizes": [8, 16, 16, 16, 4]}, {"tp": 2}),
+    (cm.MLP, {"sizes": [8, 16, 12, 4], "bias": False}, {"tp": 4, "optimizer": "adamw"}),
+    (cm.MLP, {"sizes": [8, *[16] * 9, 4], "dropout": 0.1}, {"tp": 2, "fsdp": 3}),
+    (cm.VisionTransformer, IMAGES | {"mlp": "gated", "layer_scale": True, "embedding_dropout": 0.1}, {"tp": 2}),
+    (
+        cm.VisionTransformer,
+        IMAGES | {"fused_qkv": False, "pooler": {"activation": "tanh"}, "last_norm": "first"},
+        {"tp": 2, "optimizer": "momentum"},
+    ),
+    (cm.VisionTransformer, IMAGES, {"tp": 4, "fsdp": 2, "dp": 2, "optimizer": "adamw", "accumulate": 2}),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "chosen"), SPLIT_NETWORKS, ids=str)
+def test_a_rank_of_a_network_whose_layers_are_split_costs_what_it_does(
+    kind: Any, fields: dict[str, Any], chosen: dict[str, Any]
+) -> None:
+    asked: dict[str, Any] = {"batch": 3, "optimizer": "sgd"} | chosen
+    found = run({"network": [kind.__name__, fields], **asked})
+    rank: Any = cm.predict(kind(**fields), loss="cross_entropy", **asked).rank
+    if "fsdp" not in chosen:
+        assert (rank.params, rank.memory.activations) == (found.params, found.saved)
+    assert rank.flops.forward == found.forward_flops * chosen.get("accumulate", 1)
+    assert_a_sharded_rank_agrees(rank, found, asked)
 
 
 BUCKETED: list[dict[str, Any]] = [
@@ -526,6 +600,14 @@ WITH: list[dict[str, Any]] = [
     {"fsdp": 2, "precision": "bf16", "optimizer": "adamw", "accumulate": 2},
     {"fsdp": 3, "precision": "bf16-master", "dp": 2, "optimizer": "adamw"},
     {"fsdp": 2, "precision": "bf16-master-fp32-gradients", "sp": True, "accumulate": 2},
+    {"optimizer": "momentum", "checkpoint": "selective"},
+    {"optimizer": "momentum", "sp": True, "accumulate": 2},
+    {"optimizer": "amsgrad", "sp": True, "vocab": 512},
+    {"optimizer": "rmsprop", "vocab": 512},
+    {"optimizer": "rmsprop-centered", "sp": True, "vocab": 512},
+    {"optimizer": "radam", "sp": True, "checkpoint": ["mlp"]},
+    {"optimizer": "adagrad", "fsdp": 2, "vocab": 512},
+    {"loss_precision": "fp32", "precision": "bf16", "sp": True},
 ]
 
 
@@ -536,11 +618,7 @@ def test_a_tensor_rank_that_accumulates_or_recomputes_costs_what_it_does(chosen:
     chosen = {"tp": 2, "batch": 2, "seq": 8, "optimizer": "sgd"} | chosen
     model["vocab"] = chosen.pop("vocab", model["vocab"])
     found = run({"model": model, "kernel": "eager", **chosen})
-    rank = cm.predict(cm.Transformer.of(model), **chosen).rank
-    if "fsdp" in chosen:
-        earlier = rank.memory.gradients if "accumulate" in chosen else 0
-        assert (rank.memory.weights, earlier, rank.memory.optimizer) == found.stays
-    assert_events_agree(rank, found, chosen)
+    assert_a_sharded_rank_agrees(cm.predict(cm.Transformer.of(model), **chosen).rank, found, chosen)
 
 
 CONTEXTS: list[dict[str, Any]] = [
@@ -551,6 +629,9 @@ CONTEXTS: list[dict[str, Any]] = [
     {"cp": 2, "cp_kind": "ulysses", "tp": 4, "checkpoint": "block", "precision": "bf16", "reshard": False},
     {"cp": 2, "cp_kind": "ring", "precision": "bf16-autocast", "checkpoint": "block"},
     {"cp": 4, "cp_kind": "all-gather", "precision": "fp16-autocast", "optimizer": "adamw", "update": "foreach"},
+    {"cp": 2, "cp_kind": "ring", "checkpoint": "selective", "loss_chunks": 3},
+    {"cp": 2, "cp_kind": "all-gather", "checkpoint": ["attention"], "freeze": ["embedding", "mlp"]},
+    {"cp": 2, "cp_kind": "ulysses", "checkpoint": ["mlp"], "fsdp": 2, **ADAPTED},
 ]
 
 
@@ -561,7 +642,8 @@ def test_a_rank_of_a_sequence_with_other_settings_costs_what_it_does(chosen: dic
     chosen = {"batch": 2, "seq": 16, "optimizer": "sgd", "cp_balanced": True} | chosen
     place = 0 if chosen["cp_balanced"] else (chosen["cp"] - 1) * chosen.get("tp", 1)
     kernel = "eager" if chosen["cp_kind"] == "ulysses" else "flash"
-    found = run({"model": model, "kernel": kernel, "rank": place, **chosen})
+    named = [NAMED[part] for part in chosen.get("freeze", ())]
+    found = run({"model": model, "kernel": kernel, "rank": place, **chosen, "freeze": named})
     rank = cm.predict(cm.Transformer.of(model), attention=kernel, **chosen).rank
     assert rank.flops.forward == found.forward_flops * chosen.get("accumulate", 1)
     assert_a_sharded_rank_agrees(rank, found, chosen)

@@ -287,12 +287,14 @@ class Imported(Architecture):
                 f"tp={peek(layout.tp)} needs a plan of what it splits of {shown(self.title)}: give plan, such as "
                 "{'*.up': 'colwise', '*.down': 'rowwise'}"
             )
+        if layout.tp != 1 and layout.megatron:
+            raise SettingError(
+                f"a plan of tp={peek(layout.tp)} is not worked out with runtime={layout.runtime!r}: use 'torch'"
+            )
         for name in ("sp", "split_loss") if layout.tp != 1 else ():
             if getattr(layout, name):
                 setting = {"split_loss": "loss_parallel"}.get(name, name)
                 raise SettingError(f"{setting}=True is not worked out for a plan, of {shown(self.title)}: leave it out")
-        if layout.tp != 1 and layout.shards != 1:
-            raise SettingError(f"fsdp is not worked out with a plan of tp={peek(layout.tp)}: leave one of them out")
         super().local(layout._replace(tp=1))
         return self
 
