@@ -430,7 +430,8 @@ class LayoutSearch:
         mesh, limit = candidate.mesh, (id(candidate.mesh), candidate.settings.checkpoint)
         try:
             settings = self._settings(mesh, *candidate[2:4], candidate.settings.checkpoint)
-            if (room := self._left(mesh, settings)) < 0:
+            alike = candidate.settings if settings.layout.pp > 1 else settings  # stages of few batches are traced once
+            if (room := self._left(mesh, alike)) < 0:
                 self.unfit.add(TOO_MUCH_HELD, 1)
                 return None
             if candidate.batch >= self._limits.get(limit, inf) or candidate.kept_bytes > room:
