@@ -45,7 +45,7 @@ def predicted(table: dict[str, Any], prompt: int, answer: int, requests: int) ->
         engine=ENGINE,
         **table["settings"],
     )
-    together = max(1, min(served.largest, requests))
+    together = max(1, min(table.get("together", served.largest), requests))
     waves, rest = divmod(requests, together)
     seconds = waves * served.at(together).latency + (served.at(rest).latency if rest else 0.0)
     return requests * answer / seconds

@@ -269,7 +269,8 @@ def test_throughputs_of_several_devices_that_were_measured(machine: str, error: 
     (table,) = (
         t
         for t in tables
-        if (t["model"], t["machine"], t["settings"]["tp"]) == ("llama-3.1-70b", machine, 8) and "0.17" in t["source"]
+        if (t["model"], t["machine"], t["settings"].get("tp")) == ("llama-3.1-70b", machine, 8)
+        and "0.17" in t["source"]
     )
     rows = [row for row in table["rows"] if row[0] + row[1] <= 4096]
     of = score(ratios({**table, "rows": rows}))
