@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from costmodel.architectures.trace import trace
 from costmodel.cost.backward import BackwardLiveness, update
 from costmodel.cost.data_parallel import gradient_sums, send_gradients
-from costmodel.cost.forward import CallRound, ForwardLiveness, LoopEdge, UnitEdge
+from costmodel.cost.forward import CallRound, ForwardLiveness, LoopEdge, Order, StretchRound, UnitEdge
 from costmodel.cost.liveness import (
     ACTIVATIONS,
     GRADIENTS,
@@ -299,7 +299,7 @@ class StagePasses:
         lifetimes.moment("backward", "gradients", "")
         starts: list[tuple[int, int]] = []
         alike = 1
-        for edge in self.walk.order:
+        for edge in _with_recomputed(self.walk.order):
             if isinstance(edge, LoopEdge) and edge.opens:
                 starts.append((len(lifetimes.moments), alike))
                 alike *= 1 + edge.more
@@ -365,6 +365,15 @@ class StagePasses:
         self._end(forward, cut, end, gradients, middle if self.tape.layout.last else end)
         changes = lifetimes.changes()
         return Passage.between(lifetimes, changes, cut, middle), Passage.between(lifetimes, changes, middle, end)
+
+
+def _with_recomputed(order: Order) -> Iterator[CallRound | LoopEdge | UnitEdge]:
+    """What a forward walk visits, with what is in stretches that are recomputed."""
+    for item in order:
+        if isinstance(item, StretchRound):
+            yield from _with_recomputed(item.ran)
+        else:
+            yield item
 
 
 def step_ending(stages: Sequence[tuple[StagePasses, RankRuntime | None]], settings: Settings) -> Passage:

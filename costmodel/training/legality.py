@@ -117,8 +117,7 @@ def _check_experts(settings: Settings, layout: Layout) -> None:
         return
     if layout.ep == 1:
         return
-    staged = ("pp",) if settings.training else ()
-    for name in (*staged, "runtime", "wrap"):
+    for name in ("runtime", "wrap"):
         if settings.chosen(name):
             raise SettingError(
                 f"{_written(settings, name)} is not worked out with ep={layout.ep}: leave one of them out"
@@ -192,9 +191,6 @@ def _check_context(settings: Settings) -> None:
     megatron = settings.runtime == "megatron"
     if settings.runtime == "deepspeed" and ring:
         raise SettingError(f"cp_kind={settings.cp_kind!r} is not in runtime='deepspeed': use cp_kind='ulysses'")
-    for name in () if megatron else ("pp",):
-        if settings.chosen(name):
-            raise SettingError(f"{_written(settings, name)} is not worked out with cp={cp}: leave one of them out")
     if not settings.cp_balanced and (megatron or not ring):
         where = "runtime 'torch'" if ring else "cp_kind 'ring' or 'all-gather'"
         raise SettingError(f"cp_balanced=False is for {where}: leave it out")
@@ -238,8 +234,6 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
             f"{name} is not worked out with schedule={settings.schedule!r}, which makes gradients of weights "
             f"apart: use {' or '.join(whole)}"
         )
-    if layout.cp > 1 and layout.runtime == "torch":
-        raise SettingError(f"cp={layout.cp} is not worked out with pp={layout.pp}: use dp={layout.cp} in its place")
     if layout.shards > 1 and layout.runtime == "torch":
         _check_sharded_pipeline(settings, layout)
     if layout.bucket_view:

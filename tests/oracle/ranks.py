@@ -547,26 +547,34 @@ def _join_real_group(world: int) -> None:
 def _stage_cost(question: dict[str, Any], spec: Any) -> Any:
     from . import stages
 
-    pp, dp, fsdp, tp = (question.get(name, 1) for name in ("pp", "dp", "fsdp", "tp"))
-    ranks = dp * fsdp * tp
-    dist.init_process_group("fake", store=FakeStore(), rank=question["rank"] * ranks, world_size=pp * ranks)
-    mesh = init_device_mesh("cpu", (pp, dp, fsdp, tp), mesh_dim_names=("pp", "dp", "fsdp", "tp"))
+    pp, dp, fsdp, cp, tp = (question.get(name, 1) for name in ("pp", "dp", "fsdp", "cp", "tp"))
+    ranks, shards = dp * fsdp * cp * tp, fsdp * cp
+    own = question["rank"] * ranks + question.get("within", 0)
+    dist.init_process_group("fake", store=FakeStore(), rank=own, world_size=pp * ranks)
+    mesh = init_device_mesh("cpu", (pp, dp, fsdp, cp, tp), mesh_dim_names=("pp", "dp", "fsdp", "cp", "tp"))
+    if cp > 1:
+        propagated = ShardingPropagator._propagate_tensor_meta_non_cached
+        ShardingPropagator._propagate_tensor_meta_non_cached = partialmethod(_unseen, propagated)
     _FlopCounterMode.__torch_dispatch__ = _of_local_tensors
     DeviceMesh.__init__ = _real_mesh
     models.FusedRMS.forward = staticmethod(_norm_of_squares)
     models.FusedRMS.backward = staticmethod(_norm_of_squares_backward)
-    device = "cpu" if fsdp > 1 else "meta"
+    device = "cpu" if shards > 1 else "meta"
 
     def prepared(model: models.Transformer) -> None:
+        if shards > 1:
+            _group_experts(model)
         _halve_buffers(question, model)
+        if cp > 1:
+            over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
         if tp > 1:
             split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=False)
 
     def sharded(module: Any) -> None:
-        if fsdp > 1:
-            _shard(question, module, mesh["dp", "fsdp"] if dp > 1 else mesh["fsdp"])
+        if shards > 1:
+            _shard(question, module, *_meshes_of_shards(mesh, question.get("ep", 1)))
 
-    with FakeTensorMode(allow_non_fake_inputs=True) if fsdp > 1 else torch.device("meta"):
+    with FakeTensorMode(allow_non_fake_inputs=True) if shards > 1 else torch.device("meta"):
         return stages.cost(
             question,
             spec,
@@ -660,7 +668,7 @@ def _shard(question: dict[str, Any], model: Any, over: DeviceMesh, experts: Devi
     for block in model.blocks:
         if experts is not None and isinstance(block.mlp, models.Experts):
             few = {"shard_placement_fn": lambda _: Shard(1)} if over.shape[-1] > block.mlp.experts.count else {}
-            mesh = experts["dp", "share"] if experts.shape[0] > 1 else experts["share"]
+            mesh = experts["dp", "share"] if experts.shape[-4] > 1 else experts["share"]
             fully_shard(SentExperts.instead(block.mlp, experts["ep"]), **{**how, "mesh": mesh, **few})
         for part in [part for part in ("attention", "mlp") if part in wrap]:
             fully_shard(getattr(block, part), **how)
@@ -671,13 +679,22 @@ def _shard(question: dict[str, Any], model: Any, over: DeviceMesh, experts: Devi
     fully_shard(model, **how)
 
 
+def _group_experts(model: nn.Module) -> None:
+    """Let experts be one grouped product."""
+    for experts in model.modules():
+        for name, part in list(experts.named_children()) if isinstance(experts, models.Experts) else ():
+            if isinstance(part, models.ExpertLinear):
+                setattr(experts, name, GroupedExperts.like(part))
+
+
 def _meshes_of_shards(mesh: DeviceMesh, ep: int) -> tuple[DeviceMesh, DeviceMesh | None]:
     """Ranks that weights are split over, with copies of the model if there are any; those that experts are."""
-    dp, fsdp, cp, tp = mesh.shape
-    shards = fsdp * cp
+    *pp, dp, fsdp, cp, tp = mesh.shape
+    shards, stages = fsdp * cp, ["pp"] * len(pp)
     with unset_fake_temporarily():
-        split = init_device_mesh("cpu", (dp, shards // ep, ep, tp), mesh_dim_names=("dp", "share", "ep", "tp"))
-        over = init_device_mesh("cpu", (dp, shards, tp), mesh_dim_names=("dp", "shards", "tp"))
+        names = (*stages, "dp", "share", "ep", "tp")
+        split = init_device_mesh("cpu", (*pp, dp, shards // ep, ep, tp), mesh_dim_names=names)
+        over = init_device_mesh("cpu", (*pp, dp, shards, tp), mesh_dim_names=(*stages, "dp", "shards", "tp"))
         _ = split["ep"], split["share"]
     return over["dp", "shards"] if dp > 1 else over["shards"], split if ep > 1 else None
 
@@ -687,10 +704,8 @@ def _cost(question: dict[str, Any], spec: Any, mesh: DeviceMesh, device: str, *,
     seq = question["seq"] // cp
     torch.set_default_dtype(torch.bfloat16 if question.get("precision", "fp32") == "bf16" else torch.float32)
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
-    for experts in model.modules() if question.get("fsdp", 1) * cp > 1 else ():
-        for name, part in list(experts.named_children()) if isinstance(experts, models.Experts) else ():
-            if isinstance(part, models.ExpertLinear):
-                setattr(experts, name, GroupedExperts.like(part))
+    if question.get("fsdp", 1) * cp > 1:
+        _group_experts(model)
     _freeze(question, model)
     torch.set_default_dtype(torch.float32)
     tokens = torch.zeros(batch, seq, dtype=torch.int64)

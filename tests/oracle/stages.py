@@ -193,7 +193,8 @@ def of_transformer(
     question: dict[str, Any], spec: Any, mesh: DeviceMesh, prepared: Callable[[models.Transformer], None]
 ) -> list[Cut]:
     """Stages of a decoder or encoder with a plain start and end."""
-    batch, seq, stages = question["batch"], question["seq"], question["pp"] * question["vpp"]
+    batch, stages = question["batch"], question["pp"] * question["vpp"]
+    seq = question["seq"] // question.get("cp", 1)
     dtype = torch.float32 if question.get("precision", "fp32") == "fp32" else torch.bfloat16
     model = models.Transformer(spec, seq, question.get("kernel", "eager"), "gpu")
     prepared(model)

@@ -207,3 +207,46 @@ def test_a_rank_of_any_model_costs_what_it_does(kind: str, schedule: str, data: 
     question = {"kind": kind, "fields": fields, "kernel": asked.get("attention", "eager")}
     optimizer = data.draw(st.sampled_from(["sgd", "adamw"]))
     assert_a_rank_agrees(model, question, asked, {"optimizer": optimizer}, data.draw(st.integers(0, pp - 1)), unseen)
+
+
+@st.composite
+def contexts_and_experts(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of a model and settings of ranks that have parts of sequences, some of the experts, or both."""
+    axes = draw(st.sampled_from(["cp", "ep", "cp ep"]))
+    shape = draw(SHAPES)
+    kept = ("vocab", "width", "head_size", "mlp", "norm", "activation", "mlp_width")
+    model = {**ALWAYS, **{name: shape[name] for name in kept}, "positions": "rotary"}
+    asked = {**draw(SHARDED), "fsdp": draw(st.sampled_from([2, 4]))}
+    if "precision" in asked:  # of which the CPU's kernel has other statistics
+        model["norm"] = "rmsnorm"
+    if "cp" in axes:
+        kind = draw(st.sampled_from(["all-gather", "ring", "ulysses"]))
+        balanced = {} if kind == "ulysses" else {"cp_balanced": draw(st.booleans())}
+        asked |= {"cp": 2, "cp_kind": kind, "fsdp": draw(st.sampled_from([1, 2])), "attention": "flash", **balanced}
+    if "ep" in axes:
+        experts = {"count": draw(st.sampled_from([4, 8])), "per_token": draw(st.integers(1, 2)), "width": 24}
+        if draw(st.booleans()):
+            experts["shared_width"] = 16
+        if draw(st.booleans()):
+            experts["dense_layers"] = 1
+        model["experts"], asked["ep"] = experts, 2
+    return model, asked
+
+
+@pytest.mark.parametrize("schedule", sorted(name for name, kind in SCHEDULES.items() if not kind.splits))
+@settings(examples(min(6, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes two seconds
+@given(contexts_and_experts(), st.data())
+def test_a_rank_of_a_pipeline_with_parts_of_sequences_and_experts_costs_what_it_does(
+    schedule: str, drawn: tuple[dict[str, Any], dict[str, Any]], data: st.DataObject
+) -> None:
+    model, asked = drawn
+    pp = data.draw(st.integers(2, 3))
+    vpp = 1 if schedule in SINGLE else data.draw(st.integers(1, 2))
+    model["layers"] = pp * vpp + data.draw(st.integers(0, 2))
+    asked |= {"pp": pp, "vpp": vpp, "schedule": schedule, "batch": data.draw(st.integers(1, 2)), "seq": 16}
+    asked |= {"accumulate": pp * data.draw(st.integers(1, 3)), "return_outputs": data.draw(st.booleans())}
+    kernel = asked.pop("attention", "eager")
+    how = {"optimizer": data.draw(st.sampled_from(["sgd", "adamw"])), "attention": kernel}
+    within = 0 if asked.get("cp_balanced", True) else 1  # who has most to do
+    question = {"model": model, "kernel": kernel, "cp_balanced": True, "within": within}
+    assert_a_rank_agrees(cm.Transformer.of(model), question, asked, how, data.draw(st.integers(0, pp - 1)))
