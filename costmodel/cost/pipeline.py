@@ -398,6 +398,8 @@ def step_ending(stages: Sequence[tuple[StagePasses, RankRuntime | None]], settin
     for _, runtime in stages:
         if runtime is not None:
             runtime.update(lifetimes)
+    if not lifetimes.moments:  # stages without weights
+        lifetimes.moment("optimizer", "every weight", "")
     return Passage.between(lifetimes, lifetimes.changes(), 0, len(lifetimes.moments))
 
 

@@ -665,7 +665,8 @@ def _shard(question: dict[str, Any], model: Any, over: DeviceMesh, experts: Devi
     if not question.get("reshard", True):
         how["reshard_after_forward"] = False
     wrap = question.get("wrap", ["block"])
-    for block in model.blocks:
+    listed = getattr(model, "blocks", None)
+    for block in [m for m in model.modules() if isinstance(m, models.Block)] if listed is None else listed:
         if experts is not None and isinstance(block.mlp, models.Experts):
             few = {"shard_placement_fn": lambda _: Shard(1)} if over.shape[-1] > block.mlp.experts.count else {}
             mesh = experts["dp", "share"] if experts.shape[-4] > 1 else experts["share"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -96,10 +97,9 @@ class Listed(ByUse, nn.Sequential):
     """Parts of a model, one after another; the first may take several tensors."""
 
     def forward(self, *inputs: Tensor) -> Any:
-        first, *rest = self
-        x = first(*inputs)
-        for part in rest:
-            x = part(x)
+        x: Any = inputs
+        for part in self:
+            x = part(*x) if isinstance(x, tuple) else part(x)
         return x
 
 
@@ -126,11 +126,72 @@ def parts_of(question: dict[str, Any]) -> tuple[list[nn.Module], tuple[Tensor, .
         start = Part(model.start, model, ["blocks", *after])
         end = Part(model.end, model, [name for name in names if name not in after])
         return joined([start, *model.blocks, end]), (torch.zeros(batch, *spec.input),)
+    if kind == "imported":
+        parts, shape = imported(fields)
+        return parts, (torch.zeros(batch, *shape),)
     spec, seq = cm.Transformer.of(fields), question["seq"]
     model = models.Transformer(spec, seq, kernel, "gpu")
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
     others = [torch.zeros(batch, seq, dtype=torch.int64)] if spec.segments else []
     return joined([Part(model.start, model, ENDS), *model.blocks, Ended(model)]), (tokens, *others)
+
+
+class Skipping(nn.Module):
+    """Blocks of which the last ones read what the first made, too."""
+
+    def __init__(self, width: int, blocks: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 5)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = early = self.first(x)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.last(x + early)
+
+    def parts(self) -> list[nn.Module]:
+        """It as modules one after another, that hand on what later ones read."""
+        count = len(self.layers)
+        inner = [Skip(layer, first=n == 0, last=n == count - 1) for n, layer in enumerate(self.layers)]
+        return [self.first, *inner, self.last]
+
+
+class Skip(nn.Module):
+    """A layer that hands on what it does not read, and the last one the sum of both."""
+
+    def __init__(self, layer: nn.Module, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.layer, self.first, self.last = layer, first, last
+
+    def forward(self, early: Tensor, *x: Tensor) -> Any:
+        y = torch.relu(self.layer(early if self.first else x[0]))
+        return y + early if self.last else (early, y)
+
+
+def imported(fields: dict[str, Any]) -> tuple[list[nn.Module], tuple[int, ...]]:
+    """Parts of a module that is imported, and the shape of a sample."""
+    module, shape = module_of(fields)
+    if isinstance(module, Skipping):
+        return module.parts(), shape
+    if isinstance(module, nn.Sequential):
+        return list(module), shape
+    return [module.first, *module.layers, module.last], shape
+
+
+def module_of(fields: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
+    """The module as a whole, and the shape of a sample."""
+    from .ranks import Listed as Blocks
+
+    if fields["of"] == "blocks":
+        return Blocks(), (4,)
+    if fields["of"] == "skipping":
+        return Skipping(fields["width"], fields["blocks"]), (4,)
+    sizes = fields["sizes"]
+    layers: list[nn.Module] = []
+    for inner, outer in pairwise(sizes):
+        layers += [nn.Linear(inner, outer), nn.LayerNorm(outer), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], 5)), (sizes[0],)
 
 
 def joined(parts: list[nn.Module]) -> list[nn.Module]:
@@ -275,7 +336,7 @@ def cost(
     schedule._warmup_p2p = lambda *_: None
     messages: list[tuple[str, int]] = []
     weights = [weight for module in modules for weight in module.parameters()]
-    optimizer = optimizer_of(weights)
+    optimizer = optimizer_of(weights or [nn.Parameter(torch.zeros(0))])
 
     def note(ops: list[Any], desc: str | None = None) -> list[Any]:
         messages.extend((op.op.__name__, op.tensor.nbytes) for op in ops)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from tests.profiles import examples
 from .drawn_networks import networks
 from .ranks import answer_to
 from .settings import DRAWN
-from .stages import V_SHAPED
+from .stages import V_SHAPED, module_of
 from .test_mlp import MLPS
 from .test_ranks import ALWAYS, HEADS, SHAPES
 from .test_schedules import SINGLE
@@ -246,7 +247,51 @@ def test_a_rank_of_a_pipeline_with_parts_of_sequences_and_experts_costs_what_it_
     asked |= {"pp": pp, "vpp": vpp, "schedule": schedule, "batch": data.draw(st.integers(1, 2)), "seq": 16}
     asked |= {"accumulate": pp * data.draw(st.integers(1, 3)), "return_outputs": data.draw(st.booleans())}
     kernel = asked.pop("attention", "eager")
+    if "ep" in asked and schedule not in ("1f1b", "gpipe"):
+        asked.pop("checkpoint", None)
+    unseen = 4 * asked["batch"] * asked["seq"] * HEADS // asked.get("cp", 1) if kernel == "flash" else 0
     how = {"optimizer": data.draw(st.sampled_from(["sgd", "adamw"])), "attention": kernel}
     within = 0 if asked.get("cp_balanced", True) else 1  # who has most to do
     question = {"model": model, "kernel": kernel, "cp_balanced": True, "within": within}
-    assert_a_rank_agrees(cm.Transformer.of(model), question, asked, how, data.draw(st.integers(0, pp - 1)))
+    assert_a_rank_agrees(cm.Transformer.of(model), question, asked, how, data.draw(st.integers(0, pp - 1)), unseen)
+
+
+MODULES = st.one_of(
+    st.just({"of": "blocks"}),
+    st.fixed_dictionaries(
+        {"of": st.just("sequential"), "sizes": st.lists(st.integers(2, 9), min_size=2, max_size=4)},
+    ),
+    st.fixed_dictionaries({"of": st.just("skipping"), "width": st.integers(2, 9), "blocks": st.integers(1, 4)}),
+)
+
+
+@pytest.mark.parametrize("schedule", sorted(name for name, kind in SCHEDULES.items() if not kind.splits))
+@settings(examples(min(6, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes a second
+@given(MODULES, st.data())
+def test_a_rank_of_an_imported_module_costs_what_it_does(
+    schedule: str, fields: dict[str, Any], data: st.DataObject
+) -> None:
+    module, shape = module_of(fields)
+    model = cm.from_torch(module, torch.zeros(3, *shape))
+    parts = len(model.stage_parts)
+    vpp = 1 if schedule in SINGLE else data.draw(st.integers(1, min(3, parts // 2)))
+    pp = data.draw(st.integers(2, min(4, parts // vpp)))
+    inner = data.draw(st.lists(st.integers(1, parts - 1), min_size=pp * vpp - 1, max_size=pp * vpp - 1, unique=True))
+    asked = {"pp": pp, "vpp": vpp, "schedule": schedule, "accumulate": pp * data.draw(st.integers(1, 3))}
+    asked |= {"batch": data.draw(st.integers(2, 4)), "return_outputs": data.draw(st.booleans())}
+    asked["pp_split"] = [b - a for a, b in pairwise([0, *sorted(inner), parts])]
+    how = {"optimizer": data.draw(st.sampled_from(["sgd", "adamw"])), "loss": "cross_entropy"}
+    question = {"kind": "imported", "fields": fields}
+    assert_a_rank_agrees(model, question, asked, how, data.draw(st.integers(0, pp - 1)))
+
+
+def test_what_writes_to_the_stage_before_is_refused_by_name() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 3))
+    model = cm.from_torch(module, torch.zeros(3, 4))
+    with pytest.raises(SettingError, match="writes in place to what another stage made, which PyTorch refuses"):
+        cm.predict(model, pp=2, accumulate=2, pp_split=["1"])
+    assert cm.predict(model, pp=2, accumulate=2, pp_split=["2"]).params == model_params(module)
+
+
+def model_params(module: torch.nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())

@@ -51,7 +51,9 @@ class Interpreter:
         tape: Tape,
         sizes: dict[str, int],
         attention: AttentionSetting,
+        received: Sequence[str] = (),
     ) -> None:
+        self._received = received
         self.program = program
         self.items = items
         self.left_out = left_out
@@ -81,7 +83,11 @@ class Interpreter:
 
     def __call__(self) -> list[Tensor]:
         """Run all steps; returns the outputs."""
+        if self._received:
+            self._tensors.update(zip(self._received, self.tape.all_received(), strict=True))
         for name, each in self.program.inputs.items():
+            if name in self._tensors:
+                continue
             role, dtype = role_of(each.dtype), self._type(each.dtype)
             self._tensors[name] = self.tape.input(self.shape(each.shape), role, each.path, dtype)
         with ExitStack() as stack:

@@ -12,9 +12,11 @@ from pydantic import BaseModel, BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Allowed, Architecture, BatchShape, Size, as_tuple
+from costmodel.architectures.stages import StageParts, own_parts
 from costmodel.errors import CostModelError, SettingError, SpecError, shown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor, is_contiguous
+from costmodel.importers.torch.cutting import StageProgram, cut, parts_of
 from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.interpreter import Interpreter
 from costmodel.importers.torch.program import CapturedProgram, Tree, evaluate, extents_in, program_of, text_of
@@ -295,6 +297,11 @@ class Imported(Architecture):
             if getattr(layout, name):
                 setting = {"split_loss": "loss_parallel"}.get(name, name)
                 raise SettingError(f"{setting}=True is not worked out for a plan, of {shown(self.title)}: leave it out")
+        if layout.pp != 1 and (layout.tp != 1 or layout.shards != 1):
+            name = "tp" if layout.tp != 1 else "fsdp"
+            raise SettingError(
+                f"{name} is not worked out with pp={peek(layout.pp)} of the imported {shown(self.title)}: leave one out"
+            )
         super().local(layout._replace(tp=1))
         return self
 
@@ -305,6 +312,18 @@ class Imported(Architecture):
         example = {name: peek(size) for name, size in self.example.items()}
         program = rank_program(self.program, layout.plan or self.plan, layout.tp, example, self.title)
         return program, fold(program)
+
+    @cached_property
+    def stage_parts(self) -> StageParts:  # type: ignore[override]
+        """See `Architecture.stage_parts`: its modules, those of lists one by one."""
+        return StageParts((name, 1) for name, _ in parts_of(self.program))
+
+    def of_a_stage(self, program: CapturedProgram, layout: Layout) -> StageProgram:
+        """What a stage has of a program. Raises SettingError."""
+        own = own_parts(layout, self)
+        firsts = [number for _, number in parts_of(program)]
+        start = 0 if layout.first else firsts[own.start]
+        return cut(program, start, len(program.steps) if layout.last else firsts[own.stop], self.title)
 
     def _has(self, name: str, size: int | None) -> bool:
         """Whether a size is given. Raises SettingError for one that no input has."""
@@ -326,8 +345,8 @@ class Imported(Architecture):
         except ArithmeticError as error:
             raise SettingError(f"{name} of {shown(self.title)}: {error}") from None
 
-    def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
-        """What the module returns first."""
+    def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor | tuple[Tensor, ...]:
+        """What the module returns first; of a stage all that later ones read."""
         height, width = shape.image or (None, None)
         known = {"batch": shape.batch, "seq": shape.seq, "height": height, "width": width}
         sizes = {name: size for name, size in known.items() if size is not None}
@@ -337,14 +356,20 @@ class Imported(Architecture):
             raise SettingError(f"attention_pairs={attention.pairs!r} is not known of {self.title!r}: use 'full'")
         try:
             program, items = here.of_a_rank(tape.layout)
+            received: tuple[str, ...] = ()
+            if tape.layout.stage is not None:
+                program, received = here.of_a_stage(program, tape.layout)
+                items = fold(program)
             sizes |= {RANKS: tape.layout.tp}
-            outputs = Interpreter(program, items, here.unknown, tape, sizes, attention)()
+            outputs = Interpreter(program, items, here.unknown, tape, sizes, attention, received)()
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise SpecError(f"the program of {self.title!r} cannot be run: {type(error).__name__}: {error}") from None
         if not outputs:
             raise SpecError(f"{self.title} returns no tensor")
+        if not tape.layout.last:
+            return tuple(outputs)
         y = next((x for x in outputs if x.requires_grad), outputs[0])
         several = {x.maker: x for x in outputs if x.requires_grad}
         tape.outputs = tuple(several.values()) if len(several) > 1 else ()
