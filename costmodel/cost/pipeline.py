@@ -290,13 +290,16 @@ class StagePasses:
     @cached_property
     def reducing(self) -> Passage:
         """Gradients of all micro-batches are summed over ranks, and gathered weights go."""
-        return self._of_units(lambda weights, block, rounds, alike: weights.reduce_held(block, rounds, alike))
+        return self._of_units(
+            lambda weights, block, rounds, alike: weights.reduce_held(block, rounds, alike), "gradients"
+        )
 
-    def _of_units(self, visit: Callable[[ShardedWeights, Block, str, int], None]) -> Passage:
-        """What each unit of sharded weights does by itself, the root first."""
+    def _of_units(self, visit: Callable[[ShardedWeights, Block, str, int], None], opening: str = "") -> Passage:
+        """What each unit of sharded weights does by itself, the root first, after a moment of that name."""
         lifetimes = Lifetimes()
         weights = ShardedWeights(self.tape, lifetimes, "none")
-        lifetimes.moment("backward", "gradients", "")
+        if opening:
+            lifetimes.moment("backward", opening, "")
         starts: list[tuple[int, int]] = []
         alike = 1
         for edge in _with_recomputed(self.walk.order):
@@ -418,6 +421,7 @@ class PipelineRank:
         self._changes: list[list[int]] = [[] for _ in LINES]
         self._pipeline = pipeline
         self._progress = {stage: StageProgress(self.schedule.microbatches) for stage in self.stages}
+        self._losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
         self.ways: dict[tuple[int, ActionKind], Counter[Gathered]] = {}
         for stage in self.schedule.gathered_ahead(rank) if self.settings.layout.shards > 1 else ():
             self._progress[stage].gathered = "flat"
@@ -494,7 +498,11 @@ class PipelineRank:
         begun = {turn.stage} if turn.begun else set[int]()
         self._add(getattr(passes, pass_name(Action(turn.stage, turn.kind), begun)), messages)
         if turn.ended:
+            start = 2 * len(self.lifetimes.moments)
             self._add(stage.reducing)
+            if self.schedule.only_stages == 1:  # its own loop clears losses before, but the last has a name (`loss`)
+                self._changes[TEMPORARIES][start] -= self._losses - stage.loss
+                self._losses = stage.loss
 
     def usual(self, stage: int, kind: ActionKind) -> StagePasses:
         """The passes of a stage as most of its actions of a kind find its weights."""
@@ -537,9 +545,8 @@ class PipelineRank:
         start = 2 * len(self.lifetimes.moments)
         self.ending = step_ending([(each, each.runtime) for each in self.stages.values()], self.settings)
         self._add(self.ending)
-        losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
         named = sum(stage.named for stage in self.stages.values())
-        self._changes[TEMPORARIES][start] -= named + losses
+        self._changes[TEMPORARIES][start] -= named + self._losses
 
 
 class Pipeline:

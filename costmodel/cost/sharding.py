@@ -104,9 +104,12 @@ def stays_gathered(tape: Tape, unit: Block) -> bool:
 
 
 def partial_sum(tape: Tape, weight: Storage) -> Message:
-    """What makes a gradient of a rank's own tokens that of all: in FSDP2 as it is made, of gathered weights' type."""
-    precision = tape.precision
-    dtype = precision.gradient_dtype if tape.layout.shards == 1 else precision.weight
+    """What makes a gradient of a rank's own tokens that of all.
+
+    In FSDP2 it is as made, of gathered weights' type, unless that of several micro-batches of a stage is in another.
+    """
+    precision, layout = tape.precision, tape.layout
+    dtype = precision.gradient_dtype if layout.shards == 1 or layout.stage is not None else precision.weight
     return Message("all_reduce", "tp", tape.layout.tp, weight.elements, dtype)
 
 
@@ -390,10 +393,13 @@ class ShardedWeights:
         """A unit's weights go, and the gradients of all micro-batches are scattered."""
         unit, held = self.units[block], self.lifetimes.held
         self._running[block] = UnitVisit(block, alike, [held(self._whole_bytes(unit))])
-        self._own[block] = [
-            (weight, held(size_bytes(weight.graded * times, self._reduced), GRADIENTS))
-            for weight, times, _ in unit.graded
-        ]
+        self._own[block] = own = []
+        for weight, times, _ in unit.graded:
+            gradient = held(size_bytes(weight.graded * times, self._reduced), GRADIENTS)
+            if weight.graded is not weight.elements:  # of a table of all ranks of tp, whose share is cut out
+                gradient.died = self.lifetimes.moment("backward", f"{weight.name}.share", rounds)
+                gradient = self.lifetimes.take(size_bytes(weight.elements * times, self._reduced), gradient.died)
+            own.append((weight, gradient))
         self._reduce(block, unit, rounds)
 
     def end_reduction(self) -> None:

@@ -320,7 +320,7 @@ class Tape:
                 self.block = inner
                 if layer.of_experts:
                     tensor.storage.peers = self.layout.ep
-                if layer.whole_gradients and self.layout.shards == 1:
+                if layer.whole_gradients and (self.layout.shards == 1 or self.layout.stage is not None):
                     tensor.storage.graded = layer.gradient_elements(call, tensor)
                 if shared:
                     shared.weights[within] = tensor

@@ -102,8 +102,9 @@ class SplitEmbedding(KeepsInputs, TrainedTable):
 
     @staticmethod
     def _cuts(call: Call) -> bool:
-        """Whether nothing but the gradient of the table's own share outlives this call."""
-        return call.tape.layout.shards != 1 and not call.weights["weight"].storage.tied
+        """Whether nothing but the gradient of the table's own share outlives this call: in a stage it is added to."""
+        layout = call.tape.layout
+        return layout.shards != 1 and layout.stage is None and not call.weights["weight"].storage.tied
 
     def workspace(self, call: Call) -> Workspace:
         """Of weights that are sharded besides, a rank's share is cut out of the whole gradient as soon as it is there.

@@ -246,8 +246,6 @@ def _check_sharded_pipeline(settings: Settings, layout: Layout) -> None:
     """Raise SettingError for what is not worked out of stages whose weights are split by FSDP."""
     if layout.pipeline(settings.micro_batches).splits:
         raise SettingError(f"fsdp={layout.fsdp} is not worked out with schedule={settings.schedule!r}: use '1f1b'")
-    if layout.tp > 1:
-        raise SettingError(f"tp={layout.tp} is not worked out with fsdp and pp={layout.pp}: use dp in place of fsdp")
     if settings.policy.autocast is not None or settings.chosen("wrap"):
         name = "wrap" if settings.chosen("wrap") else "precision"
         raise SettingError(f"{_written(settings, name)} is not worked out with fsdp and pp: leave one of them out")

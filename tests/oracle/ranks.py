@@ -378,6 +378,11 @@ def over_contexts(model: models.Transformer, mesh: DeviceMesh, kind: str, *, bal
         context_parallel._enable_cp_dtensor_dispatcher()
 
 
+def _hide_propagation() -> None:
+    propagated = ShardingPropagator._propagate_tensor_meta_non_cached
+    ShardingPropagator._propagate_tensor_meta_non_cached = partialmethod(_unseen, propagated)
+
+
 def _unseen(self: ShardingPropagator, propagated: Any, schema: Any) -> Any:
     """Whole tensors that DTensor makes without data to learn of their shapes are no rank's."""
     with _disable_current_modes():
@@ -518,8 +523,7 @@ def cost(question: dict[str, Any]) -> RankCost:
     models.FusedRMS.forward = staticmethod(_norm_of_squares)
     models.FusedRMS.backward = staticmethod(_norm_of_squares_backward)
     DeviceMesh.__init__ = _real_mesh
-    propagated = ShardingPropagator._propagate_tensor_meta_non_cached
-    ShardingPropagator._propagate_tensor_meta_non_cached = partialmethod(_unseen, propagated)
+    _hide_propagation()
     if question.get("real", False):
         torch.manual_seed(0)
         return _cost(question, spec, mesh, "cpu", split_loss=split_loss)
@@ -557,6 +561,7 @@ def _stage_cost(question: dict[str, Any], spec: Any) -> Any:
         ShardingPropagator._propagate_tensor_meta_non_cached = partialmethod(_unseen, propagated)
     _FlopCounterMode.__torch_dispatch__ = _of_local_tensors
     DeviceMesh.__init__ = _real_mesh
+    _hide_propagation()
     models.FusedRMS.forward = staticmethod(_norm_of_squares)
     models.FusedRMS.backward = staticmethod(_norm_of_squares_backward)
     device = "cpu" if shards > 1 else "meta"

@@ -109,6 +109,8 @@ SHARDED = st.fixed_dictionaries(
         "reshard": st.just(False),
         "precision": st.sampled_from(["bf16-master", "bf16-master-fp32-gradients"]),
         "checkpoint": st.just("block"),
+        "tp": st.sampled_from([2, 4]),
+        "sp": st.just(True),
     },
 )
 
@@ -121,7 +123,8 @@ def test_a_rank_of_a_pipeline_of_sharded_weights_costs_what_it_does(
 ) -> None:
     pp = data.draw(st.integers(2, 3))
     vpp = 1 if schedule in SINGLE else data.draw(st.integers(1, 3))
-    model = {**ALWAYS, **shape, "layers": pp * vpp + data.draw(st.integers(0, 3)), "kv_heads": 8}
+    model = {**ALWAYS, **shape, "layers": pp * vpp + data.draw(st.integers(0, 3))}
+    sharded = {name: value for name, value in sharded.items() if name != "sp" or "tp" in sharded}
     if "precision" in sharded:  # of which the CPU's kernel has other statistics
         model["norm"] = "rmsnorm"
     asked: dict[str, Any] = {

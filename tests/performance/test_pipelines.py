@@ -94,6 +94,7 @@ HOW: dict[str, Any] = {"seq": 256, "precision": "bf16", "attention": "flash"}
         {"pp": 2, "accumulate": 6, "tp": 2, "dp": 2},
         {"pp": 4, "vpp": 2, "accumulate": 8, "schedule": "zbv-zero-bubble"},
         {"pp": 2, "accumulate": 4, "fsdp": 4},
+        {"pp": 2, "accumulate": 4, "fsdp": 2, "tp": 2, "sp": True},
         {"pp": 2, "accumulate": 4, "dp": 8, "runtime": "megatron", "zero": 1, "precision": "bf16-master"},
     ],
     ids=str,
