@@ -346,10 +346,13 @@ class StagePasses:
         weighted = {id(call): now for now, (call, _) in enumerate(reversed(backward.captured), start=middle)}
         end = middle + len(weighted)
         last = max((n for n, item in enumerate(forward.order) if id(item) in weighted), default=-1)
+        # Logits that are gathered over tp are a view, whose graph is not cut off: with them stays what backward has
+        # not let go of, which is what it goes through for inputs alone.
+        viewed = self.joined > 0 and self.tape.layout.tp > 1
         for n, item in enumerate(forward.order):
             for allocation in item.saved if isinstance(item, CallRound) else ():
-                until = weighted.get(id(item), end - 1 if n < last else middle - 1)
-                allocation.died = max(allocation.died, until)
+                unread = middle - 1 if n > last else end if viewed else end - 1
+                allocation.died = max(allocation.died, weighted.get(id(item), unread))
         gradients: list[Allocation] = []
         for call, incoming in reversed(backward.captured):
             now = lifetimes.moment("backward", call.name, call.rounds)

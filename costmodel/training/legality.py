@@ -226,12 +226,10 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
             "not: use zero=1"
         )
     apart = layout.pipeline(settings.micro_batches).splits
-    for name in ("checkpoint", "tp") if apart else ():
-        if not settings.chosen(name):
-            continue
+    if apart and settings.chosen("checkpoint"):
         whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
         raise SettingError(
-            f"{name} is not worked out with schedule={settings.schedule!r}, which makes gradients of weights "
+            f"checkpoint is not worked out with schedule={settings.schedule!r}, which makes gradients of weights "
             f"apart: use {' or '.join(whole)}"
         )
     if layout.shards > 1 and layout.runtime == "torch":
