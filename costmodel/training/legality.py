@@ -226,10 +226,12 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
             "not: use zero=1"
         )
     apart = layout.pipeline(settings.micro_batches).splits
-    if apart and settings.chosen("checkpoint"):
+    for name in ("checkpoint", "sp") if apart else ():
+        if not settings.chosen(name):
+            continue
         whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
         raise SettingError(
-            f"checkpoint is not worked out with schedule={settings.schedule!r}, which makes gradients of weights "
+            f"{name} is not worked out with schedule={settings.schedule!r}, which makes gradients of weights "
             f"apart: use {' or '.join(whole)}"
         )
     if layout.shards > 1 and layout.runtime == "torch":

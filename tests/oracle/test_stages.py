@@ -102,6 +102,18 @@ def assert_a_rank_agrees(
             assert over == 0
 
 
+@pytest.mark.parametrize("outputs", [True, False], ids=["outputs", "no outputs"])
+@pytest.mark.parametrize("schedule", sorted(name for name, kind in SCHEDULES.items() if kind.splits))
+def test_a_tensor_rank_that_makes_gradients_of_weights_apart_costs_what_it_does(schedule: str, outputs: bool) -> None:
+    """The last stage's: logits that are gathered keep what is left of their graph, if they are kept themselves."""
+    sizes = {"vocab": 32, "width": 24, "layers": 5, "kv_heads": 4, "head_size": 4, "mlp_width": 40, "mlp": "gated"}
+    model = {**ALWAYS, **sizes, "positions": "rotary", "norm": "layernorm", "attention_bias": True}
+    asked = {"pp": 2, "vpp": 2, "schedule": schedule, "accumulate": 4, "batch": 1, "seq": 8, "tp": 2}
+    how = {"optimizer": "adamw", "attention": "eager"}
+    last = 0 if schedule in V_SHAPED else 1
+    assert_a_stage_agrees(model, {**asked, "return_outputs": outputs}, how, last)
+
+
 SHARDED = st.fixed_dictionaries(
     {"fsdp": st.sampled_from([2, 3])},
     optional={
