@@ -226,7 +226,7 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
             "not: use zero=1"
         )
     apart = layout.pipeline(settings.micro_batches).splits
-    for name in ("checkpoint", "sp") if apart else ():
+    for name in ("checkpoint", "sp", "loss_parallel") if apart else ():
         if not settings.chosen(name):
             continue
         whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
