@@ -32,6 +32,7 @@ _STANDS_FOR: dict[Any, str] = {
     str: "NAME",
     tuple[int, int]: "HxW",
     tuple[str, ...]: "NAMES",
+    tuple[int | str, ...]: "N,N,...",
     Lora: "RANK:NAMES",
     Plan: "NAME=STYLE",
 }

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: texts, types and examples are read from annotations, and making objects of
 # strings again would take longer than all else here.
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
@@ -116,6 +117,8 @@ MOST_STAGES = 10_000
 
 
 def _split(name: str, value: Any) -> tuple[int | str, ...]:
+    if isinstance(value, str):  # as in a shell
+        value = [int(part) if part.isdecimal() and len(part) < 20 else part for part in re.split("[,+]", value)]
     parts = tuple(value) if isinstance(value, list | tuple) else (value,)
     if len(parts) > MOST_STAGES:
         raise SettingError(f"{name} is of {len(parts):,} stages: use at most {MOST_STAGES:,}")

@@ -183,7 +183,7 @@ def test_stages_of_any_model_add_up(name: str, schedule: str) -> None:
 
 def test_stages_are_cut_where_a_setting_says() -> None:
     """How many layers each has, the first of each by number, and by name, are the same stages."""
-    ways = [(2, 1, 4), (2, 3), ("block.2", "block.3"), (2, "block.3")]
+    ways = [(2, 1, 4), (2, 3), ("block.2", "block.3"), (2, "block.3"), "2,1,4", "block.2+block.3"]
     answers = [cm.predict(model(7), batch=2, pp=3, accumulate=3, pp_split=way) for way in ways]
     assert len({tuple(rank.params for rank in p.ranks) for p in answers}) == 1
     assert {rank.params for rank in answers[0].ranks} != {
