@@ -298,4 +298,4 @@ def _check_deepspeed(settings: Settings) -> None:
 
 def _written(settings: Settings, name: str) -> str:
     """A setting as it is given."""
-    return f"{name}={getattr(settings, name)!r}"
+    return f"{name}={shown(getattr(settings, name))}"
