@@ -64,9 +64,9 @@ class Verb(click.Command):
             if error.option_name == "--memory" and any(p.name == "memory" for p in self.params):
                 raise click.UsageError("--memory: what there is follows MODEL, as in gpt2-small 24GiB", ctx) from None
             names = [name.removeprefix("--") for option in self.params for name in option.opts]
-            error.possibilities = [f"--{name}" for name in nearest(error.option_name.lstrip("-"), names)]
-            error.ctx = error.ctx or ctx
-            raise
+            near = " or ".join(f"--{name}" for name in nearest(error.option_name.lstrip("-"), names))
+            message = f"No such option {error.option_name}" + f": did you mean {near}?" * bool(near)
+            raise click.NoSuchOption(error.option_name, message, ctx=error.ctx or ctx) from None
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise

@@ -128,7 +128,7 @@ def test_slopes_are_of_all_that_depends_on_a_size_or_are_not_given(fields: dict[
 
 def test_a_quantity_of_zero_has_no_elasticity() -> None:
     assert "is 0 here" in error_of(lambda: cm.sensitivity("gpt2-small", "memory.counters", optimizer="sgd"))
-    assert "known are B" in error_of(lambda: cm.sensitivity("gpt2-small", "flops.total")["b"])
+    assert "did you mean 'B'" in error_of(lambda: cm.sensitivity("gpt2-small", "flops.total")["b"])
 
 
 @pytest.mark.slow
