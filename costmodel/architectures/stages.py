@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.training.layout import Layout
-from costmodel.training.schedules import SCHEDULES
+from costmodel.training.schedules import SCHEDULES, UNSPLIT
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
-
 
 MOST_NAMES = 1_000
 """Names that are looked at for one that is close to what is not known."""
@@ -59,22 +58,21 @@ def own_parts(layout: Layout, model: Architecture) -> range:
 
 
 def check_stages(layout: Layout, model: Architecture) -> None:
-    """Raise SettingError if a model cannot be cut into so many stages, or not there."""
+    """Raise SettingError if a model cannot be cut into so many stages, or not where `pp_split` says."""
     if layout.pp == 1:
         return
-    parts, of = model.stage_parts, shown(model.title)
+    parts, title = model.stage_parts, shown(model.title)
     if not parts:
-        raise SettingError(f"pp={layout.pp} is not worked out for {type(model).__name__} {of}: leave it out")
+        raise SettingError(f"pp={layout.pp} is not worked out for {type(model).__name__} {title}: leave it out")
     if layout.stages > len(parts):
         raise SettingError(
             f"pp={layout.pp} and vpp={layout.vpp} are {layout.stages} stages, more than the {len(parts)} "
             f"layers of {model.title}: use at most {len(parts)} stages"
         )
     if SCHEDULES[layout.schedule].splits and not model.SPLITS_BACKWARD:
-        whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
         raise SettingError(
             f"schedule={layout.schedule!r}, which makes gradients of weights apart, is not worked out for "
-            f"{type(model).__name__} {of}: use {' or '.join(whole)}"
+            f"{type(model).__name__} {title}: use {' or '.join(UNSPLIT)}"
         )
     _starts(layout, parts, model)
 
@@ -84,26 +82,25 @@ def _starts(layout: Layout, parts: StageParts, model: Architecture) -> list[int]
     usual = _equal(layout, len(parts))
     if not layout.split:
         return usual
-    given = f"pp_split={shown(layout.split)}"
-    firsts = ", ".join(map(str, usual[1:]))
+    setting, firsts = f"pp_split={shown(layout.split)}", shown(tuple(usual[1:]))
     if len(layout.split) == layout.stages:
         counts = layout.split
         if not all(isinstance(count, int) for count in counts) or sum(map(int, counts)) != len(parts):
-            each = ", ".join(str(b - a) for a, b in pairwise([*usual, len(parts)]))
+            each = shown(tuple(b - a for a, b in pairwise([*usual, len(parts)])))
             raise SettingError(
-                f"{given} is not how many of the {len(parts)} layers of {model.title} each stage has: use ({each})"
+                f"{setting} is not how many of the {len(parts)} layers of {model.title} each stage has: use {each}"
             )
         return [sum(map(int, counts[:stage])) for stage in range(layout.stages)]
     if len(layout.split) != layout.stages - 1:
         raise SettingError(
-            f"{given} is not of {layout.stages} stages: give how many layers each has, or the first of each but the "
-            f"first, ({firsts})"
+            f"{setting} is not of {layout.stages} stages: give how many layers each has, or the first of each but the "
+            f"first, {firsts}"
         )
     starts = [0, *(part if isinstance(part, int) else parts.number(part) for part in layout.split)]
     if any(a >= b for a, b in pairwise([*starts, len(parts)])):
         raise SettingError(
-            f"{given} are not first layers in order, from 1 to {len(parts) - 1}, of {model.title}: use such as "
-            f"({firsts})"
+            f"{setting} are not first layers in order, from 1 to {len(parts) - 1}, of {model.title}: use such as "
+            f"{firsts}"
         )
     return starts
 

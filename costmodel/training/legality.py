@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import SettingError, listed, shown
 from costmodel.training.layout import RUNTIME_SCHEDULES, Layout, multiples_near
-from costmodel.training.schedules import MOST_GATHERED, SCHEDULES
+from costmodel.training.schedules import MOST_GATHERED, UNSPLIT
 
 if TYPE_CHECKING:
     from costmodel.training.settings import Settings
@@ -229,10 +229,9 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
     for name in ("checkpoint", "sp", "loss_parallel") if apart else ():
         if not settings.chosen(name):
             continue
-        whole = [name for name, kind in SCHEDULES.items() if not kind.splits]
         raise SettingError(
             f"{name} is not worked out with schedule={settings.schedule!r}, which makes gradients of weights "
-            f"apart: use {' or '.join(whole)}"
+            f"apart: use {' or '.join(UNSPLIT)}"
         )
     if layout.shards > 1 and layout.runtime == "torch":
         _check_sharded_pipeline(settings, layout)

@@ -603,3 +603,5 @@ _KINDS: tuple[type[Schedule], ...] = (
 )
 SCHEDULES: dict[str, type[Schedule]] = {kind.name: kind for kind in _KINDS}
 """The schedules, by name."""
+UNSPLIT = [name for name, kind in SCHEDULES.items() if not kind.splits]
+"""Those that make gradients of weights together with those of inputs."""
