@@ -82,7 +82,6 @@ ALIASES = {
     "every": "block",
     "layer": "block",
     "op": "operators",
-    "selective-op": "operators",
     "selective_op": "operators",
     "float32": "fp32",
     "float": "fp32",

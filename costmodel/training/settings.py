@@ -11,7 +11,7 @@ from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
 
 from costmodel.documents.arguments import native
-from costmodel.errors import ALIASES, CostModelError, SettingError, UnknownNameError, listed, shown, unknown
+from costmodel.errors import ALIASES, CostModelError, SettingError, listed, shown, unknown
 from costmodel.symbolic.sizes import exact_div, peek
 from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
@@ -102,8 +102,9 @@ def _lora(name: str, value: Any) -> Lora:
 
 def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
     if isinstance(value, str):
-        if ALIASES.get(value) in get_args(CheckpointName):  # any other name may be that of a part
-            raise UnknownNameError(f"unknown {name} {shown(value)}: did you mean {ALIASES[value]!r}?")
+        names = get_args(CheckpointName)
+        if ALIASES.get(value.replace("-", "_")) in names:  # any other name may be that of a part
+            raise unknown(name, value, names)
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
         return tuple(value)
