@@ -118,12 +118,12 @@ def trace(
     return tape
 
 
-def _own_tokens(seq: int | None, layout: Layout) -> int:
+def _own_tokens(seq: int, layout: Layout) -> int:
     """Tokens that one rank has of each sequence. Raises SettingError."""
     unit = layout.cp * (2 if layout.cp_balanced and layout.cp_kind != "ulysses" else 1)
-    if seq is None or seq % unit:
+    if seq % unit:
         of = f"cp={layout.cp}" if unit == layout.cp else f"2·cp={unit}, as cp_balanced=True has it"
-        raise SettingError(f"seq={seq} is no multiple of {of}: use {multiples_near(peek(seq or unit), unit)}")
+        raise SettingError(f"seq={seq} is no multiple of {of}: use {multiples_near(peek(seq), unit)}")
     return exact_div(seq, layout.cp)
 
 
