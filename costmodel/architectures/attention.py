@@ -420,11 +420,11 @@ class Attention:
         assert kernel != "eager"
         layout, visible = query.tape.layout, self.context.setting.pairs == "visible"
         if layout.cp > 1 and layout.cp_kind != "ulysses":
-            how = (self.model.causal, self.model.attention_dropout, visible)
+            options = (self.model.causal, self.model.attention_dropout, visible)
             if layout.megatron:
                 kind = EngineRingAttention if layout.cp_kind == "ring" else EngineGatherAttention
-                return kind(layout.cp, *how)(query, key, value, name="fused")
-            ring = RingAttention(layout.cp, layout.cp_kind, layout.cp_balanced, *how)
+                return kind(layout.cp, *options)(query, key, value, name="fused")
+            ring = RingAttention(layout.cp, layout.cp_kind, layout.cp_balanced, *options)
             return ring(query, key, value, name="fused")
         pairs = self.pairs if self.context.setting.pairs == "visible" else None
         scale = self.model.score_factor if self.context.absorbed else self.model.score_scale

@@ -94,7 +94,7 @@ class Architecture(Description):
     DETACHES: ClassVar[bool] = False
     """Whether some of what it computes may be out of reach of gradients, as a target network is."""
     SPLITS_BACKWARD: ClassVar[bool] = False
-    """Whether a pipeline may make the gradients of its weights apart from those of what it reads."""
+    """Whether stages of a pipeline may make gradients of weights apart from those of what each stage received."""
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ()
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}

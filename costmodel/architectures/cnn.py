@@ -124,7 +124,7 @@ class CNN(Architecture):
 
 
 def _cut(blocks: Blocks, start: int, stop: int) -> Iterator[tuple[str, BlockSpec]]:
-    """Items with the parts from one number up to another, each by its name; of some of their parts, what has these."""
+    """Items by name that have the parts from one number up to another; of an item with others too, what has these."""
     number = 0
     for name, block in zip(labels(blocks), blocks, strict=True):
         parts = sum(times for _, times in _runs([block]))

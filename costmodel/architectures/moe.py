@@ -29,8 +29,8 @@ def routed(model: TransformerSpec, x: Tensor) -> Tensor:
             return y
         shared = mlp(model, x, model.experts.shared_width, "shared")
         if model.experts.shared_gate:
-            judged = of_own_tokens(Linear(1, bias=False)(x, name="shared_gate"))
-            gate = Sigmoid()(judged, name="shared_sigmoid")
+            score = of_own_tokens(Linear(1, bias=False)(x, name="shared_gate"))
+            gate = Sigmoid()(score, name="shared_sigmoid")
             shared = Multiply()(gate, shared, name="gate_shared")
         return Add()(y, shared, name="add_shared")
 
@@ -96,8 +96,8 @@ def _weighed_within(
         picked = (Pick(rows=rows) if capped else Pick(k))(x.view((b * t, d)), name="dispatch")
         shares = Pick(rows=rows)(weights.view((b * t * k, 1)), name="dispatch_weights")
         picked, shares = arrived_with_weights(picked, shares, 0 if capped else experts.count, most)
-        made = dropped(_weighed(model, picked, shares, inner), experts.dropout, "dropout")
-        out = returned(outer(made, name="down"), None if most is None else rows)
+        hidden = dropped(_weighed(model, picked, shares, inner), experts.dropout, "dropout")
+        out = returned(outer(hidden, name="down"), None if most is None else rows)
         out = (Pick(rows=b * t * k) if capped else Pick())(out, name="collect")
         return Total()(out.view((b * t, k, d)), name="total").view((b, t, d))
 

@@ -75,8 +75,8 @@ CHANNELS = (2, 32)
 class DriverMemory(NamedTuple):
     """What CUDA and NCCL take of a device beside all tensors, the least and the most [bytes], for so many groups.
 
-    It is in no peak. A group of ranks has one connection of the first protocol a channel at least, and of all three
-    with two neighbours, around a ring and up a tree, at most.
+    No peak has this memory in it. A group of ranks has one connection of the first protocol a channel at least, and of
+    all three with two neighbours, around a ring and up a tree, at most.
     """
 
     low: int

@@ -146,9 +146,7 @@ def newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Origi
 
 
 def kept_of(tape: Tape) -> Iterator[tuple[int, int]]:
-    """What each call, or stretch that is recomputed, keeps for backward that none before it does, with how often it
-    happens: bytes of all times.
-    """
+    """Of each call, or recomputed stretch: its times, and in all these what none before keeps for backward [bytes]."""
     charged: set[Storage] = set()
     blocks = [block for block in tape.root.blocks() if block.recomputed]
     yield from ((int(block.times), newly_kept(block.saved, charged, "computed")) for block in blocks)

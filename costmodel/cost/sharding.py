@@ -106,7 +106,7 @@ def stays_gathered(tape: Tape, unit: Block) -> bool:
 def partial_sum(tape: Tape, weight: Storage) -> Message:
     """What makes a gradient of a rank's own tokens that of all.
 
-    In FSDP2 it is as made, of gathered weights' type, unless that of several micro-batches of a stage is in another.
+    In FSDP2 this sum is of gathered weights' type, unless gradients of a stage's micro-batches add up in another.
     """
     precision, layout = tape.precision, tape.layout
     dtype = precision.gradient_dtype if layout.shards == 1 or layout.stage is not None else precision.weight

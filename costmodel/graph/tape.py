@@ -82,10 +82,6 @@ class Cached(NamedTuple):
         return s.bytes if self.used is None or self.used == s.elements else size_bytes(self.used, s.dtype)
 
 
-RECEIVED = "received"
-"""What is called so of a tape's inputs has come from the stage before."""
-
-
 class Tape:
     """One forward pass on paper. Layers record themselves here as they are called.
 
@@ -180,7 +176,7 @@ class Tape:
     def all_received(self) -> list[Tensor]:
         """The tensors that the stage before hands to this one, to which gradients go back."""
         for each in self.arrival:
-            tensor = self.input(each.shape, each.role, RECEIVED, each.dtype)
+            tensor = self.input(each.shape, each.role, "received", each.dtype)
             tensor.strides, tensor.requires_grad = each.strides, each.requires_grad
             self.arrived.append(tensor)
         return self.arrived

@@ -83,11 +83,11 @@ class PartedAttention(Weightless):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Five products, and the gradients of all parts added up; charged to the first operand in need of one."""
-        scores, d, wide, rows = self._scores(call), call.x.shape[3], call.y.shape[3], self._later(call)
+        scores, d, d_v, rows = self._scores(call), call.x.shape[3], call.y.shape[3], self._later(call)
         own = call.x.size + (call.inputs[1].size + call.inputs[2].size) * self.devices
         done = call.x.rows + rows
-        pointwise = (10 if self.dropout else 6) * scores + done * (2 * wide - 1) + own + rows * d
-        work = LayerFlops(2 * scores * (3 * d + 2 * wide), pointwise)
+        pointwise = (10 if self.dropout else 6) * scores + done * (2 * d_v - 1) + own + rows * d
+        work = LayerFlops(2 * scores * (3 * d + 2 * d_v), pointwise)
         for x in sorted(call.inputs, key=lambda x: not x.requires_grad):
             yield Gradient(x, work)
             work = LayerFlops(0, 0)
@@ -96,8 +96,7 @@ class PartedAttention(Weightless):
         """A fused kernel for each part, and what joins them."""
         q, k, v = call.inputs
         both = 2 * (q.shape[3] + call.y.shape[3])
-        for kernel, share in self._kernels(call, "", both, q.bytes + k.bytes + v.bytes, call.y.bytes):
-            del share
+        for kernel, _ in self._kernels(call, "", both, q.bytes + k.bytes + v.bytes, call.y.bytes):
             yield kernel
         rows = size_bytes(self._later(call) * call.y.shape[3], SUM_DTYPE)
         yield stream(call, "join", "pointwise", self._later(call) * (3 * call.y.shape[3] + 5), 4 * rows, 3 * rows)
@@ -198,7 +197,7 @@ class RingAttention(PartedAttention):
 class EngineRingAttention(PartedAttention):
     """Attention over ranks of a sequence as Transformer Engine has it, keys and values handed on from rank to rank.
 
-    Each rank has tokens of both ends. The last one has most: each of its parts is of all its queries.
+    Each rank has tokens of both ends. The last rank has most: each of its parts is of all its queries.
     """
 
     source = "transformer_engine.pytorch: AttnFuncWithCPAndKVP2P (Liu et al. 2023, Ring Attention)"

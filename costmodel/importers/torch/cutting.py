@@ -24,8 +24,8 @@ class StageProgram(NamedTuple):
 def parts_of(program: CapturedProgram) -> list[tuple[str, int]]:
     """Where a stage may begin: modules by name, each with its first step.
 
-    They are the items of lists, ``layers.0``, and of what is in none the outermost modules; what holds lists is none
-    itself. A step that no such module calls, or one that has been called before, is of the part before it.
+    Such modules are the items of lists, ``layers.0``, and of what is in no list the outermost ones; what holds lists is
+    none itself. A step that no such module calls, or one that has been called before, is of the part before it.
     """
     weighted = {tuple(weight.path.split(".")[:-1]) for weight in program.weights.values()}
     paths = [_modules(step, weighted) for step in program.steps]
@@ -56,7 +56,7 @@ def _is_part(path: tuple[str, ...], holders: set[tuple[str, ...]]) -> bool:
 def cut(program: CapturedProgram, start: int, stop: int, title: str) -> StageProgram:
     """The steps from one number up to another, as a stage. Raises SettingError for what no stage can hand on."""
     steps, every = program.steps, len(program.steps)
-    made = {each.name: Placeholder(each.name, each.shape, each.dtype) for step in steps for each in step.makes}
+    results = {each.name: Placeholder(each.name, each.shape, each.dtype) for step in steps for each in step.makes}
     last_read = {name: number for number, step in enumerate(steps) for name in _read(step)}
     last_read |= dict.fromkeys(program.outputs, every)
     born = {each.name: number for number, step in enumerate(steps) for each in step.makes}
@@ -80,7 +80,7 @@ def cut(program: CapturedProgram, start: int, stop: int, title: str) -> StagePro
     stage = program._replace(
         weights={name: each for name, each in program.weights.items() if name in kept},
         buffers={name: each for name, each in program.buffers.items() if name in kept},
-        inputs=inputs | {name: made[name] for name in received},
+        inputs=inputs | {name: results[name] for name in received},
         steps=steps[start:stop],
         outputs=outputs,
     )
