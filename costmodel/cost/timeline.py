@@ -95,9 +95,8 @@ def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTen
     for s, times in own:
         if master := share_of(tape, s).master:
             yield PersistentTensor("masters", size_bytes(s.elements, master), times)
-    begun = optimizer.copies_gradient and tape.layout.shards == 1
-    whole = [begun and s.graded is not s.elements for s, _ in own]
-    shapes = [((s.graded,) if more else share_of(tape, s).shape, n) for more, (s, n) in zip(whole, own, strict=True)]
+    copies = optimizer.copies_gradient and tape.layout.shards == 1
+    shapes = [((s.graded,) if copies and s.graded is not s.elements else share_of(tape, s).shape, n) for s, n in own]
     for shape, times in [((flat_length(tape),), 1)] if optimizer.flat and shapes else shapes:
         for size in optimizer.state_sizes(shape, state_bytes):
             yield PersistentTensor("optimizer", size, times)
