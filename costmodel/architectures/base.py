@@ -244,12 +244,17 @@ class Architecture(Description):
         return self.name or type(self).__name__
 
 
-def check_splits(model: Architecture, layout: Layout) -> None:
-    """Raise SettingError for what tp does in models of text alone, of a model of something else."""
-    if layout.megatron:
+def check_runtime(model: Architecture, layout: Layout) -> None:
+    """Raise SettingError if ranks of tp have Megatron's layers, of a model that is no decoder."""
+    if layout.megatron and layout.tp != 1:
         raise SettingError(
             f"tp={layout.tp} of runtime={layout.runtime!r} is of decoders, not {model.title!r}: use 'torch'"
         )
+
+
+def check_splits(model: Architecture, layout: Layout) -> None:
+    """Raise SettingError for what tp does in models of text alone, of a model of something else."""
+    check_runtime(model, layout)
     if layout.pp != 1:
         raise SettingError(f"pp={layout.pp} is not worked out with tp of {model.title!r}: leave one of them out")
     for name, split in (("sp", layout.sp), ("loss_parallel", layout.split_loss)):

@@ -16,6 +16,7 @@ from costmodel.architectures.base import (
     DropRate,
     PositiveNumber,
     Size,
+    check_runtime,
     fitting_divisors,
     refuse,
 )
@@ -286,6 +287,7 @@ class EncoderDecoder(ComposedModel):
         """This model, both of whose sides are split when they run; see `Architecture.local`."""
         if layout.sp:
             raise SettingError(f"sp=True is not worked out for encoder-decoders, of {self.title}: leave it out")
+        check_runtime(self, layout)
         super().local(layout._replace(tp=1))
         return self
 
