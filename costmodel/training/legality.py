@@ -52,6 +52,10 @@ def _check_operators(settings: Settings) -> None:
             raise SettingError(
                 f"checkpoint='operators' is not worked out with {_written(settings, name)}: use checkpoint='block'"
             )
+    if settings.policy.scaled:  # whose products are another operator, ``_scaled_mm``
+        raise SettingError(
+            f"checkpoint='operators' is not worked out with precision {settings.policy.name!r}: use checkpoint='block'"
+        )
 
 
 def _check_passes(settings: Settings, layout: Layout) -> None:
