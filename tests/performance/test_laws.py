@@ -216,7 +216,7 @@ def test_attention_is_the_kernel_that_machine_and_stack_have(name, stack, runtim
 
 
 def test_kernels_of_attention_take_as_long_as_measured() -> None:
-    """Rows of ten publications on seven machines, forward and backward, causal or not, of 512 to 32,768 tokens."""
+    """Rows of fifteen publications on seven machines, forward and backward, causal or not, of 512 to 32,768 tokens."""
     by_kernel = {
         names: [scored.ratio for scored in rows]
         for names, rows in scores(lambda what, row: (what, row["machine"], row.get("kernel"))).items()
@@ -340,7 +340,7 @@ def test_constants_that_there_are_not_are_refused() -> None:
 
 
 def test_products_take_as_long_as_measured() -> None:
-    """Square ones on sixteen machines in four types, tall ones on A100 and MI210, flat ones on H100."""
+    """Square ones on fifteen machines in four types, tall ones on A100 and MI210, flat ones on H100."""
     by_machine: dict[str, list[float]] = {}
     for (what, name), rows in scores(lambda what, row: (what, row["machine"])).items():
         if what == "products":
