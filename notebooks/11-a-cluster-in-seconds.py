@@ -127,9 +127,9 @@ for line in ("weights", "gradients", "masters", "optimizer", "activations", "pea
 # **Predict:** how much faster is a token of one request on eight H100 than on two?
 
 # %%
-ASKED = {"on": "dgx-h100", "input": 1024, "output": 256, "engine": "vllm", "concurrency": [1, 64]}
+REQUESTS = {"on": "dgx-h100", "input": 1024, "output": 256, "engine": "vllm", "concurrency": [1, 64]}
 for tp in (2, 4, 8):
-    for load in cm.serve("llama-3-70b", tp=tp, **ASKED).loads:
+    for load in cm.serve("llama-3-70b", tp=tp, **REQUESTS).loads:
         waits = load.exposed / load.time_per_token
         print(
             f"tp {tp}, {load.concurrency:2} at a time: {1e3 * load.time_per_token:5.1f} ms a token, waits {waits:.0%}"
@@ -140,7 +140,7 @@ for tp in (2, 4, 8):
 # nine H100 at least; over 16 of them, two nodes:
 
 # %%
-EIGHT_BITS = ASKED | {"precision": "fp8-w8a8", "concurrency": 64}
+EIGHT_BITS = REQUESTS | {"precision": "fp8-w8a8", "concurrency": 64}
 for degrees in ({"tp": 16}, {"tp": 8, "pp": 2}, {"dp": 16, "ep": 16}):
     served = cm.serve("deepseek-v3", **EIGHT_BITS, **degrees)
     (load,) = served.loads
