@@ -105,7 +105,7 @@ def _check_sharding(settings: Settings, layout: Layout) -> None:
         )
     if settings.policy.quantised or settings.policy.scaled:
         raise SettingError(
-            f"precision {settings.policy.name!r} is not worked out with fsdp={layout.fsdp}: leave one of them out"
+            f"precision {settings.policy.name!r} is not worked out with {_sharding(layout)}: leave one of them out"
         )
 
 
@@ -248,7 +248,7 @@ def _check_pipeline(settings: Settings, layout: Layout) -> None:
 def _check_sharded_pipeline(settings: Settings, layout: Layout) -> None:
     """Raise SettingError for what is not worked out of stages whose weights are split by FSDP."""
     if layout.pipeline(settings.micro_batches).splits:
-        raise SettingError(f"fsdp={layout.fsdp} is not worked out with schedule={settings.schedule!r}: use '1f1b'")
+        raise SettingError(f"{_sharding(layout)} is not worked out with schedule={settings.schedule!r}: use '1f1b'")
     if settings.policy.autocast is not None or settings.chosen("wrap"):
         name = "wrap" if settings.chosen("wrap") else "precision"
         raise SettingError(f"{_written(settings, name)} is not worked out with fsdp and pp: leave one of them out")
@@ -297,6 +297,11 @@ def _check_deepspeed(settings: Settings) -> None:
         raise SettingError(f"sp=True is not worked out with tp={layout.tp} of runtime='deepspeed': leave one out")
     if "parameters" in settings.offload and settings.zero < 3:
         raise SettingError(f"offload='parameters' is of stage 3, not zero={settings.zero}: use zero=3")
+
+
+def _sharding(layout: Layout) -> str:
+    """The axis that weights are split over, as it is given: that of sequences where there is no other."""
+    return f"fsdp={layout.fsdp}" if layout.fsdp > 1 else f"cp={layout.cp}"
 
 
 def _written(settings: Settings, name: str) -> str:
