@@ -91,8 +91,8 @@ class DriverMemory(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{show_bytes(self.low)} to {show_bytes(self.high)} of CUDA's context and NCCL's buffers ({self.groups} "
-            "groups of ranks), in no peak: leave room for them (reserve)"
+            f"{show_bytes(self.low)} to {show_bytes(self.high)} of CUDA's context and NCCL's buffers (groups of "
+            f"ranks: {self.groups}), in no peak: leave room for them (reserve)"
         )
 
 
