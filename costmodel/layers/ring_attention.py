@@ -212,6 +212,11 @@ class EngineRingAttention(PartedAttention):
         """Of the keys, of parts before this rank's own."""
         return self.causal
 
+    def parts(self, call: Call) -> tuple[RingPart, RingPart]:
+        """With masks those of another rank's keys are of all queries with half of the keys."""
+        own, other = super().parts(call)
+        return own, RingPart(own.queries, exact_div(own.keys, 2), other.seen) if self.causal else other
+
     def output(self, call: Call) -> Tensor:
         return call.tape.tensor((*call.x.shape[:3], call.inputs[2].shape[3]))
 

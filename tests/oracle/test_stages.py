@@ -300,12 +300,15 @@ def test_a_rank_of_an_imported_module_costs_what_it_does(
     assert_a_rank_agrees(model, question, asked, how, data.draw(st.integers(0, pp - 1)))
 
 
-def test_what_writes_to_the_stage_before_is_refused_by_name() -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 3))
-    model = cm.from_torch(module, torch.zeros(3, 4))
+@pytest.mark.parametrize("views", [[], [torch.nn.Flatten()]], ids=["itself", "a view of it"])
+def test_what_writes_to_the_stage_before_is_refused_by_name(views: list[torch.nn.Module]) -> None:
+    writes = torch.nn.ReLU(inplace=True)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), *views, writes, torch.nn.Linear(8, 3))
+    model = cm.from_torch(module, torch.zeros(3, 1, 4))
     with pytest.raises(SettingError, match="writes in place to what another stage made, which PyTorch refuses"):
         cm.predict(model, pp=2, accumulate=2, pp_split=["1"])
-    assert cm.predict(model, pp=2, accumulate=2, pp_split=["2"]).params == model_params(module)
+    after = str(len(views) + 2)
+    assert cm.predict(model, pp=2, accumulate=2, pp_split=[after]).params == model_params(module)
 
 
 def model_params(module: torch.nn.Module) -> int:

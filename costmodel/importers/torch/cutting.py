@@ -11,6 +11,7 @@ import re
 from typing import NamedTuple
 
 from costmodel.errors import SettingError, shown
+from costmodel.importers.torch.folding import base_of
 from costmodel.importers.torch.program import CapturedProgram, Placeholder, Step, tensors_in
 
 
@@ -65,8 +66,9 @@ def cut(program: CapturedProgram, start: int, stop: int, title: str) -> StagePro
         return tuple(name for name, number in born.items() if number < at <= last_read.get(name, -1))
 
     received = crossing(start) if start else ()
+    makers = {each.name: step for step in steps[start:stop] for each in step.makes}
     for step in steps[start:stop]:
-        if step.changes in received:
+        if base_of(step.changes, makers)[0] in received:
             where = ".".join(step.path)
             raise SettingError(
                 f"pp: {where or step.name} of {shown(title)} writes in place to what another stage made, which PyTorch "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -55,14 +55,17 @@ def stem_of(part: str) -> str | None:
 def writes_outside(loop: Loop) -> bool:
     """Whether equal blocks write through views to what is made before them, so that each has another version of it."""
     makers = {output.name: step for step in loop.blocks[0] for output in step.makes}
-    for step in loop.blocks[0]:
-        name, viewed = step.changes, False
-        while name in makers and (makers[name].changes or makers[name].op in VIEWS):
-            viewed = viewed or makers[name].changes is None
-            name = makers[name].changes or next(iter(tensors_in(list(makers[name].args.values()))), None)
-        if viewed and name not in makers:
-            return True
-    return False
+    bases = [base_of(step.changes, makers) for step in loop.blocks[0]]
+    return any(viewed and name not in makers for name, viewed in bases)
+
+
+def base_of(name: str | None, makers: Mapping[str, Step]) -> tuple[str | None, bool]:
+    """The tensor in whose memory one may be, as far back as the steps go that make each, and whether through a view."""
+    viewed = False
+    while name is not None and (maker := makers.get(name)) and (maker.changes or maker.op in VIEWS):
+        viewed = viewed or maker.changes is None
+        name = maker.changes or next(iter(tensors_in(list(maker.args.values()))), None)
+    return name, viewed
 
 
 VIEWS = frozenset(
