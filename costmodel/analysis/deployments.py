@@ -132,18 +132,18 @@ class Deployments(Answer):
         return Sheet(head, [Table(header, rows, words=frozenset({10}))] if rows else [], warnings, notes)
 
     def _goals(self) -> tuple[tuple[str, float | None], ...]:
-        return ("first token", self.ttft), ("all others", self.tpot)
+        return ("first token", self.ttft), ("each other token", self.tpot)
 
 
-def _degrees(model: Transformer, devices: int, node: int, given: Mapping[str, Any]) -> Iterator[dict[str, int]]:
-    """Degrees whose product is the devices: tp within a node unless it is given, ep over some ranks of dp or none."""
-    for tp in [given["tp"]] if "tp" in given else [n for n in divisors(devices) if n <= node]:
-        for pp in [given["pp"]] if "pp" in given else divisors(max(1, devices // tp)):
+def _degrees(model: Transformer, devices: int, node: int, fixed: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Degrees whose product is the devices: tp within a node unless it is fixed, ep over some ranks of dp or none."""
+    for tp in [fixed["tp"]] if "tp" in fixed else [n for n in divisors(devices) if n <= node]:
+        for pp in [fixed["pp"]] if "pp" in fixed else divisors(max(1, devices // tp)):
             copies = devices // (tp * pp)
-            if tp * pp * copies != devices or given.get("dp", copies) != copies:
+            if tp * pp * copies != devices or fixed.get("dp", copies) != copies:
                 continue
             split = [1] if model.experts is None else divisors(copies)
-            for ep in [given["ep"]] if "ep" in given else split:
+            for ep in [fixed["ep"]] if "ep" in fixed else split:
                 yield {"tp": tp, "ep": ep, "pp": pp, "dp": copies}
 
 
@@ -228,18 +228,18 @@ def deployments(
         raise SettingError(f"devices={shown(devices)}: layouts of serving are gone through for {MOST_SERVED:,} at most")
     first_token = None if ttft is None else read_amount(ttft, "ttft", "s")
     others_each = None if tpot is None else read_amount(tpot, "tpot", "s")
-    given = {name: value for name, value in settings.items() if name in SERVED and value is not None}
-    others: dict[str, Any] = {name: value for name, value in settings.items() if name not in (*SERVED, "devices")}
+    fixed = {n: whole_size(n, value) for n, value in settings.items() if n in SERVED and value is not None}
+    others: dict[str, Any] = {name: value for name, value in settings.items() if name not in SERVED}
     cluster = load_cluster(on, network) if devices > 1 else None
     entries: list[RankedDeployment] = []
     missed: Counter[str] = Counter()
     refused: Counter[str] = Counter()
-    asked: dict[str, Any] = {"on": on if cluster is None else cluster, "input": input, "output": output}
-    asked |= {"engine": engine, "arrivals": arrivals, "price": price, **others}
+    question: dict[str, Any] = {"on": on, "network": network} if cluster is None else {"on": cluster}
+    question |= {"input": input, "output": output, "engine": engine, "arrivals": arrivals, "price": price, **others}
     first: CostModelError | None = None
-    for degrees in _degrees(transformer, devices, 1 if cluster is None else cluster.size, given):
+    for degrees in _degrees(transformer, devices, 1 if cluster is None else cluster.size, fixed):
         try:
-            serving = serve(transformer, **asked, **{name: n for name, n in degrees.items() if n > 1})  # type: ignore[arg-type]
+            serving = serve(transformer, **question, **{name: n for name, n in degrees.items() if n > 1})  # type: ignore[arg-type]
             most = _most(serving, first_token, others_each)
         except CostModelError as error:
             refused[str(error)[:LONGEST_REASON]] += 1
@@ -250,10 +250,10 @@ def deployments(
         else:
             entries.append(RankedDeployment(degrees, serving, *most))
     if not entries and not missed:
-        words = ", ".join(f"{name}={value}" for name, value in given.items())
+        words = ", ".join(f"{name}={value}" for name, value in fixed.items())
         raise first or SettingError(f"no layout of devices={devices} has {words}: use degrees that divide them")
     entries.sort(key=lambda entry: -entry.load.tokens_per_second)
-    machine = (entries[0].serving if entries else serve(transformer, **asked)).machine.name
+    machine = (entries[0].serving if entries else serve(transformer, **question)).machine.name
     return Deployments(
         transformer.title,
         machine,
