@@ -43,9 +43,9 @@ class Disaggregated(Answer):
 
     Example:
         >>> import costmodel as cm
-        >>> asked = {"on": "h100-sxm", "input": 2048, "output": 256, "engine": "vllm"}
-        >>> one, four = (cm.serve("llama-3.1-70b", tp=tp, **asked) for tp in (4, 8))
-        >>> apart = cm.disaggregated(one, four, concurrency=64)
+        >>> load = {"on": "h100-sxm", "input": 2048, "output": 256, "engine": "vllm"}
+        >>> four, eight = (cm.serve("llama-3.1-70b", tp=tp, **load) for tp in (4, 8))
+        >>> apart = cm.disaggregated(four, eight, concurrency=64)
         >>> apart.over(32).prefill, apart.over(32).decode
         (4, 2)
 
@@ -55,10 +55,12 @@ class Disaggregated(Answer):
     decode: Serving
     concurrency: int
 
-    @property
-    def cluster(self) -> Cluster:
-        """That both pools are of."""
-        return self.prefill.cluster or load_cluster(self.prefill.machine)
+    @cached_property
+    def clusters(self) -> tuple[Cluster, Cluster]:
+        """What the devices of each pool are of; a single device, of the other pool's if that has the same machine."""
+        one, other = self.prefill, self.decode
+        alike = (one.cluster or other.cluster) if one.machine == other.machine else None
+        return tuple(pool.cluster or alike or load_cluster(pool.machine) for pool in (one, other))  # type: ignore[return-value]
 
     @cached_property
     def prefill_rate(self) -> float:
@@ -89,12 +91,13 @@ class Disaggregated(Answer):
 
     @cached_property
     def transfer_seconds(self) -> float:
-        """Until a prompt's keys and values are there, sent by each device of its group over its own adapter [s]."""
+        """Until a prompt's keys and values are there, sent by each device of its group over its own adapter [s].
+
+        Of the share of a device that sends and that of one that receives, each over its own network, the longer.
+        """
         senders = self.prefill.layout.tp * self.prefill.layout.pp
-        most = max(*self._received, -(-self.sent_bytes // senders))
-        cluster = self.cluster
-        model = CollectiveModel(cluster, typical(cluster.machine))
-        return float(model.time("send", float(most), cluster.group("pp", 2, cluster.size)).seconds)
+        shares = -(-self.sent_bytes // senders), max(self._received)
+        return max(_send_seconds(cluster, share) for cluster, share in zip(self.clusters, shares, strict=True))
 
     @cached_property
     def time_to_first_token(self) -> float:
@@ -113,8 +116,9 @@ class Disaggregated(Answer):
         if devices < own + others:
             raise SettingError(f"devices={shown(devices)} are fewer than the {own} and {others} of a group of each")
         balanced = devices / (self.ratio * own + others)  # groups that decode, if parts of groups could
-        counts = {n for near in (int(balanced), int(balanced) + 1) if (n := near) >= 1 and n * others + own <= devices}
-        pools = [self._pools(devices, (devices - n * others) // own, n) for n in counts or {1}]
+        near = (int(balanced), int(balanced) + 1)
+        counts = [n for n in near if n >= 1 and n * others + own <= devices]
+        pools = [self._pools(devices, (devices - n * others) // own, n) for n in counts or [1]]
         return max(pools, key=lambda pool: (pool.requests_per_second, pool.idle))
 
     def _pools(self, devices: int, prefill: int, decode: int) -> Pools:
@@ -158,6 +162,12 @@ class Disaggregated(Answer):
         return f"<Disaggregated {self.decode.model.title}: {self.prefill.where}, {self.decode.where}>"
 
 
+def _send_seconds(cluster: Cluster, size: int) -> float:
+    """From a device of one node to one of another [s]."""
+    model = CollectiveModel(cluster, typical(cluster.machine))
+    return float(model.time("send", float(size), cluster.group("pp", 2, cluster.size)).seconds)
+
+
 @typed
 def disaggregated(prefill: Serving, decode: Serving, *, concurrency: int | None = None) -> Disaggregated:
     """A model whose prompts are read by other devices than those that make its tokens.
@@ -183,9 +193,15 @@ def disaggregated(prefill: Serving, decode: Serving, *, concurrency: int | None 
             raise SettingError(f"{name} {shown(of(prefill))} of prefill is not the {shown(of(decode))} of decode")
     if prefill.settings.get("cache_precision") != decode.settings.get("cache_precision"):
         raise SettingError("cache_precision of prefill is not that of decode: keys and values are sent as they are")
+    if prefill.pool_bytes < 0:
+        raise SettingError(f"prefill: {prefill.binds}")
     most = decode.largest
-    if concurrency is None and not most:
+    if not most:
         raise SettingError(f"decode: {decode.binds}")
+    if concurrency is not None and concurrency > most:
+        raise SettingError(
+            f"concurrency={shown(concurrency)}: decode takes {most:,} requests at a time ({decode.binds})"
+        )
     answer = Disaggregated(prefill, decode, most if concurrency is None else concurrency)
     _ = answer.transfer_seconds, answer.time_per_token  # what cannot be is refused here
     return answer
