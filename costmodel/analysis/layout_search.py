@@ -257,6 +257,11 @@ class LegalLayout(NamedTuple):
         return 0 if self.work is None else self.work.kept_bytes(self.settings.layout, self.micro_batches)
 
     @property
+    def run(self) -> tuple[Mesh, int, int, Any]:
+        """Its mesh, micro-batch, number of them, and checkpoint."""
+        return self.mesh, self.batch, self.micro_batches, self.settings.checkpoint
+
+    @property
     def way(self) -> Mesh:
         """What tells it from others."""
         return {**self.mesh, "batch": self.batch, "checkpoint": self.settings.checkpoint}
@@ -284,7 +289,8 @@ class LayoutSearch:
         self.devices: int = fixed["devices"]
         self.samples: int = fixed["global_batch"]
         self.options = options
-        self.checkpoints = options.get("checkpoint", CHECKPOINTS)
+        # "none" first: what it is refused for all are, and what it takes bounds what others do.
+        self.checkpoints = sorted(options.get("checkpoint", CHECKPOINTS), key=lambda each: each != "none")
         self.room = room
         self.network = network
         self.within = within if self.fixed.get("on") is not None else None
@@ -296,6 +302,7 @@ class LayoutSearch:
         self._begin()
 
     def _begin(self) -> None:
+        vars(self).pop("reasons", None)  # of what was worked out before
         self.entries: list[RankedLayout] = []
         self.slower = 0
         self.unfit = Tally()
@@ -411,7 +418,7 @@ class LayoutSearch:
             candidate = self._candidates[n]
             if candidate.bound:
                 try:
-                    work = self._work(*candidate[:1], *candidate[2:4], candidate.settings.checkpoint)
+                    work = self._work(*candidate.run)
                 except CostModelError as error:
                     self.refused.add(str(error), 1)
                     continue
@@ -429,7 +436,7 @@ class LayoutSearch:
         """A candidate's layout if it fits; else why not is counted."""
         mesh, limit = candidate.mesh, (id(candidate.mesh), candidate.settings.checkpoint)
         try:
-            settings = self._settings(mesh, *candidate[2:4], candidate.settings.checkpoint)
+            settings = self._settings(*candidate.run)
             alike = candidate.settings if settings.layout.pp > 1 else settings  # stages of few batches are traced once
             if (room := self._left(mesh, alike)) < 0:
                 self.unfit.add(TOO_MUCH_HELD, 1)
