@@ -41,10 +41,8 @@ SHOWN = (
 """Settings that tell layouts apart, in words."""
 MOST_SHOWN = 10
 """Rows of the table; `Layouts` has all."""
-
-
 SPEEDS = (0.5, 1.0, 2.0)
-"""Of the network between nodes, of which seconds are told."""
+"""Shares of the bandwidth between nodes, with each of which the first layouts are timed."""
 
 
 class NetworkSpeed(NamedTuple):
@@ -120,7 +118,7 @@ class Layouts(Answer):
     def networks(self) -> tuple[NetworkSpeed, ...]:
         """How much the first of them depend on the network: their seconds at half its speed and at twice.
 
-        None without a machine, or within a node.
+        Empty without a machine, or within a node.
         """
         steps = None if self.search is None or not self else self.search.steps
         cluster = None if steps is None else steps.links.cluster
@@ -129,12 +127,12 @@ class Layouts(Answer):
         settings = [Settings(**entry.settings) for entry in self.entries[:MOST_SHOWN]]
         every: list[NetworkSpeed] = []
         for speed in SPEEDS:
-            each = speed * cluster.network_bandwidth
-            link = cluster.network.model_copy(update={"bandwidth": each * cluster.oversubscription})
+            bandwidth = speed * cluster.network_bandwidth
+            link = cluster.network.model_copy(update={"bandwidth": bandwidth * cluster.oversubscription})
             seconds = [entry.seconds for entry in self.entries[:MOST_SHOWN]]
             if speed != 1 and (other := self.search.steps_on(link)) is not None:
                 seconds = [other.step(each).seconds for each in settings]
-            every.append(NetworkSpeed(each, tuple(seconds)))
+            every.append(NetworkSpeed(bandwidth, tuple(seconds)))
         return tuple(every)
 
     def _network_table(self) -> Table:
