@@ -359,8 +359,7 @@ def job_of(
         )
     ((what, length),) = lengths.items() if lengths else (("steps", 1),)
     length = _positive(what, length, "1.28e6") * _positive("epochs", epochs, "90")
-    if not fits(devices, int, 1, MOST_WHOLE):
-        raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
+    _check_devices(devices)
     if what == "tokens" and step.tokens is None:
         raise SettingError(f"{title} has no tokens: give samples")
     copies = devices // step.devices
@@ -398,8 +397,7 @@ def energy(
         1289
 
     """
-    if not fits(devices, int, 1, MOST_WHOLE):
-        raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
+    _check_devices(devices)
     power = read_amount(watts, "watts", "W")
     _check_pue(pue)
     run = Energy(DeviceHours(3600 * _positive("hours", hours, "355"), devices), power, "as given", float(pue))
@@ -427,6 +425,11 @@ def _tdp(machine: Machine) -> float:
     if machine.tdp is None:
         raise SettingError(f"{machine.name} has no board power: give power in watts, such as power='330 W'")
     return machine.tdp
+
+
+def _check_devices(devices: int) -> None:
+    if not fits(devices, int, 1, MOST_WHOLE):
+        raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
 
 
 def _check_pue(pue: float) -> None:
