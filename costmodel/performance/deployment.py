@@ -78,7 +78,7 @@ class Deployment:
 
     @cached_property
     def run(self) -> Transformer:
-        """The model as the engine runs it: fused attention without what PyTorch's own has no place for."""
+        """The model as the engine runs it, see `fusible`; as it is where a kernel of attention is named."""
         return self._copied if "attention" in self.settings else fusible(self._copied, merged=self.engine.merged)
 
     @cached_property
@@ -157,10 +157,8 @@ class Deployment:
     def held(self, longest: int, tokens: int) -> list[HeldBytes]:
         """Of each stage, where prompts have so many tokens, and a request keeps `longest` when it is done."""
         engine = self.engine
-        steps = self.ranks("prefill", 1, seq=min(tokens, engine.chunk))
         count = max(1, engine.chunk // tokens) if engine.sequences > 1 else 1
-        steps = self.ranks("prefill", count, seq=min(tokens, engine.chunk)) if count > 1 else steps
-        memories = [step.memory for step in steps]
+        memories = [rank.memory for rank in self.ranks("prefill", count, seq=min(tokens, engine.chunk))]
         standing = [m.weights + m.buffers + m.inputs + m.temporaries for m in memories]
         kept = [rank.memory.cache for rank in self.ranks("decode", 1, past=longest - 1)]
         return [HeldBytes(*each) for each in zip(standing, kept, strict=True)]

@@ -85,9 +85,8 @@ class Load(NamedTuple):
 
     time_per_token: between a request's tokens. latency: of a whole request. tokens_per_second: output of all requests
     together; tokens_per_second_user: of one, once its first token is there. memory: that is in use, on the device that
-    has least to spare. bound: what a
-    decode step waits for. money_per_million: for a million output tokens, where a price is given. exposed: of a decode
-    step that devices wait for each other.
+    has least to spare. bound: what a decode step waits for. money_per_million: for a million output tokens, where a
+    price is given. exposed: of a decode step that devices wait for each other.
     """
 
     concurrency: int
