@@ -242,18 +242,18 @@ def groups_of(tape: Tape) -> dict[Call, FusionGroup]:
 
 def _hand_on(tape: Tape, groups: dict[Call, FusionGroup]) -> None:
     """Let what reads the result of a round as it begins, or after the last, go on where the round's last kernel was."""
-    made = {call.y.storage: (group, call.y) for call, group in groups.items() if not is_view(call)}
+    results = {call.y.storage: (group, call.y) for call, group in groups.items() if not is_view(call)}
     readers: dict[Storage, list[tuple[FusionGroup, Tensor]]] = {}
     for group in dict.fromkeys(groups.values()):
         outer = [x for x in group._inputs if x.storage.origin != "weight"]
         if len(outer) == 1 and not any(call.layer.over_batch(call) for call in group.calls):
             readers.setdefault(outer[0].storage, []).append((group, outer[0]))
     for block in tape.root.blocks():
-        if block.exit is None or block.recomputed or block.exit.storage not in made:
+        if block.exit is None or block.recomputed or block.exit.storage not in results:
             continue
-        last, y = made[block.exit.storage]
-        results = dict.fromkeys(x.storage for x in (block.entry, block.result, block.exit) if x is not None)
-        for group, x in (reader for storage in results for reader in readers.get(storage, [])):
+        last, y = results[block.exit.storage]
+        ends = dict.fromkeys(x.storage for x in (block.entry, block.result, block.exit) if x is not None)
+        for group, x in (reader for storage in ends for reader in readers.get(storage, [])):
             if group is not last and _fits(group.calls[0], last):
                 group.goes_on, last.handed_on = x, y
 
