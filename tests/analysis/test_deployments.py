@@ -77,6 +77,9 @@ def test_nothing_that_serves_is_said_and_is_no_error() -> None:
         ({"ttft": "soon"}, "ttft"),
         ({"tp": 3}, "no layout of devices=4 has tp=3"),
         ({"tp": 4, "dp": 2}, "no layout of devices=4 has tp=4, dp=2"),
+        ({"tp": 0}, "tp=0 is not between 1"),
+        ({"tp": -2}, "tp=-2 is not between 1"),
+        ({"devices": 1, "network": "1 Gb/s"}, "network='1 Gb/s' is between devices, of which there is one"),
         ({"model": "resnet50"}, "no decoder of tokens"),
     ],
 )
@@ -130,3 +133,22 @@ def test_pools_of_other_questions_are_refused() -> None:
         cm.disaggregated(a, cm.serve("llama-3.1-8b", **{**ASKED, "input": 256}))
     with pytest.raises(cm.CostModelError, match="sent as they are"):
         cm.disaggregated(a, cm.serve("llama-3.1-8b", **ASKED, cache_precision="fp8"))
+
+
+def test_pools_that_do_not_fit_are_refused() -> None:
+    one, four = (cm.serve("llama-3.1-70b", **ASKED, tp=tp) for tp in (1, 4))
+    with pytest.raises(cm.CostModelError, match="prefill: nothing fits"):
+        cm.disaggregated(one, four, concurrency=1)
+    with pytest.raises(cm.CostModelError, match="decode: nothing fits"):
+        cm.disaggregated(four, one, concurrency=1)
+    with pytest.raises(
+        cm.CostModelError, match=f"concurrency={four.largest + 1}: decode takes {four.largest:,} requests"
+    ):
+        cm.disaggregated(four, four, concurrency=four.largest + 1)
+
+
+def test_the_slower_network_of_two_pools_bounds_what_is_sent() -> None:
+    h100, a100 = (cm.serve("llama-3.1-8b", **{**ASKED, "on": on}) for on in ("h100-sxm", "a100-sxm-80gb"))
+    alike, apart = cm.disaggregated(h100, h100, concurrency=1), cm.disaggregated(h100, a100, concurrency=1)
+    assert [cluster.name for cluster in apart.clusters] == ["dgx-h100", "dgx-a100"]
+    assert apart.transfer_seconds > 1.5 * alike.transfer_seconds
