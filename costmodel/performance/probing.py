@@ -114,9 +114,11 @@ class KernelFit(MachineFit):
 
     @property
     def warnings(self) -> list[str]:
-        """Kernels that were faster than the datasheet allows, which are left out; where the fit was stopped."""
+        """Kernels faster than the datasheet allows, which others are fitted without; where the fit stopped."""
+        possible = any(seconds >= least for seconds, least in zip(self.measured, self.least, strict=True))
+        left_out = ": it is left out" if possible else ""
         return [
-            f"{probe.row} is faster than the datasheet allows ({show_seconds(least)}): it is left out"
+            f"{probe.row} is faster than the datasheet allows ({show_seconds(least)}){left_out}"
             for probe, seconds, least in zip(self.timed, self.measured, self.least, strict=True)
             if seconds < least
         ] + self.stops
