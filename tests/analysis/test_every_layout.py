@@ -259,6 +259,10 @@ def test_the_fastest_that_fit_are_the_same_as_of_all_that_do() -> None:
     assert [entry.settings for entry in near] == fit[: len(near)]
     assert near.candidates == whole.candidates
     assert near.unfit
+    wider = near.search.again(within=9.0)  # type: ignore[union-attr]
+    unfit = sum(reason.candidates for reason in wider.reasons)
+    assert unfit > sum(reason.candidates for reason in near.unfit)
+    assert len(wider.entries) + wider.slower + unfit + sum(r.candidates for r in near.refused) == near.candidates
 
 
 def test_few_of_many_candidates_are_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
