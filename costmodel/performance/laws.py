@@ -205,11 +205,9 @@ class KernelModel:
         """
         c = self.constants
         units = self.units(kernel) if kernel.sizes is not None else None
-        runs_in = self.machine.runs_in(kernel.dtype) or kernel.dtype
-        matrix = units is not None and units.matrix
-        watts = c.product_watts * POWER_BITS.get(runs_in, 32) / 16 if matrix else c.vector_watts
+        watts = c.vector_watts if units is None else units.watts
         # Of a lower clock each operation takes less: power falls as the clock to `power_exponent`.
-        slowed = self.clock(watts * units.peak / 1e12) ** (c.power_exponent - 1) if units is not None else 1.0
+        slowed = self.clock(watts * units.attained / 1e12) ** (c.power_exponent - 1) if units is not None else 1.0
         work = kernel.flops * watts * np.minimum(1.0, slowed) + (kernel.read + kernel.written) * c.byte_watts
         return np.minimum(self.machine.tdp * seconds, self.waiting_watts * seconds + work / 1e12)
 
