@@ -159,6 +159,14 @@ def _check_stages(model: TransformerSpec, layout: Layout) -> None:
     for name in WHOLE:
         if getattr(model, name) != type(model).model_fields[name].get_default():
             raise SettingError(f"pp={layout.pp} is not worked out for {name} of {model.title}: leave it out")
+    ends_in_bias = (model.head is not None and model.head.bias) or (
+        model.classes is not None and model.classes.told_by != "first"
+    )
+    if ends_in_bias and SCHEDULES[layout.schedule].splits:  # a view, which is not detached and so holds its graph
+        raise SettingError(
+            f"schedule={layout.schedule!r} is not worked out for a head with a bias, or classes of every token, of "
+            f"{model.title}: use '1f1b'"
+        )
     if model.layer_scale and SCHEDULES[layout.schedule].splits:
         raise SettingError(
             f"schedule={layout.schedule!r} is not worked out for layer_scale of {model.title}: use '1f1b'"

@@ -255,6 +255,8 @@ class StagePasses:
             now = lifetimes.moment("forward", "received", "")
             handed += [lifetimes.take(x.storage.bytes, now, ACTIVATIONS) for x in tape.inputs.values()]
         forward = ForwardLiveness(tape, lifetimes, loops=not self._splits, gathered=self.gathered)
+        if not lifetimes.moments:  # a stage of views alone
+            lifetimes.moment("forward", "view", "")
         cut = len(lifetimes.moments)
         if forward.sharding is not None:
             forward.sharding.gathered = "all" if self.gathered == "all" or not tape.layout.reshard else "root"
@@ -263,6 +265,8 @@ class StagePasses:
             handed.append(lifetimes.take(self.result, now))
         accumulates = accumulates or (self.runtime is not None and self.runtime.drops)
         backward = BackwardLiveness(forward, accumulates=accumulates)
+        if len(lifetimes.moments) == cut:
+            lifetimes.moment("backward", "view", "")
         self.sums = gradient_sums(tape, lifetimes, backward.arrivals)
         end = lifetimes.moment("backward", "end", "")
         for allocation in handed:

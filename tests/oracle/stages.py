@@ -76,7 +76,8 @@ class Ended(nn.Module):
         self.end = Part(model.end, model, STARTS)
 
     def forward(self, x: Tensor) -> Any:
-        return self.end(self.dropout(x if self.norm is None else self.norm(x)))
+        y = self.end(self.dropout(x if self.norm is None else self.norm(x)))
+        return y._base if y._is_view() and y._base.numel() == y.numel() else y  # views are not detached
 
 
 STARTS = ("blocks", "tokens", "positions", "segments", "boxes", "embedding_norm", "dropout", "spare", "contact")
