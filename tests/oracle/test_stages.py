@@ -243,12 +243,6 @@ def contexts_and_experts(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any
     model = {**ALWAYS, **{name: shape[name] for name in kept}, "positions": "rotary"}
     asked = {**draw(SHARDED), "fsdp": draw(st.sampled_from([2, 4]))}
     asked = {name: value for name, value in asked.items() if name not in ("tp", "sp")}
-    asked = {name: value for name, value in asked.items() if name not in ("tp", "sp")}
-    asked = {name: value for name, value in asked.items() if name not in ("tp", "sp")}
-    asked = {name: value for name, value in asked.items() if name not in ("tp", "sp")}
-    asked = {name: value for name, value in asked.items() if name not in ("tp", "sp")}
-    asked = {name: value for name, value in asked.items() if name not in ("tp", "sp")}
-    asked = {name: value for name, value in asked.items() if name not in ("tp", "sp")}
     if "precision" in asked:  # of which the CPU's kernel has other statistics
         model["norm"] = "rmsnorm"
     if "cp" in axes:
