@@ -188,7 +188,7 @@ def test_devices_and_samples_imply_what_is_left_out(
     [
         ({"devices": 6, "tp": 4}, "use 4 or 8"),
         ({"devices": 2, "fsdp": 4}, "use 4"),
-        ({"devices": 8, "dp": 2, "fsdp": 2}, "leave one out"),
+        ({"devices": 8, "dp": 2, "fsdp": 2}, "use devices=4, or dp=4"),
         ({"global_batch": 30, "batch": 2, "dp": 4}, "use 24 or 32"),
         ({"global_batch": 8, "batch": 2, "accumulate": 3}, "the 4 micro-batches"),
         ({"zero": 4, "dp": 2}, "use 0, 1, 2 or 3"),
