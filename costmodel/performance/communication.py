@@ -27,7 +27,8 @@ from costmodel.errors import SettingError, shown, unknown
 from costmodel.graph.kernel import Operation, wire_bytes
 from costmodel.hardware.cluster import Cluster, ClusterLike, DeviceGroup, LinkLike, load_cluster
 from costmodel.performance.calibration import SHARES, Calibration, calibration_of
-from costmodel.performance.constants import Constants, Interval, interval, typical
+from costmodel.performance.constants import Constants, typical
+from costmodel.performance.intervals import Interval, interval
 from costmodel.performance.laws import Numbers, Tier
 
 

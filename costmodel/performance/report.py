@@ -15,8 +15,9 @@ from costmodel.display.units import show_bytes, show_change, show_few, show_rate
 from costmodel.hardware.cluster import AXES
 from costmodel.hardware.machine import Machine
 from costmodel.performance.breakdown import CollectivePart, KernelTime, LayerTime, PhaseTime, StepBottleneck
-from costmodel.performance.constants import UNITS, Effect, Interval, Reference
+from costmodel.performance.constants import UNITS, Reference
 from costmodel.performance.fusion import Fusion
+from costmodel.performance.intervals import Effect, Interval
 from costmodel.performance.laws import Tier
 from costmodel.performance.queues import QueueEvent
 from costmodel.training.settings import Settings

@@ -37,8 +37,9 @@ from costmodel.performance.breakdown import (
 )
 from costmodel.performance.calibration import Calibration, calibration_of, measured_step
 from costmodel.performance.communication import CollectiveModel
-from costmodel.performance.constants import BETWEEN_DEVICES, Constants, Effect, Interval, interval, typical
+from costmodel.performance.constants import BETWEEN_DEVICES, Constants, typical
 from costmodel.performance.fusion import Fusion
+from costmodel.performance.intervals import Effect, Interval, interval
 from costmodel.performance.jobs import Carbon, Energy, Goodput, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
 from costmodel.performance.parallel import Prices, RankWork, StagedPass, no_price

@@ -15,7 +15,8 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tape import Tape
 from costmodel.hardware.catalogue import load_machine
 from costmodel.layers.attention import FusedAttention
-from costmodel.performance.constants import Constants, interval, typical
+from costmodel.performance.constants import Constants, typical
+from costmodel.performance.intervals import interval
 from costmodel.performance.laws import KernelModel
 from costmodel.training.dtypes import BITS
 from costmodel.training.precision import PRECISIONS

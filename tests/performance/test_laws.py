@@ -15,7 +15,8 @@ from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine, Peaks
 from costmodel.performance.calibration import Calibration
-from costmodel.performance.constants import TABLE, Constants, constant, interval, typical
+from costmodel.performance.constants import TABLE, Constants, constant, typical
+from costmodel.performance.intervals import interval
 from costmodel.performance.laws import KernelModel, Tier
 from costmodel.training.stacks import STACKS, Stack
 from tests.benchmarks.bench_kernels import scores
