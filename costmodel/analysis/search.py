@@ -108,7 +108,7 @@ def varied_size(question: Prediction, name: str, *, stretched: bool = False) -> 
         raise unknown_field(f"size of {model.title} to turn", name, [type(model)], size_names(model))
     if name in ("accumulate", "loss_chunks") and not question.settings.training:
         raise SettingError(f"{name} is for training: there is none in mode {question.settings.mode!r}")
-    if name == "past" and question.settings.past is None:
+    if name == "past" and question.settings.past is None and question.settings.mode != "decode":
         raise SettingError("past is of a decode step or of a prefill that goes on: give it, as in past=1024")
     if name == "seq" and question.settings.mode == "decode":
         raise SettingError("seq is one token in mode 'decode': turn past, or use mode='prefill'")

@@ -46,6 +46,14 @@ def _known(name: str) -> str:
 
 ActivationName = Annotated[str, AfterValidator(_known)]
 
+LONGEST_DEFAULT = 2048
+"""Tokens that a sequence has at most where a question does not say how many."""
+
+
+def default_tokens(context: int) -> int:
+    """Tokens of a sequence where a question does not say how many: the context's, up to `LONGEST_DEFAULT`."""
+    return context if context <= LONGEST_DEFAULT else LONGEST_DEFAULT  # not min(), which a letter decides in silence
+
 
 class BatchShape(NamedTuple):
     """The sizes of one batch, which a question gives and a model's description does not."""

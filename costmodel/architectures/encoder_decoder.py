@@ -17,6 +17,7 @@ from costmodel.architectures.base import (
     PositiveNumber,
     Size,
     check_runtime,
+    default_tokens,
     fitting_divisors,
     refuse,
 )
@@ -266,7 +267,7 @@ class EncoderDecoder(ComposedModel):
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sources of `seq` tokens and of targets as long; where sound is the source, of targets."""
         refuse("image", image, self, "batch, seq and target_seq")
-        seq = self.context if seq is None else seq
+        seq = default_tokens(self.context) if seq is None else seq
         self._check(seq)
         return BatchShape(batch, seq, target=seq)
 

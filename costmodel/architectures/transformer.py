@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import BatchShape, refuse
+from costmodel.architectures.base import BatchShape, default_tokens, refuse
 from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.moe import assumptions
@@ -67,9 +67,9 @@ class Transformer(TransformerSpec):
         return len(own), own.start % len(self.pattern)
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
-        """A batch of sequences, the whole context unless `seq` says less."""
+        """A batch of sequences of `seq` tokens, or of the context's up to 2,048."""
         refuse("image", image, self, "batch and seq")
-        seq = self.context if seq is None else seq
+        seq = default_tokens(self.context) if seq is None else seq
         if self.positions == "learned" and seq > self.context:
             raise SettingError(
                 f"seq {seq} is beyond the learned position table of {self.title}: use at most {self.context}"
@@ -77,7 +77,7 @@ class Transformer(TransformerSpec):
         return BatchShape(batch, seq)
 
     def with_past(self, shape: BatchShape, past: int | None, *, last: bool) -> BatchShape:
-        """See `Architecture.with_past`."""
+        """See `Architecture.with_past`; a decode step fills up what a sequence has by default."""
         if not self.causal or self.pooler is not None or self.classes is not None:
             return super().with_past(shape, past, last=last)
         drafts = 0 if last or shape.seq is None else shape.seq - 1
@@ -86,6 +86,8 @@ class Transformer(TransformerSpec):
                 f"speculative={drafts} does not apply to {self.title}, whose {self.mixer_name} keeps a state that "
                 "refused drafts cannot be taken out of again: leave it out"
             )
+        if past is None and not last and shape.seq is not None:
+            past = max(default_tokens(self.context) - shape.seq, 1)
         if past is not None and past + (shape.seq or 1) > self.context:
             room = self.context - (shape.seq or 1)
             raise SettingError(

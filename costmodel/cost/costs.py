@@ -376,8 +376,8 @@ def with_letters(costs: Costs, *, generic: bool) -> Costs:
     changes: dict[str, Any] = {"batch": symint("B", max(extent.batch, 2) if generic else extent.batch)}
     if extent.seq is not None and costs.settings.mode != "decode":
         changes["seq"] = symint("T", max(extent.seq, 2) if generic else extent.seq)
-    if costs.settings.past is not None:
-        changes["past"] = symint("P", costs.settings.past)
+    if costs.settings.past is not None or costs.settings.mode == "decode":
+        changes["past"] = symint("P", int(extent.past or 0))
     if extent.target is not None and costs.settings.target_seq is not None:
         changes["target_seq"] = symint("T_t", max(extent.target, 2) if generic else extent.target)
     if extent.image is not None:

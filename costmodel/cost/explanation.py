@@ -229,7 +229,7 @@ def definitions_of(costs: Costs) -> list[Definition]:
     definitions = [Definition("B", "batch size", extent.batch)]
     if extent.seq is not None:
         definitions.append(Definition("T", "sequence length", extent.seq))
-    if costs.settings.past is not None:
+    if costs.settings.past is not None or costs.settings.mode == "decode":
         definitions.append(Definition("P", "tokens in the cache", int(extent.past or 0)))
     if extent.target is not None and costs.settings.target_seq is not None:
         definitions.append(Definition("T_t", "target length", extent.target))

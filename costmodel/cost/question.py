@@ -41,8 +41,8 @@ def _parts(model: Architecture, settings: Settings) -> dict[str, str]:
         parts["batch"] = f"{settings.micro_batches} micro-batches of {int(extent.batch)}"
     if extent.seq is not None:
         parts["seq"] = f"seq {int(extent.seq)}"
-    if settings.past is not None:
-        parts["past"] = f"past {settings.past}"
+    if extent.past:
+        parts["past"] = f"past {int(extent.past)}"
     if extent.target not in (None, extent.seq):
         parts["target_seq"] = f"target_seq {int(extent.target)}"
     if extent.image is not None:

@@ -33,8 +33,8 @@ STARTS = ("batch", "seq", "target_seq", "image")
 """Settings that say where a slider starts, if one value is given."""
 OF_A_STEP = (*OF_TRAINING, "loss_chunks", "update")
 """Choices that an inference does not have."""
-BATCH, LONGEST = 8, 2048
-"""Where a page starts unless another batch or sequence is given: no longer sequence than this."""
+BATCH = 8
+"""Where a page starts unless another batch is given."""
 MOST_STOPS = 64
 """Of a slider; a longer range has so many of its values as stops, and its field takes them all."""
 MOST_COMBINATIONS = 512
@@ -183,11 +183,9 @@ def _sizes(
     shape = batch_shape(model, settings_of({**settings, "batch": BATCH, **starts}))
     own: dict[str, tuple[str, str, int]] = {"batch": ("B", "batch size", shape.batch)}
     if shape.seq is not None:
-        start = shape.seq if "seq" in starts else min(shape.seq, LONGEST)
-        own["seq"] = ("T", "sequence length", start)
+        own["seq"] = ("T", "sequence length", shape.seq)
     if shape.target is not None:
-        start = shape.target if "target_seq" in starts else min(shape.target, LONGEST)
-        own["target_seq"] = ("T_t", "target length", start)
+        own["target_seq"] = ("T_t", "target length", shape.target)
     if shape.image is not None:
         for side, symbol, value in zip(SIDES, "HW", shape.image, strict=True):
             own[side] = (symbol, f"image {side.partition('.')[2]}", value)

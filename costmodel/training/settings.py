@@ -200,9 +200,9 @@ class Settings(Frozen):
     """
 
     batch: Annotated[int, Setting("Samples in a batch.", 32, titled=False)] = 1
-    seq: Annotated[int | None, Setting("Tokens in a sequence (default: the model's context).", 512, titled=False)] = (
-        None
-    )
+    seq: Annotated[
+        int | None, Setting("Tokens in a sequence (default: the model's context, up to 2,048).", 512, titled=False)
+    ] = None
     target_seq: Annotated[
         int | None,
         Setting("Tokens in a target of an encoder-decoder (default: as in the sequence).", 128, titled=False),
@@ -217,7 +217,8 @@ class Settings(Frozen):
     past: Annotated[
         int | None,
         Setting(
-            "Tokens of each sequence that a prefill or a decode step finds in the cache.",
+            "Tokens of each sequence in the cache (default: before a prefill none; before a decode step as many as, "
+            "with its own, a sequence has by default).",
             4096,
             needs="cache",
             titled=False,
@@ -503,8 +504,6 @@ class Settings(Frozen):
             object.__setattr__(self, "attention", "flash")
 
     def _check_decode(self) -> None:
-        if self.past is None:
-            raise SettingError("mode='decode' needs the tokens in the cache: give past, such as past=4096")
         if self.seq is not None and self.seq != self.step_tokens:
             drafts = "" if self.speculative is None else f" and its {self.speculative} drafts"
             raise SettingError(

@@ -177,9 +177,37 @@ def test_the_largest_past_that_fits() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "settings", "past"),
+    [
+        ("gpt2-small", {}, 1023),
+        ("llama-3.1-8b", {}, 2047),
+        ("llama-3.1-8b", {"speculative": 3}, 2044),
+        (cm.GPT(vocab=99, context=2049, layers=2, width=64, heads=4), {}, 2047),
+        (cm.GPT(vocab=99, context=1500, layers=2, width=64, heads=4, positions="rotary"), {}, 1499),
+    ],
+)
+def test_a_decode_step_fills_up_the_sequence_unless_past_is_given(
+    model: Any, settings: dict[str, Any], past: int
+) -> None:
+    p, given = cm.predict(model, mode="decode", **settings), cm.predict(model, mode="decode", past=past, **settings)
+    assert str(p) == str(given)
+    assert f"past {past}" in str(p).partition("\n")[0]
+    assert p.explain("flops.total").value == given.explain("flops.total").value == p.flops.total
+
+
+@pytest.mark.parametrize(
+    ("model", "longest"),
+    [("gpt2-small", 1024), ("llama-3.1-8b", 2048), ("deepseek-v3", 2048), ("mistral-7b-v0.1", 2048), ("t5-small", 512)],
+)
+def test_a_sequence_has_the_context_up_to_2048_tokens_unless_seq_is_given(model: str, longest: int) -> None:
+    p = cm.predict(model)
+    assert (p.batch_shape.seq, p.memory.peak) == (longest, cm.predict(model, seq=longest).memory.peak)
+    assert f"seq {longest}" in str(p).partition("\n")[0]
+
+
+@pytest.mark.parametrize(
     ("model", "settings", "said"),
     [
-        ("llama-3.2-1b", {"mode": "decode"}, "needs the tokens in the cache: give past"),
         ("llama-3.2-1b", {"mode": "decode", "past": 131072}, "use at most past=131071"),
         ("gpt2-small", {"mode": "decode", "past": 1022, "speculative": 3}, "use at most past=1020"),
         ("llama-3.2-1b", {"mode": "prefill", "seq": 4096, "past": 130000}, "beyond the context 131072"),
