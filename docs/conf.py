@@ -14,7 +14,6 @@ import costmodel as cm  # noqa: E402
 from costmodel import errors  # noqa: E402
 from costmodel.cost.quantities import MEANINGS  # noqa: E402
 from costmodel.layers import load_all  # noqa: E402
-from costmodel.training import settings  # noqa: E402
 
 project = "costmodel"
 author = "the authors of costmodel"
@@ -51,13 +50,6 @@ def page(name: str, title: str, text: str) -> None:
     (HERE / "reference" / f"{name}.md").write_text(f"# {title}\n\n{text}", encoding="utf-8")
 
 
-page(
-    "settings",
-    "Settings",
-    "What `predict` and every other question take by keyword, and a shell as `--name`.\n\n"
-    + table(("setting", "what it is"), [(f"`{name}`", str(setting)) for name, setting in settings.SETTINGS.items()])
-    + f"\n{inspect.getdoc(settings.Settings)}\n",
-)
 page(
     "quantities",
     "Quantities",

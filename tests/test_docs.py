@@ -17,6 +17,7 @@ from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import SETTING_NAMES
 from tests.benchmarks.bench_constants import row_of
 from tests.command import here
+from tests.training import settings_page
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -144,6 +145,11 @@ def test_the_example_of_a_layer_kind_says_what_every_kind_must() -> None:
 @pytest.mark.parametrize("name", [*OPTIMIZERS, *PRECISIONS, *SETTING_NAMES])
 def test_every_name_that_predict_takes_is_listed(name: str) -> None:
     assert f"`{name}`" in EVERYTHING
+
+
+def test_the_table_of_settings_is_what_they_declare() -> None:
+    """If not: ``python -m tests.training.settings_page > docs/reference/settings.md``."""
+    assert PAGES["docs/reference/settings.md"] == settings_page.page()
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)

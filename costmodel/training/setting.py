@@ -22,12 +22,12 @@ trains; modules of an imported model."""
 class Setting(NamedTuple):
     """What one setting is: all that the verbs, the command line, sweeps, titles and plain data know of it.
 
-    text: what it is, in the words of every help. example: a value that is not its default. takes: the type of what
-    verbs take, where that is more than the type that is kept. read: what is kept of a value, by the setting's name,
-    where that does not follow from the type; raises CostModelError. needs: see `Need`. served: whether `serve` takes
-    it. executed: whether NumPy's roofline runs any value of it, its default alone, or nothing that it changes. titled:
-    whether titles name it where it is not at its default; of others they speak in words of their own. name, hint,
-    default: of the field that it is declared with.
+    text: what it is, in the words of every help. detail: what the table of settings says beyond that. example: a value
+    that is not its default. takes: the type of what verbs take, where that is more than the type that is kept. read:
+    what is kept of a value, by the setting's name, where that does not follow from the type; raises CostModelError.
+    needs: see `Need`. served: whether `serve` takes it. executed: whether NumPy's roofline runs any value of it, its
+    default alone, or nothing that it changes. titled: whether titles name it where it is not at its default; of others
+    they speak in words of their own. name, hint, default: of the field that it is declared with.
     """
 
     text: str
@@ -38,6 +38,7 @@ class Setting(NamedTuple):
     served: bool = False
     executed: Literal["any", "default", "nothing"] = "any"
     titled: bool = True
+    detail: str = ""
     name: str = ""
     hint: Any = None
     default: Any = None

@@ -169,34 +169,11 @@ class Settings(Frozen):
     A field with its `Setting` (see `training.setting`) is all there is to declare: signatures, options, axes of sweeps,
     titles and plain data follow from it; ``python -m tests.training.stub`` writes `keywords.pyi` for type checkers.
 
-    seq, target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out;
-    "default" is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many
-    chunks of rows, so that only one chunk's logits exist at a time. loss_precision: "fp32" casts what the model makes
-    before the loss, as transformers and most trainers do; the same under autocast, which casts it anyway.
-    label_smoothing: of cross-entropy's targets, as in ``torch.nn.CrossEntropyLoss``. implementation: "transformers" is
-    of models read from published configurations: norms, activations, masks, positions and the loss's type are then as
-    the package's own code has them. optimizer, precision and stack are
-    names of ready ones, or declarations, also as mappings of their fields.
-
-    checkpoint: what is recomputed in backward instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as
-    many to a group as there are groups), an int (groups of so many), "selective" (attention from scores to mixed
-    values), "operators" (each block, of which results of fused attention and of every second product are kept, as
-    torchtitan's "selective op" does), or names of parts. accumulate: FLOPs are those of all micro-batches, activations
-    those of one, and gradients are added up.
-
-    update: how the optimizer goes over the weights: "loop" (one after another), "foreach" (all at once, as PyTorch does
-    by default on CUDA) or "fused" (in one kernel). allocator: what the timeline and its peak count: the bytes of
-    tensors, or the blocks that PyTorch's CUDA caching allocator has for them.
-
-    on: a ready machine's name, the path of a file, or a machine; what takes time is asked of it. stack: see
-    `training.stacks`.
-
-    mode: "inference" is a forward pass that keeps nothing. "prefill" keeps its tokens' keys and values, and has logits
-    of the last token alone; "decode" is a step of one token, or of one and `speculative` drafts that it verifies, after
-    `past` tokens that are kept. A prefill with `past` goes on where an earlier one stopped. cache: how they are kept:
-    "dynamic" (new memory at each step, as DynamicCache of transformers), "static" (memory for all tokens there at once,
-    written in place) or "paged" (that, in pages of page_size tokens). latent_attention: keys and values of all tokens
-    made anew from their latents at each step ("expanded"), or attention over the latents themselves ("absorbed").
+    seq, target_seq and image stay None where the model's own are meant, and loss is "default" where the model's is.
+    optimizer, precision and stack are names of ready ones, or declarations, also as mappings of their fields. on: a
+    ready machine's name, the path of a file, or a machine; what takes time is asked of it. What each of the others is
+    stands with its field; docs/reference/settings.md is the table of them, which
+    ``python -m tests.training.settings_page`` writes.
     """
 
     batch: Annotated[int, Setting("Samples in a batch.", 32, titled=False)] = 1
@@ -205,14 +182,26 @@ class Settings(Frozen):
     ] = None
     target_seq: Annotated[
         int | None,
-        Setting("Tokens in a target of an encoder-decoder (default: as in the sequence).", 128, titled=False),
+        Setting(
+            "Tokens in a target of an encoder-decoder (default: as in the sequence).",
+            128,
+            titled=False,
+            detail="Where the source is sound, `seq` is the same.",
+        ),
     ] = None
     image: Annotated[
         tuple[int, int] | None,
         Setting("Image size (default: the model's own).", (224, 320), takes=Image, read=image_size, titled=False),
     ] = None
     mode: Annotated[
-        Mode, Setting("A training step, a forward pass, or one that keeps keys and values.", "inference", titled=False)
+        Mode,
+        Setting(
+            "A training step, a forward pass, or one that keeps keys and values.",
+            "inference",
+            titled=False,
+            detail="`prefill` has logits of the last token alone; `decode` is a step of one token, after "
+            "`past` tokens that are kept.",
+        ),
     ] = "train"
     past: Annotated[
         int | None,
@@ -222,6 +211,7 @@ class Settings(Frozen):
             4096,
             needs="cache",
             titled=False,
+            detail="A prefill with it goes on where an earlier one stopped.",
         ),
     ] = None
     speculative: Annotated[
@@ -229,12 +219,24 @@ class Settings(Frozen):
     ] = None
     cache: Annotated[
         CacheName,
-        Setting("How keys and values are kept: anew at each step, in place, or in pages.", "paged", needs="cache"),
+        Setting(
+            "How keys and values are kept: anew at each step, in place, or in pages.",
+            "paged",
+            needs="cache",
+            detail="`dynamic` is DynamicCache of transformers; `static` and `paged` are memory for all "
+            "tokens there at once.",
+        ),
     ] = "dynamic"
     page_size: Annotated[int, Setting("Tokens in a page of a paged cache.", 32, needs="cache")] = 16
     cache_precision: Annotated[
         CachePrecision,
-        Setting("Type of cached keys and values: as computed, or another.", "fp8", needs="cache", served=True),
+        Setting(
+            "Type of cached keys and values: as computed, or another.",
+            "fp8",
+            needs="cache",
+            served=True,
+            detail="`fp8` has scales.",
+        ),
     ] = "same"
     latent_attention: Annotated[
         LatentAttention,
@@ -261,17 +263,40 @@ class Settings(Frozen):
         ),
     ] = "eager"
     loss: Annotated[
-        LossName | None, Setting("Loss (default: the model's own).", "mean_squared_error", needs="training")
+        LossName | None,
+        Setting(
+            "Loss (default: the model's own).",
+            "mean_squared_error",
+            needs="training",
+            detail="`binary_cross_entropy` is of logits, `kl_divergence` of log softmax; `none` or None "
+            "leaves the loss out.",
+        ),
     ] = "default"
-    loss_chunks: Annotated[int, Setting("Chunks of rows that head and cross-entropy run over together.", 8)] = 1
+    loss_chunks: Annotated[
+        int,
+        Setting(
+            "Chunks of rows that head and cross-entropy run over together.",
+            8,
+            detail="With more than 1 only one chunk's logits exist at a time, and gradients are computed in forward.",
+        ),
+    ] = 1
     label_smoothing: Annotated[
         float,
-        Setting("Share of a label that cross-entropy spreads over all classes.", 0.1, read=share, needs="training"),
+        Setting(
+            "Share of a label that cross-entropy spreads over all classes.",
+            0.1,
+            read=share,
+            needs="training",
+            detail="As in `torch.nn.CrossEntropyLoss`: more arithmetic, and a mask of the rows that is kept.",
+        ),
     ] = 0.0
     loss_precision: Annotated[
         LossPrecision,
         Setting(
-            "The loss is taken of what the model makes, or of that in fp32 (logits.float()).", "fp32", needs="training"
+            "The loss is taken of what the model makes, or of that in fp32 (logits.float()).",
+            "fp32",
+            needs="training",
+            detail="As transformers and most trainers do; autocast casts it anyway, so it matters in pure 16 bits.",
         ),
     ] = "output"
     implementation: Annotated[
@@ -280,10 +305,19 @@ class Settings(Frozen):
             "Operators as PyTorch has them, or as the package transformers writes the model.",
             "transformers",
             executed="default",
+            detail="Of models read from published configurations: norms, activations, masks, positions and "
+            "the loss's type are then as that package's own code has them.",
         ),
     ] = "plain"
     device: Annotated[Device, Setting("Whose kernels decide what is kept.", "cpu", executed="nothing")] = "gpu"
-    flop_rule: Annotated[FlopRule, Setting("Count FLOPs as PyTorch does, or as done.", "arithmetic")] = "pytorch"
+    flop_rule: Annotated[
+        FlopRule,
+        Setting(
+            "Count FLOPs as PyTorch does, or as done.",
+            "arithmetic",
+            detail="`pytorch` is its FlopCounterMode.",
+        ),
+    ] = "pytorch"
     attention_pairs: Annotated[
         AttentionPairs,
         Setting("Count attention's full square, or only what masks leave.", "visible", needs="attention"),
@@ -297,10 +331,22 @@ class Settings(Frozen):
             read=_checkpoint,
             needs="training",
             executed="default",
+            detail="`block` is each of the equal blocks, `sqrt` as many to a group as there are groups, a "
+            "number groups of so many; `selective` attention from scores to mixed values; `operators` "
+            "each block but for results of fused attention and of every second product without a "
+            'bias, as torchtitan\'s "selective op".',
         ),
     ] = "none"
     accumulate: Annotated[
-        int, Setting("Micro-batches to an optimizer step.", 4, needs="training", titled=False, executed="default")
+        int,
+        Setting(
+            "Micro-batches to an optimizer step.",
+            4,
+            needs="training",
+            titled=False,
+            executed="default",
+            detail="FLOPs are those of all micro-batches, activations those of one, and gradients are added up.",
+        ),
     ] = 1
     freeze: Annotated[
         tuple[str, ...],
@@ -318,18 +364,30 @@ class Settings(Frozen):
     update: Annotated[
         UpdateName,
         Setting(
-            "The optimizer updates weights one by one, all at once, or in one kernel.", "fused", executed="nothing"
+            "The optimizer updates weights one by one, all at once, or in one kernel.",
+            "fused",
+            executed="nothing",
+            detail="`foreach` is PyTorch's default on CUDA.",
         ),
     ] = "loop"
     allocator: Annotated[
         Allocator,
         Setting(
-            "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.", "cuda", executed="nothing"
+            "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.",
+            "cuda",
+            executed="nothing",
+            detail="With `cuda`, `p.reserved` is what its segments take.",
         ),
     ] = "exact"
     devices: Annotated[
         int | None,
-        Setting("Devices in all, of which the other degrees leave the rest to dp.", 8, served=True, executed="default"),
+        Setting(
+            "Devices in all, of which the other degrees leave the rest to dp.",
+            8,
+            served=True,
+            executed="default",
+            detail="Where degrees are given that come to all devices, these are held against it.",
+        ),
     ] = None
     global_batch: Annotated[
         int | None,
@@ -347,6 +405,8 @@ class Settings(Frozen):
             8,
             served=True,
             executed="default",
+            detail="DistributedDataParallel: gradients are summed in its buckets, one more copy of them "
+            "unless `bucket_view`.",
         ),
     ] = None
     zero: Annotated[
@@ -357,11 +417,18 @@ class Settings(Frozen):
             read=_zero,
             needs="training",
             executed="default",
+            detail="With runtime `torch` 2 and 3 are FSDP's (2 with `reshard=False`).",
         ),
     ] = 0
     bucket_view: Annotated[
         bool,
-        Setting("Gradients are views of the buckets they are sent in.", True, needs="training", executed="default"),
+        Setting(
+            "Gradients are views of the buckets they are sent in.",
+            True,
+            needs="training",
+            executed="default",
+            detail="`gradient_as_bucket_view` of DistributedDataParallel.",
+        ),
     ] = False
     tp: Annotated[
         int, Setting("Ranks that split each layer's weights (tensor parallel).", 2, served=True, executed="default")
@@ -385,25 +452,73 @@ class Settings(Frozen):
         bool, Setting("Take the loss of logits that stay split by vocabulary.", True, executed="default")
     ] = False
     fsdp: Annotated[
-        int, Setting("Ranks that weights, gradients and states are split over (ZeRO-3).", 8, executed="default")
+        int,
+        Setting(
+            "Ranks that weights, gradients and states are split over (ZeRO-3).",
+            8,
+            executed="default",
+            detail="FSDP2, with each block of a transformer as a unit and all else the root; masters are "
+            "then the shares themselves, as with `MixedPrecisionPolicy`; with `dp` HSDP.",
+        ),
     ] = 1
     cp: Annotated[
-        int, Setting("Ranks that have a part of each sequence (context parallel).", 4, executed="default")
+        int,
+        Setting(
+            "Ranks that have a part of each sequence (context parallel).",
+            4,
+            executed="default",
+            detail="Weights are split over them too, as PyTorch's trainers do, so it takes `fsdp`, or `zero=3`.",
+        ),
     ] = 1
     cp_kind: Annotated[
         ContextKind,
-        Setting("How attention sees the other parts of a sequence.", "ulysses", needs="attention", executed="default"),
+        Setting(
+            "How attention sees the other parts of a sequence.",
+            "ulysses",
+            needs="attention",
+            executed="default",
+            detail="`all-gather` or `ring` of keys and values (the rotation methods of PyTorch's "
+            "`context_parallel`), `ulysses`: all tokens of some heads.",
+        ),
     ] = "all-gather"
     cp_balanced: Annotated[
         bool,
-        Setting("A rank has tokens of both ends of a sequence.", False, needs="attention", executed="default"),
+        Setting(
+            "A rank has tokens of both ends of a sequence.",
+            False,
+            needs="attention",
+            executed="default",
+            detail="So a causal mask leaves each as much to do (PyTorch's load balance).",
+        ),
     ] = True
-    ep: Annotated[int, Setting("Ranks that each have some of the experts.", 2, served=True, executed="default")] = 1
+    ep: Annotated[
+        int,
+        Setting(
+            "Ranks that each have some of the experts.",
+            2,
+            served=True,
+            executed="default",
+            detail="They are of those that weights are split over (`fsdp`·`cp`), or in passes without "
+            "backward of copies (`dp`), and hand each other tokens.",
+        ),
+    ] = 1
     etp: Annotated[
-        int | None, Setting("Ranks that split each expert (default: those of tp).", 2, executed="default")
+        int | None,
+        Setting(
+            "Ranks that split each expert (default: those of tp).",
+            2,
+            executed="default",
+            detail='Of `runtime="megatron"`.',
+        ),
     ] = None
     reshard: Annotated[
-        bool, Setting("Drop gathered weights between forward and backward.", False, executed="default")
+        bool,
+        Setting(
+            "Drop gathered weights between forward and backward.",
+            False,
+            executed="default",
+            detail="`reshard_after_forward` of FSDP2.",
+        ),
     ] = True
     wrap: Annotated[
         tuple[str, ...],
@@ -417,7 +532,15 @@ class Settings(Frozen):
     ] = ("block",)
     pp: Annotated[
         int,
-        Setting("Ranks that have a part of the blocks each (pipeline parallel).", 4, served=True, executed="default"),
+        Setting(
+            "Ranks that have a part of the blocks each (pipeline parallel).",
+            4,
+            served=True,
+            executed="default",
+            detail="Of an MLP it is its layers, of a CNN its items (each time of one that repeats): equally "
+            "many, the first ranks one more where they do not divide. Micro-batches are `accumulate`. "
+            "A tied table is on the first and the last rank, each with its gradient.",
+        ),
     ] = 1
     vpp: Annotated[
         int | None, Setting("Stages of a rank (default: 1 or 2, by the schedule).", 2, executed="default")
@@ -430,6 +553,7 @@ class Settings(Frozen):
             takes=Split,
             read=_split,
             executed="default",
+            detail='`(7, 9, 9, 7)`, `(7, 16, 25)` or `("stage2.bottleneck.0", "stage4.projected")`.',
         ),
     ] = ()
     schedule: Annotated[
@@ -437,7 +561,12 @@ class Settings(Frozen):
     ] = "1f1b"
     return_outputs: Annotated[
         bool,
-        Setting("A pipeline's last stage keeps what it makes of all micro-batches.", False, executed="default"),
+        Setting(
+            "A pipeline's last stage keeps what it makes of all micro-batches.",
+            False,
+            executed="default",
+            detail="`return_outputs` of PyTorch's `step`.",
+        ),
     ] = True
     runtime: Annotated[
         Runtime, Setting("Whose collectives, buffers and copies a rank has.", "megatron", executed="nothing")
