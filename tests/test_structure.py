@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import costmodel as cm
-from costmodel.graph.tensor import Call
+from costmodel.graph.call import Call
 from costmodel.importers.files import build
 from costmodel.layers import load_all
 from costmodel.layers.arithmetic import Identity

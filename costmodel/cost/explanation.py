@@ -15,7 +15,7 @@ from costmodel.display.answer import Data
 from costmodel.display.table import wrapped
 from costmodel.display.units import UNITS
 from costmodel.errors import unknown
-from costmodel.graph.tensor import Block
+from costmodel.graph.call import Block
 from costmodel.symbolic.guards import expression
 from costmodel.symbolic.reading import Sum, readable
 from costmodel.training.layout import DEGREES

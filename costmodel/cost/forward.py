@@ -16,10 +16,11 @@ from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifet
 from costmodel.cost.runtimes import autograd_dtype, stood_for
 from costmodel.cost.sharding import Gathered, ShardedWeights
 from costmodel.errors import SpecError, shown
+from costmodel.graph.call import Block, Call, Gradient
 from costmodel.graph.kernel import Message
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Gradient, Origin, Shape, Storage, Tensor, dense_strides, is_contiguous
+from costmodel.graph.tensor import Origin, Shape, Storage, Tensor, dense_strides, is_contiguous
 from costmodel.symbolic.sizes import branch_value, peek
 from costmodel.training.dtypes import Dtype, size_bytes
 

@@ -8,8 +8,8 @@ from operator import add
 from typing import Literal, NamedTuple
 
 from costmodel.cost.allocator import exactly
+from costmodel.graph.call import Block, Call
 from costmodel.graph.kernel import Message
-from costmodel.graph.tensor import Block, Call
 
 MomentPhase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 

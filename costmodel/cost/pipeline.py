@@ -35,9 +35,9 @@ from costmodel.cost.liveness import (
 )
 from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.cost.sharding import Gathered, ShardedWeights
+from costmodel.graph.call import Block
 from costmodel.graph.kernel import Message, Operation
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block
 from costmodel.training.schedules import Action, ActionKind, Run, Schedule
 from costmodel.training.settings import Settings
 

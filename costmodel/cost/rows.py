@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from costmodel.graph.call import Block, Call
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.graph.tensor import Origin, Storage, Tensor
 from costmodel.layers.base import LayerFlops
 from costmodel.layers.kernels import distinct_bytes
 from costmodel.training.dtypes import size_bytes

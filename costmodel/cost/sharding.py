@@ -24,9 +24,10 @@ from typing import Literal, NamedTuple
 from costmodel.cost.allocator import exactly
 from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes, MomentPhase
 from costmodel.errors import SettingError
+from costmodel.graph.call import Block, Call
 from costmodel.graph.kernel import MeshAxis, Message, Operation
 from costmodel.graph.tape import ROOT, Tape
-from costmodel.graph.tensor import Block, Call, Shape, Storage
+from costmodel.graph.tensor import Shape, Storage
 from costmodel.symbolic.sizes import ceil_div, exact_div, product
 from costmodel.training.dtypes import Dtype, size_bytes
 

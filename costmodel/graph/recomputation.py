@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from costmodel.errors import SettingError, UnknownNameError, unknown
-from costmodel.graph.tensor import Alias, Block, Call, Rerun, Storage, Tensor
+from costmodel.graph.call import Block, Call, Rerun
+from costmodel.graph.tensor import Alias, Storage, Tensor
 from costmodel.symbolic.sizes import branch_value, ceil_root
 from costmodel.training.settings import Settings
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from costmodel.graph.tensor import Block, Call, Tensor
+from costmodel.graph.call import Block, Call
+from costmodel.graph.tensor import Tensor
 
 
 class TapeRetracer(Protocol):

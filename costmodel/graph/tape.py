@@ -8,21 +8,9 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from costmodel.errors import ShapeError, SpecError
+from costmodel.graph.call import AbstractLayer, Block, Call, RecordedPhase
 from costmodel.graph.recomputation import GROUP, PartNames, Recomputation
-from costmodel.graph.tensor import (
-    AbstractLayer,
-    Alias,
-    Block,
-    Call,
-    Origin,
-    RecordedPhase,
-    Role,
-    RoundLayout,
-    Shape,
-    Storage,
-    Tensor,
-    show_shape,
-)
+from costmodel.graph.tensor import Alias, Origin, Role, RoundLayout, Shape, Storage, Tensor, show_shape
 from costmodel.symbolic.sizes import LARGEST_SIZE, peek, product
 from costmodel.training.dtypes import FLOATS, REAL, Dtype, RealType, size_bytes
 from costmodel.training.layout import Layout

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Weights, Workspace
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace, dense_strides
+from costmodel.graph.tensor import Shape, Storage, Tensor, dense_strides
 from costmodel.layers.arithmetic import Elementwise
 from costmodel.layers.base import Function, KeepsInputs, OneKernel, PerElement, Unary, Weightless, layer
 from costmodel.layers.kernels import backward_each

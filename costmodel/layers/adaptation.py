@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Self
 
 from costmodel.errors import SettingError, shown
+from costmodel.graph.call import Call
 from costmodel.graph.recomputation import is_named, paths_to, unknown_part
-from costmodel.graph.tensor import Call, Tensor
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.linear import Linear
 from costmodel.training.settings import Lora, Settings

@@ -7,21 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import ClassVar
 
+from costmodel.graph.call import Call, Gradient, GradientOrder, LayerFlops, Weights, Workspace
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import (
-    Call,
-    Gradient,
-    GradientOrder,
-    LayerFlops,
-    Shape,
-    Storage,
-    Tensor,
-    Weights,
-    Workspace,
-    broadcast,
-    dense_strides,
-    elementwise_strides,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor, broadcast, dense_strides, elementwise_strides
 from costmodel.layers.base import (
     NO_WORKSPACE,
     Function,

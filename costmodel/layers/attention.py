@@ -6,22 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
+from costmodel.graph.call import Call, Gradient, GradientOrder, KeptResults, LayerFlops, Weights, Workspace
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import (
-    Call,
-    Gradient,
-    GradientOrder,
-    KeptResults,
-    LayerFlops,
-    Shape,
-    Storage,
-    Tensor,
-    Weights,
-    Workspace,
-    broadcast,
-    show_shape,
-    strides_of,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor, broadcast, show_shape, strides_of
 from costmodel.layers.base import KeepsNothing, OneKernel, Unary, Unbuffered, Weightless, layer
 from costmodel.layers.kernels import (
     distinct_bytes,

@@ -19,20 +19,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
+from costmodel.graph.call import AbstractLayer, Buffers, Call, Gradient, GradientOrder, LayerFlops, Weights, Workspace
 from costmodel.graph.kernel import Kernel, Product, Sort
-from costmodel.graph.tensor import (
-    AbstractLayer,
-    Buffers,
-    Call,
-    Gradient,
-    GradientOrder,
-    LayerFlops,
-    Shape,
-    Storage,
-    Tensor,
-    Weights,
-    Workspace,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.kernels import (
     backward_pass,
     copy_kernel,

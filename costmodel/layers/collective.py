@@ -13,8 +13,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
+from costmodel.graph.call import Call, Weights, Workspace
 from costmodel.graph.kernel import Kernel, MeshAxis, Message, Operation, Product
-from costmodel.graph.tensor import Call, Shape, Tensor, Weights, Workspace
+from costmodel.graph.tensor import Shape, Tensor
 from costmodel.layers.base import Movement, WeightProduct, layer
 from costmodel.symbolic.sizes import exact_div, product
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Workspace, dense_strides, strides_of
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
+from costmodel.graph.tensor import Storage, Tensor, dense_strides, strides_of
 from costmodel.layers.arithmetic import Elementwise, steps_or_sums
 from costmodel.layers.base import NO_WORKSPACE, Function, OneKernel, PerElement, Shaped, Weightless, layer
 from costmodel.symbolic.sizes import branch_value, ceil_div, ceil_log2, exact_div

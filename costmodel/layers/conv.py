@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
+from costmodel.graph.call import Call, Gradient, GradientOrder, Weights
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Gradient, GradientOrder, Shape, Storage, Tensor, Weights
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.base import Shaped, WeightProduct, layer
 from costmodel.layers.kernels import distinct_bytes_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, order_of_images, slide

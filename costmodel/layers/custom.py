@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Workspace
+from costmodel.graph.tensor import Storage, Tensor
 from costmodel.layers.base import Movement, Weightless, layer
 from costmodel.layers.kernels import stream
 from costmodel.symbolic.sizes import branch_value

@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Literal
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Share, Weights, Workspace
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Share, Storage, Tensor, Weights, Workspace
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.kernels import backward_each, extra_bytes, new_gradients, stream
 from costmodel.symbolic.sizes import minimum

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.call import Buffers, Call, Gradient, LayerFlops, Share, Weights, Workspace
 from costmodel.graph.kernel import Product
-from costmodel.graph.tensor import (
-    Buffers,
-    Call,
-    Gradient,
-    LayerFlops,
-    Shape,
-    Share,
-    Storage,
-    Tensor,
-    Weights,
-    Workspace,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.base import (
     Movement,
     OneKernel,

@@ -11,8 +11,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace, contiguous_strides
+from costmodel.graph.tensor import Shape, Storage, Tensor, contiguous_strides
 from costmodel.layers.base import Shaped, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, multiply, saved_bytes
 from costmodel.layers.shape import Moving

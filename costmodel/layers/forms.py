@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import (
-    Call,
-    Gradient,
-    LayerFlops,
-    Shape,
-    Storage,
-    Tensor,
-    Workspace,
-    is_contiguous,
-    transposed,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor, is_contiguous, transposed
 from costmodel.layers.base import Contraction, KeepsInputsAndOutput, Shaped, Weightless, layer
 from costmodel.layers.kernels import (
     backward_pass,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Workspace, broadcast
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
+from costmodel.graph.tensor import Storage, Tensor, broadcast
 from costmodel.layers.arithmetic import Choosing, Elementwise, elementwise_gradients, steps_or_sums
 from costmodel.layers.base import Function, PerElement, layer
 from costmodel.symbolic.sizes import product

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Weights, Workspace
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Role, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.graph.tensor import Role, Shape, Storage, Tensor
 from costmodel.layers.base import KeepsInputsAndOutput, KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.shape import Moving, joint_role
 from costmodel.symbolic.sizes import maximum

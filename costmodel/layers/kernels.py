@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from costmodel.graph.call import Call, Gradient
 from costmodel.graph.kernel import Kernel, Product, Sort
-from costmodel.graph.tensor import Call, Gradient, Tensor, viewed_strides
+from costmodel.graph.tensor import Tensor, viewed_strides
 from costmodel.symbolic.sizes import product
 from costmodel.training.dtypes import FLOATS, REAL, Dtype, size_bytes
 

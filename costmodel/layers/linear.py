@@ -5,21 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
+from costmodel.graph.call import Call, Gradient, KeptResults, LayerFlops, Share, Weights, Workspace
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import (
-    Call,
-    Gradient,
-    KeptResults,
-    LayerFlops,
-    Shape,
-    Share,
-    Storage,
-    Tensor,
-    Weights,
-    Workspace,
-    show_shape,
-    viewed_strides,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import NO_WORKSPACE, Contraction, Weightless, WeightProduct, layer
 from costmodel.layers.kernels import (
     distinct_bytes,

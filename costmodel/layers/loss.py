@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Weights, Workspace
 from costmodel.graph.kernel import Kernel, MeshAxis, Message, Product
-from costmodel.graph.tensor import (
-    Call,
-    Gradient,
-    LayerFlops,
-    Shape,
-    Storage,
-    Tensor,
-    Weights,
-    Workspace,
-    show_shape,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.layers.base import KeepsInputs, Layer, OneKernel, Shaped, Unbuffered, Weightless, layer
 from costmodel.layers.kernels import backward_pass, distinct_bytes, is_matrix, stream
 from costmodel.symbolic.sizes import ceil_div

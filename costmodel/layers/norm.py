@@ -5,19 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
+from costmodel.graph.call import Buffers, Call, Gradient, GradientOrder, LayerFlops, Weights, Workspace
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import (
-    Buffers,
-    Call,
-    Gradient,
-    GradientOrder,
-    LayerFlops,
-    Shape,
-    Storage,
-    Tensor,
-    Weights,
-    Workspace,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Layer, OneKernel, Unary, Unbuffered, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, new_gradients, saved_bytes, stream
 from costmodel.layers.shape import Moving

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isqrt
 
+from costmodel.graph.call import Call, Gradient, LayerFlops
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.base import KeepsInputs, KeepsNothing, OneKernel, Shaped, Weightless, layer
 from costmodel.layers.kernels import backward_pass, extra_bytes
 from costmodel.layers.shape import Moving

@@ -13,8 +13,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Weights, Workspace
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.base import Unbuffered, layer
 from costmodel.layers.kernels import extra_bytes, saved_bytes, stream
 from costmodel.training.dtypes import size_bytes

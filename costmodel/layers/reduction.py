@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.base import (
     NO_WORKSPACE,
     Function,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
+from costmodel.graph.tensor import Shape, Storage, Tensor
 from costmodel.layers.base import NO_WORKSPACE, KeepsInputs, Movement, Shaped, layer
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged

@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
 from costmodel.graph.kernel import Kernel, Message, Product
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Workspace, is_contiguous
+from costmodel.graph.tensor import Storage, Tensor, is_contiguous
 from costmodel.layers.base import Weightless, layer
 from costmodel.layers.kernels import stream
 from costmodel.symbolic.sizes import branch_value, exact_div, largest, maximum, minimum
@@ -193,11 +194,23 @@ class RingAttention(PartedAttention):
         return Workspace(exact_div(forward, size_bytes(1, call.y.dtype)), 0, backward)
 
 
-@layer
-class EngineRingAttention(PartedAttention):
-    """Attention over ranks of a sequence as Transformer Engine has it, keys and values handed on from rank to rank.
+class EngineAttention(PartedAttention):
+    """Abstract: attention over ranks of a sequence as Transformer Engine has it; each rank has tokens of both ends."""
 
-    Each rank has tokens of both ends. The last rank has most: each of its parts is of all its queries.
+    @property
+    def halved(self) -> bool:
+        """Where masks leave half of the pairs of other ranks' parts."""
+        return self.causal
+
+    def output(self, call: Call) -> Tensor:
+        return call.tape.tensor((*call.x.shape[:3], call.inputs[2].shape[3]))
+
+
+@layer
+class EngineRingAttention(EngineAttention):
+    """Keys and values are handed on from rank to rank, in Transformer Engine.
+
+    The last rank has most: each of its parts is of all its queries, and of half of the keys before its own.
     """
 
     source = "transformer_engine.pytorch: AttnFuncWithCPAndKVP2P (Liu et al. 2023, Ring Attention)"
@@ -207,18 +220,10 @@ class EngineRingAttention(PartedAttention):
     dropout: float = 0.0
     visible: bool = False
 
-    @property
-    def halved(self) -> bool:
-        """Of the keys, of parts before this rank's own."""
-        return self.causal
-
     def parts(self, call: Call) -> tuple[RingPart, RingPart]:
         """With masks those of another rank's keys are of all queries with half of the keys."""
         own, other = super().parts(call)
         return own, RingPart(own.queries, exact_div(own.keys, 2), other.seen) if self.causal else other
-
-    def output(self, call: Call) -> Tensor:
-        return call.tape.tensor((*call.x.shape[:3], call.inputs[2].shape[3]))
 
     def _passed(self, call: Call, times: int) -> tuple[Message, Message]:
         """So many times keys and values, to the next rank and from the one before."""
@@ -258,10 +263,10 @@ class EngineRingAttention(PartedAttention):
 
 
 @layer
-class EngineGatherAttention(PartedAttention):
-    """Attention over ranks of a sequence as Transformer Engine has it, of keys and values of all ranks at once.
+class EngineGatherAttention(EngineAttention):
+    """Keys and values of all ranks are there at once, in Transformer Engine.
 
-    Each rank has tokens of both ends, of which each by itself is a part.
+    A rank's tokens of either end are a part by themselves, whose queries see what is before its end.
     """
 
     source = "transformer_engine.pytorch: AttnFuncWithCPAndKVAllGather (Dubey et al. 2024, Llama 3, §3.3.2)"
@@ -271,11 +276,6 @@ class EngineGatherAttention(PartedAttention):
     dropout: float = 0.0
     visible: bool = False
 
-    @property
-    def halved(self) -> bool:
-        """Of the queries: each half sees what is before its end."""
-        return self.causal
-
     def parts(self, call: Call) -> tuple[RingPart, RingPart]:
         """As if a rank's own tokens were a part, as in a ring: together the pairs are the same, but for the kernels'.
 
@@ -284,9 +284,6 @@ class EngineGatherAttention(PartedAttention):
         own, other = super().parts(call)
         t = call.x.shape[2]
         return RingPart(exact_div(t, 2), own.keys + exact_div(t, 2), own.seen) if self.causal else own, other
-
-    def output(self, call: Call) -> Tensor:
-        return call.tape.tensor((*call.x.shape[:3], call.inputs[2].shape[3]))
 
     def _later(self, call: Call) -> int:
         """None: each query is of one part."""

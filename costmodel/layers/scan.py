@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import (
-    Call,
-    Gradient,
-    LayerFlops,
-    Shape,
-    Storage,
-    Tensor,
-    Workspace,
-    contiguous_strides,
-    strides_of,
-    viewed_strides,
-)
+from costmodel.graph.tensor import Shape, Storage, Tensor, contiguous_strides, strides_of, viewed_strides
 from costmodel.layers.base import Weightless, layer
 from costmodel.layers.kernels import distinct_bytes, distinct_bytes_of, extra_bytes, multiply, saved_bytes, stream
 from costmodel.symbolic.sizes import exact_div, maximum, product

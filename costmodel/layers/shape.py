@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import (
-    Call,
-    Gradient,
-    LayerFlops,
-    Role,
-    Shape,
-    Tensor,
-    Workspace,
-    permuted,
-    show_shape,
-    strides_of,
-    transposed,
-    viewed_strides,
-)
+from costmodel.graph.tensor import Role, Shape, Tensor, permuted, show_shape, strides_of, transposed, viewed_strides
 from costmodel.layers.base import Movement, View, layer
 from costmodel.layers.kernels import backward_pass
 from costmodel.layers.spatial import arranged, channels_last

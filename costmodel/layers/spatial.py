@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Call, GradientOrder, Shape, Tensor, Workspace
+from costmodel.graph.call import Call, GradientOrder, Workspace
+from costmodel.graph.tensor import Shape, Tensor
 from costmodel.layers.base import NO_WORKSPACE, Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE, branch_value, ceil_div, minimum
 

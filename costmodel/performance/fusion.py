@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from costmodel.graph.call import Block, Call
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.graph.tensor import Storage, Tensor
 from costmodel.layers.kernels import distinct_bytes, is_view, saved_bytes
 from costmodel.symbolic.sizes import branch_value
 

@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple
 
 from costmodel.cost.runtimes import rank_of
 from costmodel.cost.sharding import share_of
+from costmodel.graph.call import Block, Call
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.replay import retrace
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Storage
+from costmodel.graph.tensor import Storage
 from costmodel.layers.kernels import distinct_bytes
 from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum, product

@@ -17,7 +17,7 @@ from costmodel.cost.rows import traffic
 from costmodel.display.units import read_budget, show_seconds
 from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
-from costmodel.graph.tensor import Call
+from costmodel.graph.call import Call
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_budget
 from costmodel.roofline.classification import classify, predicted, textbook
 from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding, LayerWork

@@ -15,8 +15,9 @@ from costmodel.cost.rows import traffic
 from costmodel.display.table import Table
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.graph.call import Block, Call
 from costmodel.graph.replay import replay
-from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.graph.tensor import Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.kernels import ArrayTape, KernelCall, NumpyKernel, kernel_of

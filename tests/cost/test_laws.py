@@ -18,9 +18,10 @@ from costmodel.cost.allocator import exactly
 from costmodel.cost.quantities import QUANTITIES, SUMMED
 from costmodel.cost.rows import Row
 from costmodel.cost.timeline import persistent_bytes
+from costmodel.graph.call import Block, Call, LayerFlops
 from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, LayerFlops, Tensor
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Cast
 from costmodel.symbolic.guards import expression, symint
 from costmodel.symbolic.reading import readable

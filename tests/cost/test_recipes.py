@@ -16,7 +16,7 @@ from costmodel.analysis.predict import Prediction
 from costmodel.architectures.trace import check_applies, trace
 from costmodel.cost import costs, recipes
 from costmodel.cost.quantities import QUANTITIES
-from costmodel.graph.tensor import LayerFlops
+from costmodel.graph.call import LayerFlops
 from costmodel.layers.activation import Relu
 from costmodel.layers.arithmetic import Scale
 from costmodel.training.settings import Settings

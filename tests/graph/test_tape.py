@@ -12,9 +12,10 @@ from costmodel.architectures.trace import trace
 from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import SUMMED
 from costmodel.cost.rows import rows_of
+from costmodel.graph.call import Block
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Alias, Block
+from costmodel.graph.tensor import Alias
 from costmodel.layers.activation import Relu
 from costmodel.training.settings import Settings
 from tests.graph.walking import Copying, check_tape

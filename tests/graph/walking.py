@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from costmodel.graph.call import Block, Call
 from costmodel.graph.replay import replay
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.graph.tensor import Storage, Tensor
 from costmodel.layers.arithmetic import Cast
 
 

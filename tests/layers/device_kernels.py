@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from costmodel.cost.rows import traffic
+from costmodel.graph.call import Call
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Call
 
 PRODUCTS = ("product", "convolution")
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.graph.call import Call
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Call
 from costmodel.layers import load_all
 from costmodel.layers.activation import GatedActivation
 from costmodel.layers.base import LayerFlops

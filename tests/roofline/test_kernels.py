@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel import architectures
 from costmodel.architectures.spec import MIXERS
+from costmodel.graph.call import Call
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Call
 from costmodel.layers import load_all as load_kinds
 from costmodel.layers.attention import FusedAttention
 from costmodel.layers.function import Pointwise

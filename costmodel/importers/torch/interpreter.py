@@ -8,9 +8,10 @@ from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
+from costmodel.graph.call import Block, Call, Rerun
 from costmodel.graph.recomputation import is_named, paths_to
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Rerun, Shape, Storage, Tensor, is_contiguous, show_shape, strides_of
+from costmodel.graph.tensor import Shape, Storage, Tensor, is_contiguous, show_shape, strides_of
 from costmodel.importers.torch.folding import Item, Loop, writes_outside
 from costmodel.importers.torch.op_call import (
     COMPLEX_NUMBERS,

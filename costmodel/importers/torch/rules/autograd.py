@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import reduce
 
-from costmodel.graph.tensor import Call, Storage, Tensor
+from costmodel.graph.call import Call
+from costmodel.graph.tensor import Storage, Tensor
 from costmodel.importers.torch.op_call import OpCall, rule
 from costmodel.importers.torch.program import TENSOR
 from costmodel.layers.custom import CustomFunction, FurtherResult, GradientLeaf
