@@ -209,11 +209,12 @@ class Cluster(Answer, Description):
         split or summed beside it is of ranks that are `ep` apart.
         """
         dense = layout.tp * layout.cp
-        if layout.runtime == "megatron" and devices * layout.ep * layout.expert_tp == dense * layout.dp:
+        over_copies = axis in ("fsdp", "dp")
+        if layout.runtime == "megatron" and over_copies and devices * layout.ep * layout.expert_tp == dense * layout.dp:
             stride = layout.ep * layout.expert_tp
         elif layout.runtime == "megatron" and axis == "ep":  # all ranks of it, or those that split an expert too
             stride = layout.expert_tp if devices == layout.ep else 1
-        elif axis in ("fsdp", "dp"):
+        elif over_copies:
             whole = layout.shards if axis == "fsdp" else layout.dp
             stride = layout.tp if axis == "fsdp" or devices > whole else dense * layout.fsdp
             stride *= layout.ep if devices * layout.ep == whole else 1

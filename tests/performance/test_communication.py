@@ -280,3 +280,23 @@ def test_measured_collectives_narrow_the_range_of_a_step(tmp_path: Path) -> None
     (part, *_) = lab.collectives
     asked = cm.collective_seconds(part.operation, part.bytes, devices=4, on=fit.calibration)
     assert part.seconds / part.times == pytest.approx(asked.seconds)
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_sums_over_tensor_parallel_ranks_stay_in_a_node_where_there_are_as_many_copies(degree: int) -> None:
+    """Megatron-Core's order of ranks is tp, cp, ep, dp, pp: ranks of tp are neighbours whatever the other degrees."""
+    cluster = load_cluster("dgx-a100")
+    for runtime in ("torch", "megatron"):
+        settings = cm.predict(
+            cm.GPT(vocab=512, context=64, width=64, layers=4, heads=8),
+            batch=1,
+            seq=64,
+            tp=degree,
+            dp=degree,
+            pp=2,
+            accumulate=2,
+            runtime=runtime,
+        )
+        groups = cluster.place(settings.settings.layout)
+        assert (groups["tp"].nodes, groups["tp"].stride) == (1, 1)
+        assert groups["dp"].stride == degree
