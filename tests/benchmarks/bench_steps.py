@@ -48,7 +48,8 @@ def scored(row: dict[str, Any]) -> Scored:
         machine = cm.Machine(**machine.model_dump() | row["hardware"])
     p = cm.predict(model, **row["settings"])
     network = row.get("network") if p.settings.layout.devices > 1 else None
-    time = p.on(machine, network=network, stack=row.get("stack", "eager"))
+    stack = row.get("stack", "eager")
+    time = p.on(machine, network=network, stack=stack if isinstance(stack, str) else cm.Stack(**stack))
     ratio = time.seconds / row["seconds"]
     general = {name: rows[""].typical for name, rows in TABLE.items() if "" in rows}
     left_out = float(time.seconds_with(typical(machine).changed(**general))) / row["seconds"]
