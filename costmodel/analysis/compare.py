@@ -145,9 +145,9 @@ class Comparison(Answer):
         values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in quantities]
         changes: list[TextRow] = [(q, *(self._change(x, q) for x in others)) for q in quantities]
         changes = [cells for cells in changes if any(cell != "=" for cell in cells[1:])]
-        tables = [Table(("", *self.labels), values)]
+        tables = [Table(("", *self.labels), values, folds=True)]
         if changes:
-            tables.append(Table((f"difference to {first}", *others), changes))
+            tables.append(Table((f"difference to {first}", *others), changes, folds=True))
         return tables
 
     def _says_more(self, quantity: str) -> bool:

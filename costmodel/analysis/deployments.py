@@ -26,6 +26,8 @@ MOST_SERVED = 4096
 LONGEST_REASON = 150
 PRECISION = 0.01
 """Share of the requests of a rank that its most are found to."""
+WORTH = ("tokens/s", "per token", "first token", "at once", "memory", "more would break")
+"""Columns of the table that a narrow page keeps longest, the first ones most."""
 
 
 class RankedDeployment(NamedTuple):
@@ -129,7 +131,12 @@ class Deployments(Answer):
         notes = [f"{what}: missed by {count} more" for what, count in self.missed.items()]
         notes += [f"{count} cannot be: {reason}" for reason, count in self.refused.items()]
         notes.append("waiting: of a decode step, that devices wait for each other")
-        return Sheet(head, [Table(header, rows, words=frozenset({10}))] if rows else [], warnings, notes)
+        return Sheet(
+            head,
+            [Table(header, rows, words=frozenset({10}), key=len(SERVED), worth=WORTH)] if rows else [],
+            warnings,
+            notes,
+        )
 
     def _goals(self) -> tuple[tuple[str, float | None], ...]:
         return ("first token", self.ttft), ("each other token", self.tpot)

@@ -213,7 +213,7 @@ class Layouts(Answer):
         ]
         rate = "tokens/s" if self and self.best.tokens else "samples/s"
         header = ("", "layout", *((rate, "step") if timed else ()), "peak", *(("exposed", "bubble") if timed else ()))
-        return Table(header, rows, words=frozenset({1}))
+        return Table(header, rows, words=frozenset({1}), key=2)
 
     def _shares(self, step: LayoutStep) -> list[str]:
         return [f"{part / step.seconds:.1%}" for part in (step.exposed, step.bubble)]

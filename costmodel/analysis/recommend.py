@@ -276,7 +276,9 @@ class Recommendations(Answer):
         words = frozenset(range(1, 1 + sum(name not in RUN for name in names)))
         timed = any(entry.samples_per_second is not None for entry in self.entries)
         rates = ("samples/s",) if timed else ()
-        return Table(("", *names, "peak", "recomputed", "useful", *rates), rows, words=words)
+        worth = (*rates, "batch", "accumulate", "peak")
+        header = ("", *names, "peak", "recomputed", "useful", *rates)
+        return Table(header, rows, words=words, key=1 + len(words), worth=worth)
 
     def _head(self) -> str:
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""

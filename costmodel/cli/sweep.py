@@ -247,7 +247,8 @@ def _rows(grid: Grid, most: int) -> list[dict[str, Any]]:
 
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     words = frozenset(n for n, name in enumerate(names) if any(isinstance(row[name], str | bool) for row in rows))
-    return Table(names, [[_text(name, row[name]) for name in names] for row in rows], words=words).text()
+    cells = [[_text(name, row[name]) for name in names] for row in rows]
+    return Table(names, cells, words=words, folds=True).text()
 
 
 def _text(name: str, value: Any) -> str:

@@ -121,7 +121,8 @@ class Collectives(Answer):
             )
             for call in self.calls
         ]
-        return Table(("in order", "phase", "layer", "times", "bytes", "dtype"), rows, words=frozenset({0, 1, 2}))
+        header, worth = ("in order", "phase", "layer", "times", "bytes", "dtype"), ("bytes", "times", "layer", "phase")
+        return Table(header, rows, words=frozenset({0, 1, 2}), worth=worth)
 
 
 WIRE = (
@@ -228,7 +229,7 @@ class Ranks(Answer, Sequence["Costs"]):
         }
         rows = [[shows.get(name, show_bytes)(value) for name, value in row.items()] for row in self.rows()]
         header = ("Ranks", "in flight", "params", "FLOPs", *_MEMORY, "sent")
-        return Table(header, rows, spare=(4, 5, 6))
+        return Table(header, rows, worth=("peak", "FLOPs", "params", "sent", "activations", *_MEMORY))
 
 
 PHASES: dict[ActionKind, str] = {"F": "forward", "B": "backward", "I": "backward", "W": "weights"}

@@ -221,7 +221,7 @@ def _arithmetic(p: Costs) -> Table:
             "cache a token": p.kv_bytes_per_token
         }
         rows += [(label, show_bytes(size), show_exact(size), "") for label, size in sizes.items()]
-    return Table(("Totals", "", "exact", "pointwise, apart"), rows)
+    return Table(("Totals", "", "exact", "pointwise, apart"), rows, worth=("", "exact"))
 
 
 def _memory(p: Costs) -> Table:
@@ -256,11 +256,13 @@ def _memory(p: Costs) -> Table:
     rows = [tuple(Marked(cell, "strong") for cell in row) if row[0] == "peak" else row for row in rows]
     whole = p.settings.layout.devices == 1
     title = "Memory" if whole else f"Memory, {label(p.rank)}"
-    return Table((title, "", "exact bytes", ""), rows, words=frozenset({0, 3}))
+    return Table((title, "", "exact bytes", ""), rows, words=frozenset({0, 3}), worth=("", "exact bytes"))
 
 
 def _layers(p: Costs, depth: int | None, shapes: bool) -> Table:
     columns = [column for column in COLUMNS if p.settings.training or not column.of_training]
+    if all(row.repeat == 1 for row in p.layers):
+        columns = [column for column in columns if column.header != "×"]
     if shapes:
         shapes_by_name = {call.name: show_shape(call.y.shape) for call in p.tape.root.calls()}
         columns.insert(2, Column("output", lambda row, _: shapes_by_name.get(row.name, "")))
@@ -269,10 +271,7 @@ def _layers(p: Costs, depth: int | None, shapes: bool) -> Table:
     rows = [*(by_scope(costly) if depth is None else parts_of(costly, depth)), total]
     header = [column.header for column in columns]
     cells = [[column.cell(row, total) for column in columns] for row in rows]
-    # A narrow page gives up what others say again: shares, intensity, the kind that most names tell.
-    worth = ("share", "FLOP/B", "kind", "backward")
-    spare = sorted((at for at, name in enumerate(header) if name in worth), key=lambda at: worth.index(header[at]))
-    return Table(header, cells, words=frozenset({0, 1}), total=True, spare=tuple(spare))
+    return Table(header, cells, words=frozenset({0, 1}), total=True, worth=WORTH)
 
 
 class Column(NamedTuple):
@@ -285,7 +284,8 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column("layer", lambda row, _: printable(row.name)),
-    Column("kind", lambda row, _: f"{row.kind} ×{row.repeat}" if row.repeat > 1 else row.kind),
+    Column("kind", lambda row, _: row.kind),
+    Column("×", lambda row, _: f"{row.repeat:,}"),
     Column("params", lambda row, _: _or_dash(show_count, row.params)),
     Column("forward", lambda row, _: _or_dash(show_count, row.forward_flops)),
     Column("share", lambda row, total: show_share(row.forward_flops, total.forward_flops)),
@@ -294,6 +294,8 @@ COLUMNS = (
     Column("share", lambda row, total: show_share(row.activation_bytes, total.activation_bytes), True),
     Column("FLOP/B", lambda row, _: f"{row.intensity:.1f}" if row.forward_flops else "-"),
 )
+WORTH = ("params", "forward", "activations", "×", "output", "backward")
+"""Of columns on a narrow page: the rest says again what others do."""
 
 
 def _or_dash(show: Callable[[int], str], value: int) -> str:

@@ -613,12 +613,17 @@ def _sheet(timeline: Timeline) -> Sheet:
     marks = [(name, timeline.steps[now]) for name, now in milestones(timeline)]
     lines = [line for line in type(timeline.persistent)._fields if any(getattr(s.alive, line) for _, s in marks)]
     rows = [_row(name, step, lines) for name, step in marks]
-    table = Table(("Step", "layer", *lines, "total"), rows, words=frozenset({0, 1}))
+    worth = ("total", *LARGEST, *lines)
+    table = Table(("Step", "layer", *lines, "total"), rows, words=frozenset({0, 1}), worth=worth)
     peak = timeline.peak_step
     headline = (
         f"Peak: {show_bytes(timeline.peak)} ({show_exact(timeline.peak)} bytes), in {peak.phase} of {place(peak)}"
     )
     return Sheet([headline], [table], notes=[FOLDED] if timeline.loops else [])
+
+
+LARGEST = ("activations", "temporaries", "weights", "optimizer")
+"""What most often leads a peak."""
 
 
 def place(step: TimelineStep | CollectiveCalls) -> str:

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, TextIO
 TextRow = Sequence[str]
 WIDTH = 110
 """Columns that prose is wrapped to where the page does not say."""
-NARROWEST = 12
-"""Columns that a name is shortened to at most."""
+NARROWEST = 8
+"""Columns that a name is shortened to at most; in a first column half as many more."""
 Emphasis = Literal["strong", "alarm", "faint"]
 _SGR: dict[Emphasis, str] = {"strong": "1", "alarm": "1;31", "faint": "2"}
 _CSS: dict[Emphasis, str] = {
@@ -93,50 +93,80 @@ class Table(NamedTuple):
 
     words: columns read from the left; all others are figures, aligned to the right.
     total: whether the last row sums up those above.
-    spare: columns that a narrow page leaves out, the first ones first; then the last of the others go.
+    key: how many columns from the left say what a row is of; a narrow page keeps them.
+    worth: headings of other columns, those that a narrow page keeps longest first. What is not among them goes first,
+    from the right; names are cut before one of these goes. None: all of them, as they stand.
+    folds: whether columns without room go on below, beside the key again: where each was asked for by name.
     """
 
     header: TextRow
     rows: Sequence[TextRow]
     words: frozenset[int] = frozenset({0})
     total: bool = False
-    spare: tuple[int, ...] = ()
+    key: int = 1
+    worth: Sequence[str] | None = None
+    folds: bool = False
 
     def text(self) -> str:
-        """Aligned plain text, as wide as the page: what has no room is named below."""
+        """Aligned plain text, as wide as the page: what has no room is named below, or goes on there."""
         lines = [self.header, *self.rows]
         widths = [max(len(cells[column]) for cells in lines) for column in range(len(self.header))]
-        columns, left_out = self._fitting(widths, page().columns)
-        texts = [self._line(cells, widths, columns) for cells in lines]
+        columns, left_out = self._fitting(list(range(len(widths))), widths, page().columns)
+        blocks = [self._block(columns, widths)]
+        while left_out and self.folds:
+            columns, left_out = self._fitting([*range(self.key), *left_out], widths, page().columns)
+            if columns[self.key :]:
+                blocks.append(self._block(columns, widths))
+            else:  # not even one beside the key
+                break
+        if left_out:
+            names = ", ".join(dict.fromkeys(filter(None, (self.header[column] for column in left_out))))
+            blocks[-1] += "\n" + styled(wrapped(f"no room for: {names or 'remarks'} (--wide shows all)", "  "), "faint")
+        return "\n\n".join(blocks)
+
+    def _block(self, columns: list[int], widths: list[int]) -> str:
+        """Some of the columns, every row."""
+        texts = [self._line(cells, widths, columns) for cells in (self.header, *self.rows)]
         texts[0] = styled(texts[0], "strong")
         if self.total:
             texts[-1] = styled(texts[-1], "strong")
             texts.insert(-1, "-" * (sum(widths[column] for column in columns) + 2 * (len(columns) - 1)))
-        if left_out:
-            names = ", ".join(filter(None, (self.header[column] for column in left_out)))
-            texts.append(styled(wrapped(f"no room for: {names or 'remarks'} (--wide shows all)", "  "), "faint"))
         return "\n".join(texts)
 
-    def _fitting(self, widths: list[int], most: int | None) -> tuple[list[int], list[int]]:
-        """Columns that are shown and those that are not; `widths` of names are cut where that saves a column."""
-        columns = list(range(len(widths)))
+    def _ranked(self, columns: list[int]) -> tuple[list[int], int]:
+        """Columns beside the key, what goes first last, and how many of them are of worth."""
+        rest = columns[self.key :]
+        if self.worth is None:
+            return rest, len(rest)
+        ranked: list[int] = []
+        for name in self.worth:  # a heading that stands twice is the one further left
+            ranked += [column for column in rest if self.header[column] == name and column not in ranked][:1]
+        return [*ranked, *(column for column in rest if column not in ranked)], len(ranked)
+
+    def _fitting(self, columns: list[int], widths: list[int], most: int | None) -> tuple[list[int], list[int]]:
+        """Columns that are shown and those that are not; `widths` of names are cut where that saves one of worth."""
         if most is None:
             return columns, []
 
         def over() -> int:
             return sum(widths[column] for column in columns) + 2 * (len(columns) - 1) - most
 
+        def room(column: int) -> int:
+            least = max(widths[column] // 2, NARROWEST + 4 * (column == 0))
+            return max(widths[column] - least, 0) if column in self.words else 0
+
+        columns = list(columns)
         left_out: list[int] = []
-        rest = [column for column in reversed(columns[1:]) if column not in self.spare]
-        for column in (*self.spare, *rest):
-            named = [c for c in columns if c in self.words and column not in self.spare]
-            if over() <= sum(max(widths[c] - max(NARROWEST, widths[c] // 2), 0) for c in named):
+        ranked, worthy = self._ranked(columns)
+        for place, column in reversed(list(enumerate(ranked))):
+            if over() <= (sum(map(room, columns)) if place < worthy else 0):
                 break
             columns.remove(column)
             left_out.append(column)
         for column in sorted((c for c in columns if c in self.words), key=lambda c: -widths[c]):
-            least = max(NARROWEST, widths[column] // 2)
-            widths[column] -= min(max(over(), 0), max(widths[column] - least, 0))
+            widths[column] -= min(max(over(), 0), room(column))
+        while over() > 0 and len(columns) > 1:  # the key itself is too wide: its first column stays
+            left_out.append(columns.pop())
         return columns, sorted(left_out)
 
     def html(self) -> str:

@@ -104,7 +104,8 @@ class Machines(Answer, tuple[Machine, ...]):
             "fp32, 16 bit: products [FLOP/s], dense, accumulated in fp32; fp32 without TF32",
             "confirmed: the vendor's sheet of these figures was at hand (part: of some)",
         )
-        return Sheet([], [Table(header, [_row(machine) for machine in self], spare=(6, 5))], notes=notes)
+        worth = ("memory", "bandwidth", "16 bit", "fp32", "confirmed", "TDP")
+        return Sheet([], [Table(header, [_row(machine) for machine in self], worth=worth)], notes=notes)
 
 
 def _row(machine: Machine) -> tuple[str, ...]:

@@ -336,7 +336,8 @@ class Clusters(Answer, tuple[Cluster, ...]):
         ]
         header = ("cluster", "machine", "node", "link", "topology", "network")
         notes = ("link, network: of a device, each way; node: devices that the link joins",)
-        return Sheet([], [Table(header, rows, words=frozenset({0, 1, 4}))], notes=notes)
+        worth = ("node", "link", "network", "machine")
+        return Sheet([], [Table(header, rows, words=frozenset({0, 1, 4}), worth=worth)], notes=notes)
 
 
 @typed

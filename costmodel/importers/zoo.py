@@ -71,7 +71,10 @@ class Models(Answer, list[ZooEntry]):
     def sheet(self) -> Sheet:
         """What there is to read."""
         rows = [(e.name, e.architecture, f"{e.params:,}", shorten(e.notes, 60, placeholder=" ...")) for e in self]
-        return Sheet([], [Table(("model", "architecture", "params", "source"), rows, words=frozenset({0, 1, 3}))])
+        return Sheet(
+            [],
+            [Table(("model", "architecture", "params", "source"), rows, words=frozenset({0, 1, 3}), worth=("params",))],
+        )
 
 
 def load(model: str | os.PathLike[str] | Architecture) -> Architecture:

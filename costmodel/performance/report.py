@@ -132,7 +132,8 @@ def _tables(t: TimeReport) -> list[Table]:
         tables.append(_collectives(t))
     largest = sorted(t.layers, key=lambda row: -row.seconds)[:MOST_LAYERS]
     layers: list[TextRow] = [_layer(row) for row in largest]
-    tables.append(Table(("Layer (the longest)", "kind", "time", "share", "bound"), layers, frozenset({0, 1, 4})))
+    header, worth = ("Layer (the longest)", "kind", "time", "share", "bound"), ("time", "share", "bound")
+    tables.append(Table(header, layers, words=frozenset({0, 1, 4}), worth=worth))
     if t.fusions:
         tables.append(_fusions(t))
     return tables
@@ -153,7 +154,8 @@ def _collectives(t: TimeReport) -> Table:
     waited = sum(part.exposed for part in t.collectives) + t.bubble
     rows.append(("total", "", "", f"{times:,}", seconds, show_seconds(waited), f"{waited / t.seconds:.0%}"))
     header = ("Collectives", "over", "by", "times", "time", "waited for", "share")
-    return Table(header, rows, words=frozenset({0, 1, 2}), total=True)
+    worth = ("waited for", "share", "time", "over", "times")
+    return Table(header, rows, words=frozenset({0, 1, 2}), total=True, worth=worth)
 
 
 def _seconds(t: TimeReport, parts: list[CollectivePart]) -> tuple[str, str, str]:
@@ -183,7 +185,7 @@ def _fusions(t: TimeReport) -> Table:
         )
         for fusion in largest
     ]
-    return Table(("Fused (saving most)", "layers", "times", "launches", "traffic"), rows)
+    return Table(("Fused (saving most)", "layers", "times", "launches", "traffic"), rows, worth=("traffic",))
 
 
 def _warnings(t: TimeReport) -> list[str]:
@@ -282,10 +284,11 @@ class StepCollectives(Answer):
             for part in self.parts
         ]
         header = ("in order", "phase", "layer", "times", "bytes", "time", "exposed")
+        worth = ("exposed", "time", "times", "layer", "bytes")
         notes = ["bytes, time: of one; exposed: what the device waits for all of them"]
         if not rows:
             return Sheet([self.title, "no collectives"], [])
-        return Sheet([self.title], [Table(header, rows, words=frozenset({0, 1, 2}))], notes=notes)
+        return Sheet([self.title], [Table(header, rows, words=frozenset({0, 1, 2}), worth=worth)], notes=notes)
 
 
 def lanes_of(title: str, events: list[QueueEvent], *, dark: bool = False) -> Figure:

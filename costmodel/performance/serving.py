@@ -44,6 +44,8 @@ MOST_CHUNKS = 1_000
 """Steps that a prompt is read in."""
 MOST_LOADS = 1_000
 """Numbers of requests at a time that are asked for at once."""
+WORTH = ("price of 1M", "tokens/s, all", "per token", "first token", "memory", "request", "tokens/s, one")
+"""Columns of the table of loads that a narrow page keeps longest, the first ones most."""
 STORED_FP8 = (PRECISIONS["fp8-w8a8"], Precision("fp8-w8a16", "bf16", quantised="fp8", scale="fp32"))
 """What "fp8" stands for where a model serves: weights cast once; the second on machines without units for 8 bits."""
 
@@ -434,7 +436,7 @@ class Serving(Answer):
                 f"knee: {knee.concurrency:,} at a time, {knee.tokens_per_second:,.0f} tokens/s, "
                 f"{show_amount(knee.time_per_token, 's')} per token"
             )
-        priced = [] if self.price is None else ["per 1M tokens"]
+        priced = [] if self.price is None else ["price of 1M"]
         header = ("at once", "first token", "per token", "request", "tokens/s, one", "tokens/s, all", "memory", "bound")
         rows = [
             (
@@ -445,7 +447,7 @@ class Serving(Answer):
             )
             for load in self.loads
         ]  # fmt: skip
-        table = Table((*header, *priced), rows, words=frozenset({7}), spare=(7, 6))
+        table = Table((*header, *priced), rows, words=frozenset({7}), worth=WORTH)
         warnings = [] if self.largest else [f"it does not fit {show_bytes(self.machine.memory)}: {self.binds}"]
         return Sheet(head, [table], warnings, self._notes())
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -295,8 +296,43 @@ def test_a_column_wide_enough_is_asked_for(capsys, monkeypatch) -> None:
     narrow = here(capsys, "predict", "gpt2-small").out
     assert max(map(len, narrow.splitlines())) <= 80
     wide = here(capsys, "predict", "gpt2-small", "--wide").out
-    assert "layernorm ×12" in wide
-    assert "layernorm ×12" not in narrow
+    assert "FLOP/B\n" in wide
+    assert "FLOP/B\n" not in narrow
+
+
+ASKED_FOR = {
+    "predict gpt2-small": ("×", "params", "forward", "activations"),
+    "predict gpt2-small --mode inference --shapes": ("output", "params", "forward"),
+    "predict gpt2-small --on h100-sxm --dp 8 --batch 8": ("waited for", "time", "share"),
+    "timeline gpt2-small --batch 32": ("activations", "temporaries", "total"),
+    "ranks gpt2-small --tp 2 --pp 4 --accumulate 8": ("params", "FLOPs", "peak"),
+    "collectives gpt2-small --dp 2 --on h100-sxm": ("layer", "time", "exposed"),
+    "serve gpt2-small --on h100-sxm --input 512 --output 64 --price 2.5": ("tokens/s, all", "price of 1M"),
+    "deployments gpt2-small --on h100-sxm --devices 2 --input 64 --output 8": ("dp", "tokens/s", "per token"),
+    "recommend gpt2-small --on rtx-4090": ("checkpoint", "attention", "precision", "optimizer", "batch", "samples/s"),
+    "layouts mlp-mnist --devices 4 --on h100-sxm --global-batch 8": ("layout", "samples/s", "step"),
+    "compare gpt2-small gpt2-medium gpt2-large gpt2-xl bert-base": ("gpt2-large", "gpt2-xl", "bert-base"),
+    "sweep gpt2-small --batch 1,2 --seq 8 --quantities memory.peak,flops.total,params": ("memory.peak", "params"),
+    "machines": ("memory", "bandwidth", "16 bit"),
+    "clusters": ("node", "link", "network"),
+    "models": ("params",),
+}
+"""Headings that the answer to a question has on a page of any width."""
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize(("command", "headings"), ASKED_FOR.items(), ids=ASKED_FOR)
+def test_a_narrow_table_keeps_what_was_asked_for(
+    capsys, monkeypatch, command: str, headings: tuple[str, ...], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    printed = here(capsys, *command.split()).out
+    assert max(map(len, printed.splitlines())) <= columns
+    left_out = re.findall(r"no room for: (.*?) \(--wide", " ".join(printed.split()))
+    assert not set(", ".join(left_out).split(", ")) & set(headings)
+    monkeypatch.delenv("COLUMNS")
+    wide = re.sub(r" {2,}", "  ", here(capsys, *command.split()).out)
+    assert all(re.search(rf"(^|  ){re.escape(heading)}($|  )", wide, re.MULTILINE) for heading in headings)
 
 
 def test_parts_and_shapes_on_request(capsys) -> None:

@@ -11,10 +11,10 @@ from costmodel.display.table import Marked, Page, Table, is_terminal, written_fo
 
 TABLE = Table(
     ("layer", "kind", "params", "forward"),
-    [("block.attention.scores", "matmul ×12", "12", "1,000"), ("total", "2 layers", "12", "1,000")],
+    [("block.attention.scores", "matmul", "12", "1,000"), ("total", "2 layers", "12", "1,000")],
     words=frozenset({0, 1}),
     total=True,
-    spare=(1,),
+    worth=("params", "forward"),
 )
 
 

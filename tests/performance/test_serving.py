@@ -324,7 +324,7 @@ def test_it_is_plain_data() -> None:
     data = json.loads(s.to_json())
     assert [load["concurrency"] for load in data["loads"]] == [1, 8]
     assert data["loads"][0]["tokens_per_second"] == s.loads[0].tokens_per_second
-    assert "per 1M tokens" in str(s)
+    assert "price of 1M" in str(s)
 
 
 def test_from_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
