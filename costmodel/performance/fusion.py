@@ -244,19 +244,45 @@ def groups_of(tape: Tape) -> dict[Call, FusionGroup]:
 def _hand_on(tape: Tape, groups: dict[Call, FusionGroup]) -> None:
     """Let what reads the result of a round as it begins, or after the last, go on where the round's last kernel was."""
     results = {call.y.storage: (group, call.y) for call, group in groups.items() if not is_view(call)}
+    sources = _sources(tape)
     readers: dict[Storage, list[tuple[FusionGroup, Tensor]]] = {}
     for group in dict.fromkeys(groups.values()):
-        outer = [x for x in group._inputs if x.storage.origin != "weight"]
+        outer = [x for x in group._inputs if x.storage.origin not in ("weight", "buffer")]
         if len(outer) == 1 and not any(call.layer.over_batch(call) for call in group.calls):
-            readers.setdefault(outer[0].storage, []).append((group, outer[0]))
+            readers.setdefault(_source(outer[0].storage, sources), []).append((group, outer[0]))
     for block in tape.root.blocks():
-        if block.exit is None or block.recomputed or block.exit.storage not in results:
+        if block.exit is None or block.recomputed:
             continue
-        last, y = results[block.exit.storage]
-        ends = dict.fromkeys(x.storage for x in (block.entry, block.result, block.exit) if x is not None)
+        made = _source(block.exit.storage, sources)
+        if made not in results:
+            continue
+        last, y = results[made]
+        ends = dict.fromkeys((*(x.storage for x in (block.entry,) if x is not None), made))
         for group, x in (reader for storage in ends for reader in readers.get(storage, [])):
             if group is not last and _fits(group.calls[0], last):
                 group.goes_on, last.handed_on = x, y
+
+
+def _sources(tape: Tape) -> dict[Storage, Storage]:
+    """What results of blocks, and entries of blocks that happen once, stand for."""
+    sources: dict[Storage, Storage] = {}
+    for block in tape.root.blocks():
+        if block.result is not None and block.exit is not None:
+            sources[block.result.storage] = block.exit.storage
+        if block.entry is not None and block.source is not None and _once(block):
+            sources[block.entry.storage] = block.source.storage
+    return sources
+
+
+def _source(storage: Storage, sources: dict[Storage, Storage]) -> Storage:
+    while storage in sources:
+        storage = sources[storage]
+    return storage
+
+
+def _once(block: Block) -> bool:
+    """Whether a block happens as often as what is around it."""
+    return type(block.count) is int and block.count == 1 and not block.recomputed
 
 
 def _launches(kernels: list[Kernel]) -> int:
@@ -296,12 +322,11 @@ class _Joining:
 
     def rounds(self, block: Block) -> Iterator[int]:
         """Each block once, for all its rounds; those that happen as often as what is around them hide nothing."""
-        once = type(block.count) is int and block.count == 1 and not block.recomputed
         around = self._here
-        if not once:
+        if not _once(block):
             self._here = {}
         yield 1
-        if not once:
+        if not _once(block):
             self._here = around
 
     def _joined(self, call: Call, part: FusedCall) -> FusionGroup:

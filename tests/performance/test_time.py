@@ -113,6 +113,16 @@ def test_a_compiler_joins_what_follows_across_blocks() -> None:
     assert added.bytes == 12 * 3 * tensor
 
 
+def test_a_compiler_norms_what_it_has_just_concatenated() -> None:
+    """The next layer's norm of what a dense layer hands on goes on where it was put together (Huang et al. 2017)."""
+    rows = cm.predict("densenet121", batch=2, mode="inference").on("a100-sxm-80gb", stack="compiled").kernels
+    normed = next(row for row in rows if row.layer == "dense_layer1.2.branches.path2.relu1")
+    assert normed.launches == 0
+    assert normed.bytes == pytest.approx(2 * 96 * 56 * 56 * 4, rel=0.01)  # its result alone
+    [put] = [row for row in rows if row.layer == "dense_layer1.branches.concat"]
+    assert (put.launches, put.bytes) == (1, 2 * 2 * 96 * 56 * 56 * 4)
+
+
 def test_windows_read_what_is_written() -> None:
     """Not so pools: what windows are read from is written first, and a mean over places has another order."""
     chains = [*_chains("vgg11", batch=2, mode="inference"), *_chains("efficientnet_b0", batch=2, mode="inference")]
