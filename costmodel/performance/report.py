@@ -204,6 +204,8 @@ def _notes(t: TimeReport) -> list[str]:
         notes.append(f"plain settings: {settings} make it {show_seconds(seconds)}")
     if t.attention in ATTENTION:
         notes.append(f"attention: {ATTENTION[t.attention]}")
+        if t.stack.attention not in (None, t.attention):
+            notes.append(f"{t.machine.name} does not run {t.stack.attention} in this type, which the stack says")
     if t.attention == "composed":
         notes.append("attention is eager, as asked: scores are stored; what frameworks run is attention='flash'")
     if t.tier != "ceiling":

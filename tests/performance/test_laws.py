@@ -19,7 +19,7 @@ from costmodel.performance.constants import TABLE, Constants, constant, typical
 from costmodel.performance.intervals import interval
 from costmodel.performance.laws import KernelModel, Tier
 from costmodel.training.stacks import STACKS, Stack
-from tests.benchmarks.bench_kernels import scores
+from tests.benchmarks.bench_kernels import scores, without_source
 
 ARCHITECTURES = (
     "",
@@ -350,6 +350,15 @@ def test_products_take_as_long_as_measured() -> None:
     assert len(every) > 120
     assert sum(map(abs, every)) / len(every) < 0.06
     assert {name for name, errors in by_machine.items() if abs(sum(errors) / len(errors)) > 0.1} == set()
+
+
+def test_a_publication_is_left_out_with_all_that_was_read_from_it() -> None:
+    """A constant that another publication gives stays, one of this alone is that of chips whose family is unknown."""
+    on = load_machine("rtx-4090")
+    usual, left = typical(on), without_source(on, "zzc0721/torch-performance-test-data")
+    assert left.product_share == TABLE["product_share"][""].typical != usual.product_share
+    assert left.bandwidth_share == usual.bandwidth_share
+    assert left.misaligned == usual.misaligned
 
 
 def test_processors_that_do_fewer_products_a_clock_are_fed_from_smaller_tiles() -> None:

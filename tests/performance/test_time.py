@@ -486,6 +486,14 @@ def test_plain_settings_are_said_to_cost_what_they_do() -> None:
     assert cm.predict("gpt2-small", batch=16, seq=1024).on("gtx-1080").usual is None  # it has no units for 16 bits
 
 
+def test_a_kernel_of_attention_that_a_machine_has_not_is_said() -> None:
+    p = cm.predict("gpt2-small", batch=1, seq=128, precision="bf16", attention="flash", mode="inference")
+    stack = cm.Stack("own", 2e-6, attention="flash-3")
+    on = {name: " ".join(str(p.on(name, stack=stack)).split()) for name in ("a100-sxm-80gb", "h100-sxm")}
+    assert "a100-sxm-80gb does not run flash-3 in this type, which the stack says" in on["a100-sxm-80gb"]
+    assert "does not run" not in on["h100-sxm"]
+
+
 def test_energy_of_hours_needs_no_step() -> None:
     """GPT-3: 10,000 V100 for 14.8 days at 330 W and a PUE of 1.1 are 1,287 MWh (Patterson et al. 2021, table 4)."""
     energy = cm.energy(hours=14.8 * 24, watts=330, pue=1.1, devices=10_000)
