@@ -10,10 +10,14 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # the documentation of this checkout, whatever is installed
 
+from docutils.nodes import SkipNode  # noqa: E402
+from latex2mathml.converter import convert  # noqa: E402
+
 import costmodel as cm  # noqa: E402
 from costmodel import errors  # noqa: E402
 from costmodel.cost.quantities import MEANINGS  # noqa: E402
 from costmodel.layers import load_all  # noqa: E402
+from costmodel.training.settings import SETTINGS  # noqa: E402
 
 project = "costmodel"
 author = "the authors of costmodel"
@@ -23,13 +27,16 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_render_markdown_format = "myst"  # formulas and tables of what explains itself
 nb_execution_mode = "off"  # notebooks show what is committed, which the tests hold against a run
+html_math_renderer = "mathml"  # which browsers show by themselves: no script from elsewhere
 html_theme = "furo"
 html_title = f"costmodel {version}"
 html_static_path = ["_static"]
-html_css_files = ["notebooks.css"]
+html_css_files = ["pages.css"]
 exclude_patterns = ["README.md"]
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"  # settings have a table of their own
 autodoc_member_order = "bysource"
+autodoc_default_options = {"exclude-members": "model_config, model_post_init"}
 suppress_warnings = ["misc.highlighting_failure", "mystnb.unknown_mime_type"]
 nitpicky = False
 
@@ -84,7 +91,10 @@ shown = HERE / "notebooks"
 shown.mkdir(exist_ok=True)
 for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
     shutil.copy(notebook, shown / notebook.name)
-shutil.copy(HERE.parent / "notebooks/README.md", shown / "index.md")
+index = (HERE.parent / "notebooks/README.md").read_text(encoding="utf-8")
+(shown / "index.md").write_text(
+    f"{index}\n```{{toctree}}\n:hidden:\n:glob:\n\n[0-9]-*\n[0-9][0-9]-*\n```\n", encoding="utf-8"
+)
 
 drawn = HERE / "gallery"
 drawn.mkdir(exist_ok=True)
@@ -93,3 +103,63 @@ failures, _ = doctest.testfile(str(HERE / "gallery.md"), module_relative=False, 
 os.chdir(HERE)
 if failures:
     raise RuntimeError("the calls of gallery.md do not give what it says")
+
+
+def short_signature(app, what, name, made, options, signature, returned):
+    """A question's own arguments, and `**settings` for all others, whose types are in their table."""
+    if "\nSettings:\n" not in (inspect.getdoc(made) or ""):
+        return None
+    own = [p for n, p in inspect.signature(made).parameters.items() if n not in SETTINGS]
+    return str(inspect.Signature([p.replace(annotation=p.empty) for p in own])).replace(")", ", **settings)"), returned
+
+
+def short_settings(app, what, name, made, options, lines):
+    """The names of settings, and where a question has defaults of its own these, in place of the whole list."""
+    if "Settings:" not in lines:
+        return
+    at = lines.index("Settings:")
+    taken = [line.partition(":")[0].strip() for line in lines[at + 1 :] if line.strip()]
+    own = {n: p.default for n, p in inspect.signature(made).parameters.items() if n in taken}
+    defaults = [f"``{n}={own[n]!r}``" for n in taken if own[n] not in (..., SETTINGS[n].default)]
+    lines[at:] = [":doc:`Settings </reference/settings>`: " + ", ".join(f"``{n}``" for n in taken) + ".", ""]
+    if defaults:
+        lines += ["By default " + ", ".join(defaults) + ".", ""]
+
+
+def listed_fields(app, what, name, made, options, lines):
+    """The fields of a spec; and a property's first sentence as a sentence, where a colon would make it a type."""
+    if what in ("attribute", "property"):
+        lines[:0] = ["..", ""]  # an empty comment, in whose line napoleon looks for the colon
+    fields = getattr(made, "model_fields", {}) if what == "class" else {}
+    described = {name: field for name, field in fields.items() if field.description}
+    if described:
+        lines += ["", "Fields:", ""]
+    for name, field in described.items():
+        default = "" if field.is_required() or field.default is None else f" (default ``{field.get_default()!r}``)"
+        lines.append(f"* ``{name}``{default}: {field.description}")
+
+
+def inline_formula(translator, node):
+    """A formula within a sentence."""
+    translator.body.append(convert(node.astext()))
+    raise SkipNode
+
+
+def displayed_formula(translator, node):
+    """A formula on lines of its own."""
+    translator.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>')
+    raise SkipNode
+
+
+def without_last_blank_line(app, name, source):
+    """Examples end in a blank line, for which doctest asks and no reader does."""
+    source[0] = source[0].replace("\n\n```\n", "\n```\n")
+
+
+def setup(app):
+    """Connect what formulas, examples and the pages of the API are shown by."""
+    app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
+    app.connect("source-read", without_last_blank_line)
+    app.connect("autodoc-process-signature", short_signature)
+    for shown in (short_settings, listed_fields):
+        app.connect("autodoc-process-docstring", shown, priority=400)  # before napoleon reads sections

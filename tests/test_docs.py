@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import costmodel as cm
+from costmodel import roofline
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.layers.base import Layer
 from costmodel.performance.constants import TABLE, UNITS
@@ -150,6 +153,15 @@ def test_every_name_that_predict_takes_is_listed(name: str) -> None:
 def test_the_table_of_settings_is_what_they_declare() -> None:
     """If not: ``python -m tests.training.settings_page > docs/reference/settings.md``."""
     assert PAGES["docs/reference/settings.md"] == settings_page.page()
+
+
+@pytest.mark.parametrize("name", [*cm.__all__, *(f"roofline.{name}" for name in roofline.__all__)])
+def test_every_public_name_has_its_place_in_the_api(name: str) -> None:
+    pages = {page: text for page, text in PAGES.items() if page.startswith("docs/reference/api/")}
+    others = isinstance(getattr(cm, name, None), cm.Transformer | ModuleType) or name == "GPT"
+    place = rf"`{name}`" if others else rf"^\.\. auto(function|class):: costmodel\.{re.escape(name)}$"
+    assert sum(len(re.findall(place, text, re.MULTILINE)) for text in pages.values()) == 1
+    assert f"`{name.removeprefix('roofline.')}`" in PAGES["docs/reference/api.md"]
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
