@@ -87,6 +87,8 @@ def canvas(size: tuple[float, float], theme: Theme, title: str, above: float = 6
     axes = figure.add_subplot(facecolor=theme.paper)
     axes.set_title(literal(title), color=theme.ink, size=10.5, loc="left", pad=above)
     axes.tick_params(which="both", colors=theme.ink)
+    for along in (axes.xaxis, axes.yaxis):
+        along.set_major_formatter(lambda value, _: f"{value:,g}" if abs(value) < 1e6 else f"{value:,.0f}")
     for side in axes.spines:
         axes.spines[side].set_color(theme.faint)
     axes.spines[["top", "right"]].set_visible(False)
@@ -112,20 +114,53 @@ NAMES = {
 }
 
 
+WORDS = {
+    "params": "parameters",
+    "trainable_params": "parameters that are trained",
+    "active_params": "parameters that a token meets",
+    "flops": "contraction FLOPs",
+    "pointwise_flops": "pointwise FLOPs",
+    "memory.peak": "peak memory",
+    "memory": "memory",
+    "traffic": "traffic",
+    "kv_bytes_per_token": "cache of a token",
+    "collectives.bytes": "tensors of collectives",
+    "collectives.wire_bytes": "sent to other ranks",
+    "seconds": "time of a step",
+    "forward_seconds": "time of forward",
+    "backward_seconds": "time of backward",
+    "update_seconds": "time of the update",
+    "samples_per_second": "rate",
+    "tokens_per_second": "rate",
+    "mfu": "model FLOPs utilisation",
+    "hfu": "hardware FLOPs utilisation",
+    "energy": "energy of a step",
+    "money": "price of a step",
+}
+"""Of quantities, or of all whose names begin so."""
+
+
+def in_words(quantity: str) -> str:
+    """A quantity as an axis names it: "peak memory", "contraction FLOPs, forward"; other names as they are."""
+    group, _, part = quantity.partition(".")
+    words = WORDS.get(quantity) or WORDS.get(group, quantity)
+    return f"{words}, {part}" if part and quantity not in WORDS and group in WORDS else words
+
+
 def scale_of(quantity: str, most: float) -> tuple[float, str]:
     """The unit in which a quantity of this size is drawn, and what to write at its axis."""
-    group = quantity.partition(".")[0]
+    group, words = quantity.partition(".")[0], in_words(quantity)
     if UNITS.get(group) == "bytes":
         size, name = binary_unit(int(most))
-        return size, f"{quantity} [{name}]"
+        return size, f"{words} [{name}]"
     if group not in UNITS:
-        return 1, NAMES.get(quantity, quantity)
+        return 1, NAMES.get(quantity, quantity.replace("_", " "))
     if group in TIMES:
-        return 1, f"{quantity} [{UNITS[group]}]"
+        return 1, f"{words} [{UNITS[group]}]"
     name = (show_flops if "flops" in group else show_count)(int(most)).partition(" ")[2]
     prefix = "" if name in ("", "FLOP") else name[0]
     unit = f"{prefix}FLOP" if "flops" in group else prefix
-    return 1000 ** " kMGTPEZYRQ".index(prefix or " "), f"{quantity} [{unit}]" if unit else quantity
+    return 1000 ** " kMGTPEZYRQ".index(prefix or " "), f"{words} [{unit}]" if unit else words
 
 
 def wide(values: Sequence[float]) -> bool:

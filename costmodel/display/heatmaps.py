@@ -19,8 +19,8 @@ MOST_WRITTEN = 12
 """Cells along an axis up to which each cell's value is written into it."""
 MANY = 60
 """Cells along an axis from which lines between them are thin."""
-COLOURS = "cividis"
-"""Of values: even in brightness, and for colour-blind readers."""
+COLOURS = "YlGnBu"
+"""Of values: one way in brightness, clear in every shade, and for colour-blind readers."""
 FEWEST_TICKS = 4
 """On the bar of colours."""
 DASHES = ("-", (0, (5, 1.5)), (0, (2, 1.5)), (0, (5, 1.5, 1, 1.5)))

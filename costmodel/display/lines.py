@@ -57,12 +57,26 @@ def stacked(
                 labelcolor=theme.ink)  # fmt: skip
     _frame(axes, axis, values, theme)
     budgets.draw(axes, unit, theme)
+    if answer is None and _numbers(values):
+        _largest(axes, values, heights.sum(0) * unit, budgets, unit, theme)
     if answer is not None:
         axes.axvline(answer, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
         axes.plot([answer], [sum(peaks[answer][0].values()) / unit], "o", color=theme.ink)
     axes.set_ylim(0, 1.08 * tallest / unit)
     label(axes, "y", theme, name)
     return figure
+
+
+def _largest(axes: Axes, values: list[Any], peaks: Array, budgets: Budgets, unit: float, theme: Theme) -> None:
+    """Of each budget that some values are within and others past, the largest value of those that fit, marked."""
+    for budget in budgets.amounts:
+        past = np.flatnonzero(np.rint(peaks) > budget.bytes)
+        if past.size and past[0]:
+            value, height = values[past[0] - 1], peaks[past[0] - 1] / unit
+            axes.plot([value], [height], "o", color=theme.ink, markersize=7)
+            axes.annotate(f"{value:,} fits", (value, height), (-6, 6), textcoords="offset points", ha="right",
+                          va="bottom", color=theme.ink, size=9,
+                          bbox={"facecolor": theme.paper, "alpha": 0.8, "linewidth": 0, "pad": 1.5})  # fmt: skip
 
 
 def _budgets(budgets: Budgets, tallest: float) -> tuple[Budgets, float]:
@@ -109,10 +123,13 @@ def several(
     there = [heights[np.isfinite(heights)] for heights in heights_by_value.values()]
     budgets, most = _budgets(budgets, max([1.0, *(float(heights.max()) for heights in there if heights.size)]))
     unit, name = scale_of(quantity, most)
+    names = _coincident(heights_by_value)
     for number, (value, heights) in enumerate(heights_by_value.items()):
+        if value not in names:
+            continue
         size, colour = 4 if len(values) <= 64 else 0, COLOURS[_TOLD[number]]
         axes.plot(values, heights / unit, color=colour, linestyle=STYLES[number], marker=MARKERS[number],
-                  markersize=size, linewidth=1.8, label=written(value))  # fmt: skip
+                  markersize=size, linewidth=1.8, label=names[value])  # fmt: skip
     if missing := sum(int((~np.isfinite(heights)).sum()) for heights in heights_by_value.values()):
         axes.text(0.99, 0.02, f"no answer in {missing:,} of {len(heights_by_value) * len(values):,}", ha="right",
                   color=theme.faint, transform=axes.transAxes)  # fmt: skip
@@ -124,6 +141,15 @@ def several(
                          labelcolor=theme.ink, handlelength=3, reverse=True)  # fmt: skip
     legend.get_title().set_color(theme.ink)
     return figure
+
+
+def _coincident(heights_by_value: Mapping[Any, Array]) -> dict[Any, str]:
+    """Names of lines, each with those of others that lie on it, which are drawn once."""
+    first: dict[bytes, Any] = {}
+    groups: dict[Any, list[str]] = {}
+    for value, heights in heights_by_value.items():
+        groups.setdefault(first.setdefault(heights.tobytes(), value), []).append(written(value))
+    return {value: f"{', '.join(names)} (the same)" if names[1:] else names[0] for value, names in groups.items()}
 
 
 MOST_LINES = 6

@@ -13,6 +13,7 @@ from costmodel.display.figures import (
     Theme,
     between,
     canvas,
+    in_words,
     label,
     scale_of,
     wide,
@@ -50,6 +51,9 @@ def picture(
     """
     across, up = list(dict.fromkeys(names))[:2]
     caption = f"{len(front):,} of {len(frame):,} cells are on the Pareto front"
+    alike = [name for name in columns if len(front) > 1 and len(set(front[name].tolist())) == 1 < len(set(frame[name]))]
+    if alike:
+        caption += f", all with {', '.join(f'{name} {written(front[name].tolist()[0])}' for name in alike)}"
     figure, axes = canvas((10, 6), theme, f"{title}\n{caption}" if title else caption)
     dots = frame.sample(MOST_DOTS, random_state=0) if len(frame) > MOST_DOTS else frame
     units = {name: scale_of(name, max(frame[name].tolist(), default=1)) for name in (across, up)}
@@ -61,7 +65,7 @@ def picture(
         axes.plot(x, y, linestyle=line, drawstyle=turned, **style)
     for along, name in (("x", across), ("y", up)):
         _scale(axes, along, name, frame[name].tolist())
-        unit = units[name][1].replace(name, (words or {}).get(name, name))
+        unit = units[name][1].replace(in_words(name), (words or {}).get(name, in_words(name)))
         label(axes, along, theme, unit + (" (more is better)" if name in most else ""))
     axes.margins(x=0.06, y=0.08)
     places = [front[name].to_numpy(float) / units[name][0] for name in (across, up)]
