@@ -1,7 +1,4 @@
-"""Rooflines of plain data: rates over intensity, predicted against measured times, and bars of time.
-
-Drawn by matplotlib (extra `plot`), which is loaded only here; `costmodel.display.interactive` draws the same by plotly.
-"""
+"""Rooflines of plain data: rates over intensity, predicted against measured times, and bars of time (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.display.figures import DARK, LIGHT, Box, Theme, around, canvas, free_places, literal
-from costmodel.display.units import show_change, show_rate, show_seconds, show_tick
+from costmodel.display.units import show_change, show_rate, show_seconds, show_share, show_tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,10 +28,14 @@ COLOURS = {
 
 The textbook's classes are compute and memory; by resource it is matmul and function, cache and DRAM."""
 MARKERS = {"compute": "o", "memory": "s", "matmul": "o", "function": "D", "cache": "v", "DRAM": "s", "overhead": "^"}
-MOST_LABELS = 14
+MOST_LABELS = 10
+"""Dots that are named, those that take longest; of more dots by numbers, with a key."""
+LEAST = 0.001
+"""Share of the time from which a dot widens the axes of a roofline."""
 TITLE = 84
 """Characters of a title that a narrow picture has room for."""
-MOST_BARS = 40
+MOST_BARS = 12
+"""More bars than this are added up as "other"."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Dot(NamedTuple):
     """One marker, or one bar. bound: a key of `COLOURS`. details: lines that are shown on hovering, the label first.
 
     intensity: operations a byte [FLOP/B], 0 for what has no place on a roofline; rates [FLOP/s]. seconds: of one run;
-    totals: of all runs [s]; share: of the time of all dots. error: predicted over measured time, less one.
+    totals: of all runs [s]; share: of the time of all dots. error: predicted over measured time, less one. ranges:
+    within which the time of one run is predicted, and was measured [s]; empty if neither is known.
     """
 
     label: str
@@ -72,6 +74,12 @@ class Dot(NamedTuple):
     measured_total: float
     error: float
     details: tuple[str, ...]
+    ranges: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Predicted and measured [FLOP/s]."""
+        return self.predicted_rate, self.measured_rate
 
 
 @dataclass(frozen=True)
@@ -91,20 +99,30 @@ class Chart:
 
     @property
     def drawn(self) -> list[Dot]:
-        """Dots with a place on the roofline."""
-        return [dot for dot in self.dots if dot.intensity]
+        """Dots with a place on the roofline; one that takes next to no time has none if axes had to be wider for it."""
+        dots = [dot for dot in self.dots if dot.intensity]
+        wide = [dot for dot in dots if dot.share >= LEAST] or dots
+        low, high = _padded([dot.intensity for dot in wide]) if wide else (0, 0)
+        slow, fast = _padded([rate for dot in wide for rate in dot.rates]) if wide else (0, 0)
+        return [dot for dot in dots if low <= dot.intensity <= high and all(slow <= rate <= fast for rate in dot.rates)]
 
     @property
     def intensity_title(self) -> str:
-        """Of the roofline's axis across."""
+        """Of the roofline's axis across, with what is not on it."""
+        outside = [dot for dot in self.dots if dot.intensity and dot not in self.drawn]
+        brief = (
+            f"{len(outside)} far off, {show_share(sum(dot.share for dot in outside), 1.0)} of the time, not shown"
+            if outside
+            else ""
+        )
         title = "operations a byte of inputs, weights and outputs [FLOP/B]"
-        return f"{title}\n{self.left_out}" if self.left_out else title
+        return "\n".join(filter(None, (title, self.left_out, brief)))
 
     @property
     def ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Ends of the roofline's axes: intensity [FLOP/B], rate [FLOP/s]."""
         peak, memory = self.ceilings[0].rate, self.ceilings[-1].rate
-        rates = [rate for dot in self.drawn for rate in (dot.predicted_rate, dot.measured_rate)]
+        rates = [rate for dot in self.drawn for rate in dot.rates]
         rates += [ceiling.rate for ceiling in self.ceilings if ceiling.kind == "compute"]
         return _padded([*(dot.intensity for dot in self.drawn), peak / memory]), _padded([*rates, peak], 0.08)
 
@@ -163,10 +181,15 @@ def _legend(
     axes.legend(handles=handles, loc=where, labelcolor=theme.ink, fontsize=8.5, **ground)
 
 
+def gid(dot: Dot) -> str:
+    """What its markers are called in a picture in SVG."""
+    return f"dot {dot.label}"
+
+
 def _marked(axes: Axes, dot: Dot, x: float, y: float, face: str, edge: str, width: float) -> None:
     axes.scatter(
         x, y, s=_area(dot.share), c=face, marker=MARKERS[dot.bound], edgecolors=edge, linewidths=width,
-        alpha=0.9, zorder=4,
+        alpha=0.9, zorder=4, gid=gid(dot),
     )  # fmt: skip
 
 
@@ -180,7 +203,7 @@ def _roofline(chart: Chart, theme: Theme) -> Figure:
     axes.yaxis.set_major_formatter(lambda value, _: show_tick(show_rate(value)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     for dot in dots:
-        colour, ends = COLOURS[dot.bound], (dot.predicted_rate, dot.measured_rate)
+        colour, ends = COLOURS[dot.bound], dot.rates
         axes.plot([dot.intensity] * 2, ends, color=colour, linewidth=1.2, zorder=3)
         for rate, face in zip(ends, (theme.paper, colour), strict=True) if chart.measured else ((ends[0], colour),):
             _marked(axes, dot, dot.intensity, rate, face, colour, 1.3)
@@ -190,6 +213,7 @@ def _roofline(chart: Chart, theme: Theme) -> Figure:
     ]
     notes.append(("area: share of the time", {"linestyle": ""}))
     _legend(axes, dots, theme, notes, "lower right")
+    _key(axes, dots, theme)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     taken = [*_covered(axes, dots), *_legend_box(axes)]
@@ -262,25 +286,35 @@ def _ceiling(axes: Axes, ceiling: Ceiling, chart: Chart, theme: Theme, taken: li
     return boxes[-1]
 
 
+def _names(dots: Sequence[Dot]) -> list[str]:
+    """Of the first dots: their labels, or where there are many their numbers in the key."""
+    return [literal(dot.label) if len(dots) <= MOST_LABELS else str(n) for n, dot in enumerate(dots[:MOST_LABELS], 1)]
+
+
+def _key(axes: Axes, dots: Sequence[Dot], theme: Theme, first: str = "the longest") -> None:
+    """What the numbers of many dots stand for, at the right."""
+    if len(dots) > MOST_LABELS:
+        lines = [f"{n}  {dot.label}  {show_share(dot.share, 1.0)}" for n, dot in enumerate(dots[:MOST_LABELS], 1)]
+        text = "\n".join([f"{first}, share of the time", *lines, f"and {len(dots) - MOST_LABELS} more"])
+        axes.text(1.02, 1, literal(text), transform=axes.transAxes, va="top", size=8, color=theme.ink, linespacing=1.6)
+
+
 def _label(axes: Axes, dots: Sequence[Dot], points: list[tuple[float, float]], taken: list[Box], theme: Theme) -> None:
-    """Names beside the first dots, none on another; a thin line to those that stand far off."""
+    """Names or numbers beside the first dots, none on another; a thin line to those that stand far off."""
     from matplotlib.patheffects import withStroke
 
     halo = [withStroke(linewidth=2.5, foreground=theme.paper)]
     at = axes.transData.transform(points)
     boxes = [around(x, y, _radius(axes, dot)) for (x, y), dot in zip(at, dots, strict=True)]
-    texts = [
-        axes.text(0, 0, literal(dot.label), size=8, color=theme.ink, zorder=6, path_effects=halo)
-        for dot in dots[:MOST_LABELS]
-    ]
+    texts = [axes.text(0, 0, name, size=8, color=theme.ink, zorder=6, path_effects=halo) for name in _names(dots)]
     sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
     bounds = _box(axes.get_window_extent())
     for text, point, box, dot in zip(texts, at, free_places(boxes, sizes, taken, bounds), boxes, strict=False):
         if box is None:
             text.remove()
             continue
-        text.set_transform(None)
-        text.set_position((box.left, box.bottom))
+        x, y = axes.transData.inverted().transform((box.left, box.bottom))  # pixels of other formats are others
+        text.set_position((float(x), float(y)))
         text.set_verticalalignment("bottom")
         near = (min(max(point[0], box.left), box.right), min(max(point[1], box.bottom), box.top))
         if not dot.grown(16).meets(box):
@@ -306,12 +340,23 @@ def _scatter(chart: Chart, theme: Theme) -> Figure:
     )
     axes.plot(ends, ends, color=theme.faint, linewidth=1)
     for dot in chart.dots:
-        _marked(axes, dot, dot.measured_seconds, dot.predicted_seconds, COLOURS[dot.bound], theme.paper, 0.6)
+        at = dot.measured_seconds, dot.predicted_seconds
+        if dot.ranges:
+            up, across = (
+                [[max(t - low, 0)], [max(high - t, 0)]] for t, (low, high) in zip(at[::-1], dot.ranges, strict=True)
+            )
+            axes.errorbar(*at, yerr=up, xerr=across, fmt="none", ecolor=COLOURS[dot.bound], elinewidth=0.9, zorder=3)
+        _marked(axes, dot, *at, COLOURS[dot.bound], theme.paper, 0.6)
+    bars = [
+        ("bars: 90 % interval of the prediction, 95 % of the measurement", {"color": theme.faint, "linewidth": 0.9})
+    ]
     notes: list[tuple[str, dict[str, Any]]] = [
         ("within 10 %", {"color": theme.faint, "linewidth": 7, "alpha": 0.4}),
+        *(bars if any(dot.ranges for dot in chart.dots) else ()),
         ("area: share of the time", {"linestyle": ""}),
     ]
     _legend(axes, chart.dots, theme, notes, "upper left")
+    _key(axes, chart.worst, theme, "the furthest off")
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     points = [(dot.measured_seconds, dot.predicted_seconds) for dot in chart.worst]
@@ -320,25 +365,28 @@ def _scatter(chart: Chart, theme: Theme) -> Figure:
 
 
 def _bars(chart: Chart, theme: Theme) -> Figure:
-    """Time of each dot with all its runs: measured filled, predicted as an outline."""
+    """Time of each dot with all its runs: measured filled, predicted as an outline; the first dozen, and "other"."""
     dots, others = chart.dots[:MOST_BARS], chart.dots[MOST_BARS:]
+    rows = [
+        (dot.label, COLOURS[dot.bound], dot.measured_total, dot.predicted_total, dot.share, gid(dot)) for dot in dots
+    ]
+    if others:
+        measured, predicted, share = (
+            sum(getattr(dot, name) for dot in others) for name in ("measured_total", "predicted_total", "share")
+        )
+        rows.append((f"other ({len(others)})", theme.faint, measured, predicted, share, "other"))
     title = f"{chart.title}\nall runs of each layer; outlined: predicted"
-    figure, axes = canvas((11, 1.6 + 0.27 * len(dots)), theme, title)
-    for row, dot in enumerate(dots):
-        axes.barh(row, dot.measured_total, 0.72, color=COLOURS[dot.bound], zorder=2)
-        axes.barh(row, dot.predicted_total, 0.72, facecolor="none", edgecolor=theme.ink, linewidth=1, zorder=3)
-        axes.annotate(
-            f"{dot.share:.1%}  ({show_change(dot.error)})", (max(dot.measured_total, dot.predicted_total), row), (5, 0),
-            textcoords="offset points", va="center", color=theme.ink, size=8,
-        )  # fmt: skip
-    axes.set_yticks(range(len(dots)), [literal(dot.label) for dot in dots], size=8)
-    axes.set_ylim(len(dots) - 0.4, -0.6)
+    figure, axes = canvas((11, 1.6 + 0.27 * len(rows)), theme, title)
+    for row, (_, colour, measured, predicted, share, name) in enumerate(rows):
+        axes.barh(row, measured, 0.72, color=colour, zorder=2, gid=name)
+        axes.barh(row, predicted, 0.72, facecolor="none", edgecolor=theme.ink, linewidth=1, zorder=3)
+        text = f"{show_share(share, 1.0)}  ({show_change(predicted / measured - 1)})"
+        axes.annotate(text, (max(measured, predicted), row), (5, 0), textcoords="offset points", va="center",
+                      color=theme.ink, size=8)  # fmt: skip
+    axes.set_yticks(range(len(rows)), [literal(label) for label, *_ in rows], size=8)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 1.08 * axes.get_xlim()[1])
     axes.xaxis.set_major_formatter(lambda value, _: show_tick(show_seconds(value)) if value else "0")
     axes.set_xlabel("time; at the bars: share of the whole, and how far the prediction is off", color=theme.ink)
-    if others:
-        rest = sum(dot.share for dot in others)
-        axes.text(0.99, 0.02, f"{len(others)} others take {rest:.1%}", transform=axes.transAxes, ha="right",
-                  color=theme.ink, size=8.5)  # fmt: skip
     _legend(axes, chart.dots, theme, [], "center right", "s")
     return figure

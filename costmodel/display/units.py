@@ -44,13 +44,13 @@ def show_exact(count: int) -> str:
     return f"{int(count):,}"
 
 
-def show_share(part: int, whole: int) -> str:
+def show_share(part: float, whole: float) -> str:
     """``21.3%``; a dash for nothing, so that what is small is told from what is not there."""
     if not part or not whole:
         return "-"
     if part == whole:
         return "100%"
-    share = int(part) / int(whole)
+    share = part / whole if isinstance(part, float) else int(part) / int(whole)
     return "<0.1%" if share < 0.0005 else f"{share:.1%}"
 
 

@@ -496,7 +496,7 @@ class Time(Answer):
         from costmodel.display.figures import save
         from costmodel.performance.report import roofline
 
-        title = f"{heading(self.prediction.model, self.prediction.settings)} on {self.machine.name}"
+        title = f"{heading(self.prediction.model, self.prediction.settings)} on {self.machine.name}, {self.stack.name}"
         return save(roofline(title, self.machine, self.peak, self.kernels, dark=dark), path)
 
     @cached_property

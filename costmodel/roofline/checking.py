@@ -142,7 +142,7 @@ def plot(
 
     Args:
         model: a check, or what `check` takes.
-        path: .png, .svg, .pdf, ...; .html is interactive and self-contained. Without it matplotlib's figure is given.
+        path: .png, .svg, .pdf, ...; .html is a page that needs nothing else. Without it matplotlib's figure is given.
         kind: "roofline", "scatter" (predicted against measured), "bars" (time of each layer) or "all".
         dark: on black instead of white; a page takes its colours from the reader's system.
         **settings: as `check` takes them.

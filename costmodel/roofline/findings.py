@@ -253,9 +253,7 @@ class Check(Answer):
     def ceilings(self) -> tuple[Ceiling, ...]:
         """Measured ceilings of this machine: of products, of the functions that bind a layer, bandwidth by level."""
         functions = dict.fromkeys(each.verdict.level for each in self.layers if each.verdict.bound == "function")
-        return ceilings_of(
-            self.calibration, DTYPE, [name for name in functions if "." not in name and name != "random"]
-        )
+        return ceilings_of(self.calibration, DTYPE, [name for name in functions if name != "random"])
 
     @property
     def peak(self) -> float:
@@ -364,13 +362,13 @@ class Check(Answer):
         }
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A page of its own, with tables and, if plotly is there, pictures; written to `path` if that is given."""
+        """A page of its own, with tables and, if matplotlib is there, pictures; written to `path` if that is given."""
         return page(self.chart, self._repr_html_(), path)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, kind: str = "roofline", dark: bool = False) -> Any:
         """Draw it: a "roofline", a "scatter" of predicted against measured, or "bars" of time (extra `plot`).
 
-        Returns matplotlib's figure, or writes what the path's ending names; .html is interactive and self-contained.
+        Returns matplotlib's figure, or writes what the path's ending names; .html is a page that needs nothing else.
         """
         return drawn(self.chart, str(self.calibration.machine), path, kind=kind, dark=dark)
 
@@ -499,6 +497,7 @@ def _dot(check: Check, layers: list[Finding]) -> Dot:
         measured_total=sum(each.measured_seconds for each in layers),
         error=layer.error,
         details=(label, *_details(check, layer, sum(each.repeat for each in layers), share)),
+        ranges=(layer.host.interval, layer.timing.interval),
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Sequence
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from costmodel.display import interactive
-from costmodel.display.figures import ending_of, figure_class, save
-from costmodel.display.rooflines import Chart, picture
+from costmodel.display.answer import document
+from costmodel.display.figures import DARK, LIGHT, ending_of, figure_class, save
+from costmodel.display.rooflines import Chart, gid, picture
 from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, unknown
 
@@ -22,12 +24,9 @@ def check_drawable(path: str | os.PathLike[str] | None, kind: str) -> None:
     """Raise CostModelError for an unknown kind, a missing library or a path that cannot be written."""
     if kind not in (*KINDS, ALL):
         raise unknown("kind of picture", kind, (*KINDS, ALL))
-    if path is not None and _is_page(path):
-        interactive.require()
-    else:
-        figure = figure_class()()
-        if path is not None:
-            ending_of(path, figure)
+    figure = figure_class()()
+    if path is not None and not _is_page(path):
+        ending_of(path, figure)
     if path is not None:
         check_writable(path)
 
@@ -60,7 +59,7 @@ def draw(
         _check_kind(chart, name)
     if _is_page(path):
         head = f"<p><b>{escape(chart.title)}</b><br>{escape(machine)}</p>"
-        write(interactive.page(chart.title, head, chart, kinds), path)
+        write(_page(chart, head, kinds), path)
         return [str(path)]
     whole = Path(path)
     paths = [whole.with_name(f"{whole.stem}-{name}{whole.suffix}") for name in kinds] if kind == ALL else [whole]
@@ -70,11 +69,39 @@ def draw(
 
 
 def page(chart: Chart, body: str, path: str | os.PathLike[str] | None = None) -> str:
-    """A page of HTML, also written to `path`: a body, and the pictures that can be drawn if plotly is there."""
-    kinds = drawable(chart) if find_spec("plotly") is not None else []
-    text = interactive.page(chart.title, body, chart, kinds)
+    """A page of HTML, also written to `path`: a body, and the pictures that can be drawn if matplotlib is there."""
+    text = _page(chart, body, drawable(chart) if find_spec("matplotlib") is not None else [])
     if path is not None:
         write(text, path)
+    return text
+
+
+def _page(chart: Chart, body: str, kinds: Sequence[str]) -> str:
+    """A whole page: a body, which is HTML, then pictures of these kinds."""
+    figures = "".join(f"<figure>{_svg(chart, kind)}</figure>" for kind in kinds)
+    return document(chart.title, f"<style>{STYLE}</style>{body}{figures}")
+
+
+STYLE = (
+    f":root{{--ink:{LIGHT.ink};--paper:{LIGHT.paper}}}"
+    f"@media (prefers-color-scheme: dark){{:root{{--ink:{DARK.ink};--paper:{DARK.paper}}}}}"
+    "figure{margin:1.5em 0;overflow-x:auto}svg{width:100%;height:auto}"
+)
+
+
+def _svg(chart: Chart, kind: str) -> str:
+    """A picture in a page: colours are those that the reader's system has, and a dot pointed at tells of itself."""
+    from matplotlib import rc_context
+
+    drawing = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": kind}):
+        picture(chart, kind).savefig(drawing, format="svg", metadata={"Date": None})
+    text = "<svg" + drawing.getvalue().partition("<svg")[2]
+    for colour, name in ((LIGHT.ink, "--ink"), (LIGHT.paper, "--paper")):
+        text = text.replace(f": {colour}", f": var({name})")
+    for dot in chart.dots:
+        mark = f'<g id="{escape(gid(dot))}">'
+        text = text.replace(mark, f"<g><title>{escape(chr(10).join(dot.details))}</title>")
     return text
 
 

@@ -92,7 +92,7 @@ def test_a_check_that_was_kept_is_drawn_again_without_measuring(capsys, monkeypa
     drawn = here(capsys, "roofline", "plot", "saved.json", "--kind", "all", "--out", "a.html")
     assert (drawn.code, drawn.out) == (0, "wrote a.html\n")
     page = Path("a.html").read_text()
-    assert page.count("js-plotly-plot") >= 1
+    assert page.count("<svg") == 3
     assert page.count("<figure>") == 3
     assert "MLP: one forward" in page
     drawn = here(capsys, "roofline", "plot", "saved.json", "--kind", "all", "--out", "a.png")
