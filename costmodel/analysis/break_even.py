@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.predict import Prediction
 from costmodel.analysis.search import Curve, VariedSize, last_true, open_question, varied_size
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
+from costmodel.cost.question import question as first_line
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
@@ -92,7 +93,7 @@ class BreakEven(Answer):
 
     def __int__(self) -> int:
         if not self.crossings:
-            raise SettingError(str(self).partition("\n")[0])
+            raise SettingError(self.sheet().head[1])
         return self.crossings[0].at
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,7 +114,8 @@ class BreakEven(Answer):
         return [vars(crossing) for crossing in self.crossings]
 
     def sheet(self) -> Sheet:
-        """What passes what and where, and both there."""
+        """The question, what passes what and where, and both there."""
+        of = self.varied.question
         name, first = self.varied.name, self.varied.values[0]
         lines = [self._line(crossing) for crossing in self.crossings]
         if not self.crossings:
@@ -125,7 +127,8 @@ class BreakEven(Answer):
         rows = [(f"{first:,}", show_a(self.first[0]), show_b(self.first[1]))]
         rows += [(f"{c.at:,}", show_a(c.a), show_b(c.b)) for c in self.crossings]
         notes = [f"note: {self.varied.note}"] if self.varied.note else []
-        return Sheet(lines, [Table((name, self.a, self.b), rows, words=frozenset())], notes=notes)
+        head = first_line(of.model, of.settings, (name,))
+        return Sheet([head, *lines], [Table((name, self.a, self.b), rows, words=frozenset())], notes=notes)
 
     def _line(self, crossing: Crossing) -> str:
         name = self.varied.name

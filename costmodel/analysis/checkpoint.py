@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import with_settings
 from costmodel.analysis.sweep.axes import label_of
+from costmodel.cost.question import question as first_line
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_flops
@@ -40,8 +41,8 @@ class Candidate:
 class CheckpointChoice(Answer):
     """Candidates, the cheapest first and of equal ones the smallest; true if one of them fits.
 
-    budget: what there is [bytes]. reserve: what is left of it for what is not modelled [bytes]. candidates: every value
-    that the model can take, the one that recomputes least first.
+    question: what is chosen for. budget: what there is [bytes]. reserve: what is left of it for what is not modelled
+    [bytes]. candidates: every value that the model can take, the one that recomputes least first.
 
     Example:
         >>> import costmodel as cm
@@ -51,6 +52,7 @@ class CheckpointChoice(Answer):
 
     """
 
+    question: str
     budget: Budget
     reserve: int
     candidates: tuple[Candidate, ...]
@@ -89,7 +91,7 @@ class CheckpointChoice(Answer):
             for candidate in self.candidates
         ]
         table = Table(("checkpoint", "peak", "recomputed", "fits"), rows, words=frozenset({0, 3}))
-        return Sheet([], [table], notes=[self._verdict()])
+        return Sheet([self.question], [table], notes=[self._verdict()])
 
     def _verdict(self) -> str:
         best = self.chosen or self.smallest
@@ -103,6 +105,7 @@ class CheckpointChoice(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes, FLOPs]."""
         return {
+            "question": self.question,
             "fits": bool(self),
             "checkpoint": self.chosen.checkpoint if self.chosen else None,
             "budget": self.budget.bytes,
@@ -140,7 +143,8 @@ def cheapest_checkpoint(
         raise SettingError(f"mode={prediction.settings.mode!r} recomputes nothing: choose a checkpoint in mode 'train'")
     budget, spared = read_budget(memory), read_reserve(reserve)
     candidates = sorted(_candidates(prediction), key=lambda candidate: (candidate.recomputed_flops, candidate.peak))
-    return CheckpointChoice(budget, spared, tuple(candidates))
+    question = first_line(prediction.model, prediction.settings, ("checkpoint",))
+    return CheckpointChoice(question, budget, spared, tuple(candidates))
 
 
 def _candidates(first: Prediction) -> Iterator[Candidate]:

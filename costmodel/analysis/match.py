@@ -10,6 +10,7 @@ from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import VariedSize, size_of
 from costmodel.analysis.solve import solve_for
 from costmodel.cost.quantities import plain
+from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import show_change, shower
 from costmodel.errors import CostModelError
@@ -75,12 +76,12 @@ class Match(Answer):
         }
 
     def sheet(self) -> Sheet:
-        """The size, and how near to the target it comes."""
+        """The question, the size, and how near to the target it comes."""
         show = shower(self.quantity)
         note = f"; {self.varied.note}" if self.varied.note else ""
         sized = f"{self.model.title}: {self.varied.name} {self.size:,} (was {self.varied.own:,})"
         nearness = f"{self.quantity} {show(self.value)}, {self._nearness()} {show(self.target)}"
-        return Sheet([f"{sized}: {nearness}{note}"], [])
+        return Sheet([headline(self.prediction), f"{sized}: {nearness}{note}"], [])
 
     def _nearness(self) -> str:
         if not self.off:

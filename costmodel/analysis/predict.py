@@ -86,7 +86,7 @@ class Prediction(Costs, Data):
         size = whole(memory)
         if size is not None and 0 < size < LEAST_BYTES:
             raise SettingError(f"memory={shown(memory)} would be {size:,} bytes: use text such as '{size} GiB'")
-        return fit(self.memory.peak, self.timeline.peak_step, memory, reserve)
+        return fit(self, memory, reserve)
 
     def on(
         self,

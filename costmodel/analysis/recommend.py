@@ -16,6 +16,7 @@ from costmodel.analysis.search import Curve, last_true, with_settings
 from costmodel.analysis.solve import solve_for
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.trace import check_applies
+from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, wrapped
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_few
@@ -285,13 +286,13 @@ class Recommendations(Answer):
         budget = f"{show_bytes(self.budget.bytes)} ({self.budget.reading}){reserve}"
         if not self:
             return (
-                f"{self.title}: none of {self.counts.tried} ways to run it fits {budget}: the smallest takes "
+                f"none of {self.counts.tried} ways to run it fits {budget}: the smallest takes "
                 f"{show_bytes(self.smallest.peak)}, {show_bytes(-self.margin(self.smallest))} too much"
             )
         changes = f" (as asked none does; changes numerics: {self.best.changes})" if self.best.changes else ""
         beaten = self.counts.fit - len(self)
         less = f", of which {beaten} recompute for nothing and are left out" if beaten else ""
-        return f"{self.title}: {self.counts.fit} of {self.counts.tried} ways to run it fit {budget}{changes}{less}"
+        return f"{self.counts.fit} of {self.counts.tried} ways to run it fit {budget}{changes}{less}"
 
     def _notes(self) -> list[str]:
         if not self:
@@ -306,9 +307,14 @@ class Recommendations(Answer):
         return [*reasons, *more, f"useful: the share of a step that is model FLOPs, a byte moved counting as {rate}"]
 
     def sheet(self) -> Sheet:
-        """The first of them, each with its reason."""
-        head = wrapped(printable(self._head()))
-        return Sheet([head], [self.table()] if self else [], notes=[printable(note) for note in self._notes()])
+        """The question, and the first of them, each with its reason."""
+        smallest = self.smallest.prediction
+        head = question(smallest.model, smallest.settings, (*self.chosen, *RUN))
+        return Sheet(
+            [head, wrapped(printable(self._head()))],
+            [self.table()] if self else [],
+            notes=[printable(note) for note in self._notes()],
+        )
 
 
 def _cell(value: Any) -> str:

@@ -14,6 +14,7 @@ from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import size_names, size_of, varied_size
 from costmodel.cost.explanation import definitions_of
 from costmodel.cost.quantities import TIMED
+from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
@@ -48,7 +49,7 @@ class Sensitivities(Answer):
     """A quantity's sensitivities to each size that it depends on, the strongest first.
 
     formula: the differentiated one: of a maximum, the branch that is largest here; roundings are taken as exact.
-    quantity: its name. value: what it is here. ranked: the sizes, each a `Sensitivity`.
+    question: what is asked. quantity: its name. value: what it is here. ranked: the sizes, each a `Sensitivity`.
 
     Example:
         >>> import costmodel as cm
@@ -58,6 +59,7 @@ class Sensitivities(Answer):
 
     """
 
+    question: str
     quantity: str
     value: Any
     formula: sympy.Expr
@@ -73,6 +75,7 @@ class Sensitivities(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plain data: slopes and elasticities as floats."""
         return {
+            "question": self.question,
             "quantity": self.quantity,
             "value": self.value,
             "unit": UNITS[self.quantity.partition(".")[0]],
@@ -99,7 +102,7 @@ class Sensitivities(Answer):
         ]
         header = ("size", "what it is", "here", "elasticity", "slope, for one")
         head = f"{self.quantity} is {show(self.value)}; elasticity: % that it grows by if a size grows by 1 %"
-        return Sheet([head], [Table(header, rows, words=frozenset({0, 1}))])
+        return Sheet([self.question, head], [Table(header, rows, words=frozenset({0, 1}))])
 
 
 def _signed(show: Any, slope: Any) -> str:
@@ -142,7 +145,9 @@ def sensitivity(
             elasticity = slope * definition.value / value
             ranked.append(Sensitivity(definition.symbol, definition.meaning, definition.value, slope, elasticity))
     ranked.sort(key=lambda s: -abs(s.elasticity))
-    return Sensitivities(quantity, value, sympy.factor_terms(sympy.expand(formula)), tuple(ranked))
+    return Sensitivities(
+        headline(prediction), quantity, value, sympy.factor_terms(sympy.expand(formula)), tuple(ranked)
+    )
 
 
 NEAR = 4
@@ -168,7 +173,7 @@ def _of_time(prediction: Prediction, quantity: str) -> Sensitivities:
             elasticity = Fraction(log(other / value) / log(near / here))
             ranked.append(Sensitivity(name, f"to {near:,}", here, slope, elasticity))
     ranked.sort(key=lambda s: -abs(s.elasticity))
-    return Sensitivities(quantity, value, sympy.Symbol(quantity), tuple(ranked))
+    return Sensitivities(headline(prediction), quantity, value, sympy.Symbol(quantity), tuple(ranked))
 
 
 def _symbol(name: str) -> sympy.Symbol:

@@ -20,6 +20,7 @@ from costmodel.analysis.search import (
 )
 from costmodel.cost.budget import fit
 from costmodel.cost.quantities import BETTER, TIMED, plain
+from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import (
     TIMES,
@@ -84,7 +85,7 @@ class Solution(Answer):
 
     def __int__(self) -> int:
         if self.answer is None:
-            raise SettingError(str(self).partition("\n")[0])
+            raise SettingError(self.sheet().head[1])
         return self.answer
 
     @cached_property
@@ -141,6 +142,7 @@ class Solution(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plain data; sizes of memory in bytes."""
         return {
+            "question": question(self.prediction.model, self.prediction.settings, (self.varied.name,)),
             "quantity": self.quantity,
             "for": self.varied.name,
             "answer": self.answer,
@@ -155,8 +157,9 @@ class Solution(Answer):
         }
 
     def sheet(self) -> Sheet:
-        """The answer, what it leaves of the target, and what stands in the way of more."""
+        """The question, the answer, what it leaves of the target, and what stands in the way of more."""
         name, show = self.varied.name, shower(self.quantity)
+        head = question(self.prediction.model, self.prediction.settings, (name,))
         reserve = f" less a reserve of {show(self.reserve)}" if self.reserve else ""
         target = f"{show(self.target.bytes)} ({self.target.reading}){reserve}"
         note = [f"note: {self.varied.note}"] if self.varied.note else []
@@ -165,11 +168,11 @@ class Solution(Answer):
             least = f"{name} {place:,}" + (", where it is least," if place > self.varied.values[0] else "")
             verdict = f"no {name} fits {target}: at {least} {self.quantity} is {show(self.value)}, "
             binds = [f"{name} {place:,}: {self.binds}"] if self.binds else []
-            return Sheet([f"{verdict}{show(-self.margin)} {self._off}", *binds, *note], [])
+            return Sheet([head, f"{verdict}{show(-self.margin)} {self._off}", *binds, *note], [])
         verdict = (
             f"{name} {self.answer:,}: {self.quantity} {show(self.value)} of {target}, {show(self.margin)} to spare"
         )
-        return Sheet([verdict, self._past(show), *note], [])
+        return Sheet([head, verdict, self._past(show), *note], [])
 
     @property
     def _off(self) -> str:
@@ -415,7 +418,7 @@ class _Search:
     def _binds(self, at: Prediction) -> str:
         if self.quantity != "memory.peak":
             return ""
-        return fit(at.memory.peak, at.timeline.peak_step, self.target.bytes).binds
+        return fit(at, self.target.bytes).binds
 
     def _solution(
         self, answer: int | None, at: Prediction, past: int | None = None, past_value: Any = None, binds: str = ""

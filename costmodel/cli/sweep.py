@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ import click
 from costmodel.cli.commands import MODEL, RESERVE, Reply, argument, option, verb, write
 from costmodel.cli.options import AXES, OVER, QUANTITIES
 from costmodel.cost.quantities import ALL as KNOWN
-from costmodel.display.table import Table, is_terminal
+from costmodel.display.table import Table, is_terminal, printable
 from costmodel.display.units import shower
-from costmodel.errors import SettingError, not_installed, shown, unknown
+from costmodel.errors import CostModelError, SettingError, not_installed, shown, unknown
+from costmodel.training.settings import SETTING_NAMES
 
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.grid import Grid
@@ -109,6 +111,7 @@ def pareto(
 ) -> Reply:
     """The cells of a grid of questions that no other beats. MODEL may be a sweep that was saved, as sweep.parquet."""
     from costmodel.analysis.pareto import pareto as front_of
+    from costmodel.analysis.sweep.plot import SweepQuestion
     from costmodel.analysis.sweep.sweeps import sweep as swept
     from costmodel.display.output import PICTURES, check_out
 
@@ -121,14 +124,15 @@ def pareto(
     for name in () if saved else (*quantities, *most):
         if name not in known and name not in settings:
             raise unknown("quantity or axis", name, [*KNOWN, *settings])
-    grid = model if saved else swept(model, quantities=list(dict.fromkeys(known)) or None, **settings)
+    grid: Any = model if saved else swept(model, quantities=list(dict.fromkeys(known)) or None, **settings)
     picture = out if out is not None and Path(out).suffix.lower() in PICTURES else None
     front = front_of(grid, *quantities, most=most, tolerance=tolerance, plot=picture)
     rows: list[dict[str, Any]] = [
         {str(name): int(v) if isinstance(v, float) and v.is_integer() else v for name, v in row.items()}
         for row in front.to_dict("records")
     ]
-    answer = Reply(rows, _table(rows, list(map(str, front.columns))))
+    title = "" if saved else SweepQuestion(grid).title
+    answer = Reply(rows, f"{title}\n\n" * bool(title) + _table(rows, list(map(str, front.columns))))
     if out is not None and picture is None:
         write(answer, out)
     return answer
@@ -157,12 +161,29 @@ class CellTable:
         model, settings = self.question
         grid = grid_of(model, self.quantities or SHOWN, settings)
         rows = _rows(grid, MOST_PRINTED)
-        lines = [_table(rows, [name for name in rows[0] if name != "reason"])]
+        lines = [_question(grid), "", _table(rows, [name for name in rows[0] if name != "reason"])]
         if more := grid.cells - len(rows):
             lines.append(f"{more:,} more cells: write them all with --out sweep.parquet")
         reasons = Counter(row["reason"] for row in rows if row["reason"])
         lines += ["", *(f"no answer in {count}: {reason}" for reason, count in reasons.items())] if reasons else []
         return "\n".join(lines)
+
+
+def _question(grid: Grid) -> str:
+    """The question of a grid without what varies in it, as far as its first or its last cell has an answer."""
+    from costmodel.analysis.closed_forms import varied
+    from costmodel.cost.costs import Costs
+    from costmodel.cost.question import question
+
+    names = [axis.name for axis in grid.axes if len(axis.values) > 1]
+    for place in (0, -1):
+        cell = {axis.name: axis.values[place] for axis in grid.axes}
+        fields = {**grid.changed, **{name: value for name, value in cell.items() if name not in SETTING_NAMES}}
+        settings = grid.settings | {name: value for name, value in cell.items() if name in SETTING_NAMES}
+        with suppress(CostModelError):
+            first = Costs.of(varied(grid.model, fields) if fields else grid.model, **settings)
+            return question(first.model, first.settings, names)
+    return printable(grid.model.title)
 
 
 def _check_picture(path: str) -> None:

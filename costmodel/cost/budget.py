@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from costmodel.cost.timeline import TimelineStep
+from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Marked
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
+
+if TYPE_CHECKING:
+    from costmodel.cost.costs import Costs
 
 
 @dataclass(frozen=True, repr=False)
 class Fit(Answer):
     """Whether a prediction's peak, with a reserve for what is not modelled, fits a budget; true if it does.
 
-    margin: bytes to spare, negative if it does not fit. binds: what takes most at the peak, and where that is.
+    question: what is held against the budget. margin: bytes to spare, negative if it does not fit. binds: what takes
+    most at the peak, and where that is.
 
     Example:
         >>> import costmodel as cm
@@ -25,6 +29,7 @@ class Fit(Answer):
 
     """
 
+    question: str
     budget: Budget
     peak: int
     reserve: int
@@ -39,7 +44,7 @@ class Fit(Answer):
         return self.margin >= 0
 
     def sheet(self) -> Sheet:
-        """The verdict, in one line."""
+        """The question, and the verdict in one line."""
         verdict = "fits" if self else "does not fit"
         spare = f"{show_bytes(abs(self.margin))} {'to spare' if self else 'too much'}"
         reserve = f", reserve {show_bytes(self.reserve)}" if self.reserve else ""
@@ -47,11 +52,12 @@ class Fit(Answer):
             f"{verdict}: peak {show_bytes(self.peak)}{reserve}, budget {show_bytes(self.budget.bytes)} "
             f"({self.budget.reading}), {spare}; {self.binds}"
         )
-        return Sheet([sentence if self else Marked(sentence, "alarm")], [])
+        return Sheet([self.question, sentence if self else Marked(sentence, "alarm")], [])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes]."""
         return {
+            "question": self.question,
             "fits": bool(self),
             "budget": self.budget.bytes,
             "peak": self.peak,
@@ -96,9 +102,10 @@ class DriverMemory(NamedTuple):
         )
 
 
-def fit(peak: int, step: TimelineStep, memory: Any, reserve: Any = 0) -> Fit:
-    """Whether `peak` [bytes], which falls at `step`, fits; see `Prediction.fits`."""
+def fit(p: Costs, memory: Any, reserve: Any = 0) -> Fit:
+    """See `Prediction.fits`."""
+    step = p.timeline.peak_step
     line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
     where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")
     binds = f"most of the peak is {line} ({show_bytes(size)}), in {where}"
-    return Fit(read_budget(memory), peak, read_reserve(reserve), binds)
+    return Fit(question(p.model, p.settings), read_budget(memory), p.memory.peak, read_reserve(reserve), binds)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.architectures.base import Definition
 from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
+from costmodel.cost.question import question
 from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
 from costmodel.display.answer import Data
 from costmodel.display.table import wrapped
@@ -63,9 +64,9 @@ _OTHER_SOURCES = {
 class Explanation(Data):
     """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`.
 
-    note: at which sizes the formula holds, where that is not all. assumptions: what it takes for granted besides.
-    quantity: its name. unit: of its value. reading: the formula, factored. value: the number that it gives here.
-    sources: where the formulas of the layers are from.
+    question: what it is a quantity of. note: at which sizes the formula holds, where that is not all. assumptions: what
+    it takes for granted besides. quantity: its name. unit: of its value. reading: the formula, factored. value: the
+    number that it gives here. sources: where the formulas of the layers are from.
 
     Example:
         >>> import costmodel as cm
@@ -85,6 +86,7 @@ class Explanation(Data):
     sources: tuple[str, ...]
     note: str = ""
     assumptions: tuple[str, ...] = ()
+    question: str = ""
 
     @cached_property
     def formula(self) -> sympy.Expr:
@@ -106,6 +108,7 @@ class Explanation(Data):
         import sympy
 
         return {
+            "question": self.question,
             "quantity": self.quantity,
             "unit": self.unit,
             "formula": self.text,
@@ -123,6 +126,7 @@ class Explanation(Data):
         value = max((len(f"{d.value:,}") for d in self.letters), default=0)
         return "\n".join(
             [
+                *([wrapped(self.question, "  "), ""] if self.question else []),
                 _spread(self.quantity, self.text),
                 _spread(" " * len(self.quantity), self.numbers),
                 f"{' ' * len(self.quantity)} = {self.value:,} {self.unit}",
@@ -199,8 +203,9 @@ def explain(costs: Costs, quantity: str) -> Explanation:
         if number == value:
             note = _note(quantity, generic=generic)
             unit = UNITS[quantity.partition(".")[0]]
+            headline = question(costs.model, costs.settings)
             sources, assumptions = _sources(costs, quantity), _assumptions(quantity, costs)
-            return Explanation(quantity, unit, formula, letters, value, sources, note, assumptions)
+            return Explanation(quantity, unit, formula, letters, value, sources, note, assumptions, headline)
     raise ArithmeticError(f"the formula of {quantity} gives {number}, not {value}")
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import batch_shape
 from costmodel.display.table import printable
+from costmodel.training.layout import DEGREES
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings
 
 _WHAT: dict[Mode, str] = {
@@ -17,20 +19,35 @@ _WHAT: dict[Mode, str] = {
 }
 
 
-def question(model: Architecture, settings: Settings) -> str:
-    """The model, and how it is run."""
-    return printable(f"{model.title}: {', '.join(_parts(model, settings).values())}")
+def question(model: Architecture, settings: Settings, varied: Container[str] = (), on: Any = None) -> str:
+    """The first line of an answer: the question without what varies in it, and how scores of attention are kept.
+
+    on: the machine, if it is another than the settings name, which may be several of one.
+    """
+    if on is None and settings.on is not None and "on" not in varied:
+        on = settings.on if isinstance(settings.on, str) else settings.on.name
+    return _line(model, settings, varied, on, always=("attention",) if model.HAS_ATTENTION else ())
 
 
 def heading(model: Architecture, settings: Settings, varied: Container[str] = ()) -> str:
     """The title of a picture: the question without what varies in it, and with all that is not at its default."""
-    parts = _parts(model, settings)
+    return _line(model, settings, varied)
+
+
+def _line(
+    model: Architecture, settings: Settings, varied: Container[str], on: Any = None, always: Container[str] = ()
+) -> str:
+    parts, layout = _parts(model, settings), _layout(settings)
+    if any(name in varied for name in DEGREES):
+        layout.pop("devices", None)
     for name, setting in SETTINGS.items():
         value = getattr(settings, name)
-        if setting.titled and name not in parts and value != setting.default:
+        if setting.titled and name not in {*parts, *LAYOUT_NAMES} and (value != setting.default or name in always):
             value = "+".join(map(str, value)) if isinstance(value, tuple) else getattr(value, "name", value)
             parts[name] = f"{name} {value}"
-    return printable(f"{model.title}: {', '.join(part for name, part in parts.items() if name not in varied)}")
+    parts |= layout
+    how = ", ".join(part for name, part in parts.items() if name not in varied)
+    return printable(f"{model.title}{'' if on is None else f' on {on}'}: {how}")
 
 
 def _parts(model: Architecture, settings: Settings) -> dict[str, str]:
@@ -50,7 +67,7 @@ def _parts(model: Architecture, settings: Settings) -> dict[str, str]:
     parts["precision"] = settings.policy.name
     if settings.training:
         parts["optimizer"] = settings.states.name
-    return parts | _layout(settings)
+    return parts
 
 
 def _layout(settings: Settings) -> dict[str, str]:

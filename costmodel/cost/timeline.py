@@ -39,6 +39,7 @@ from costmodel.cost.liveness import (
     unrolled,
 )
 from costmodel.cost.pipeline import PipelineRank
+from costmodel.cost.question import question
 from costmodel.cost.runtimes import rank_of
 from costmodel.cost.sharding import flat_length, gathered_throughout, share_of
 from costmodel.display.answer import Answer, Sheet
@@ -619,7 +620,8 @@ def _sheet(timeline: Timeline) -> Sheet:
     headline = (
         f"Peak: {show_bytes(timeline.peak)} ({show_exact(timeline.peak)} bytes), in {peak.phase} of {place(peak)}"
     )
-    return Sheet([headline], [table], notes=[FOLDED] if timeline.loops else [])
+    head = [] if timeline.question is None else [question(timeline.question.model, timeline.question.settings)]
+    return Sheet([*head, headline], [table], notes=[FOLDED] if timeline.loops else [])
 
 
 LARGEST = ("activations", "temporaries", "weights", "optimizer")

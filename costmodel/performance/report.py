@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.architectures.base import BatchShape
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.figures import DARK, LIGHT
 from costmodel.display.lanes import MOST_LANES, Lane, LaneSpan, lanes
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
-from costmodel.hardware.cluster import AXES
 from costmodel.hardware.machine import Machine
 from costmodel.performance.breakdown import CollectivePart, KernelTime, LayerTime, PhaseTime, StepBottleneck
 from costmodel.performance.constants import UNITS, Reference
@@ -55,15 +53,13 @@ ATTENTION: dict[str, str] = {
 
 
 class TimeReport(NamedTuple):
-    """What there is to say of a time. title: of the model. peak: see `Time.peak`. needed_bytes: at the peak of memory.
+    """What there is to say of a time, which is that of `question`.
 
-    runs_in: types without units, with those that they run in. attention: its kernels, see `Time.attention`.
-    usual: see `Time.usual`.
-    """
+    peak: see `Time.peak`. needed_bytes: at the peak of memory. runs_in: types without units, with those that they run
+    in. attention: its kernels, see `Time.attention`. usual: see `Time.usual`."""
 
-    title: str
+    question: str
     settings: Settings
-    batch_shape: BatchShape
     machine: Machine
     stack: Stack
     tier: Tier
@@ -88,21 +84,11 @@ class TimeReport(NamedTuple):
 
 def sheet(t: TimeReport) -> Sheet:
     """What there is to read."""
-    settings, shape = t.settings, t.batch_shape
-    what = "step" if settings.training else "pass"
+    what = "step" if t.settings.training else "pass"
     spread = "" if t.tier == "ceiling" else f" ({show_seconds(t.interval.low)} to {show_seconds(t.interval.high)})"
-    many = f"{layout.devices:,} × " if (layout := settings.layout).devices > 1 else ""
-    title = f"{printable(t.title)} on {many}{printable(t.machine.name)}"
-    verdict = f"{title}: {show_seconds(t.seconds)} a {what}{spread}"
-    question = [settings.mode, f"batch {shape.batch}"]
-    question += [f"{settings.micro_batches} micro-batches"] if settings.micro_batches > 1 else []
-    question += [f"seq {shape.seq}"] if shape.seq is not None else []
-    question += ["image {}x{}".format(*shape.image)] if shape.image is not None else []
-    question += [f"{axis} {degree}" for axis in AXES if (degree := getattr(layout, axis)) > 1]
-    question += [settings.policy.name, f"stack {t.stack.name}"]
     head = [
-        verdict,
-        ", ".join(question),
+        t.question,
+        f"{show_seconds(t.seconds)} a {what}{spread}",
         f"{_rates(t)}; {_BOTTLENECKS[t.bound]}",
         f"MFU {t.mfu:.1%}, HFU {t.hfu:.1%} of {show_rate(t.peak)}FLOP/s",
     ]

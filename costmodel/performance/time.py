@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import TIMED
-from costmodel.cost.question import heading
+from costmodel.cost.question import heading, question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.arguments import typed
@@ -499,6 +499,10 @@ class Time(Answer):
         title = f"{heading(self.prediction.model, self.prediction.settings)} on {self.machine.name}, {self.stack.name}"
         return save(roofline(title, self.machine, self.peak, self.kernels, dark=dark), path)
 
+    @property
+    def _place(self) -> str:
+        return f"{self.devices:,} × {self.machine.name}" if self.devices > 1 else self.machine.name
+
     @cached_property
     def events(self) -> list[QueueEvent]:
         """What is on which queue from when to when, every round by itself; of a pipeline the passes of all its ranks.
@@ -534,8 +538,7 @@ class Time(Answer):
         from costmodel.display.figures import save
         from costmodel.performance.report import lanes_of
 
-        on = f"{self.devices:,} × {self.machine.name}" if self.devices > 1 else self.machine.name
-        title = f"{heading(self.prediction.model, self.prediction.settings)} on {on}"
+        title = f"{heading(self.prediction.model, self.prediction.settings)} on {self._place}"
         return save(lanes_of(title, self.events, dark=dark), path)
 
     def to_dict(self) -> dict[str, Any]:
@@ -581,9 +584,8 @@ class Time(Answer):
 
         p = self.prediction
         report = TimeReport(
-            title=self.title,
+            question=f"{question(p.model, p.settings, ('stack',), self._place)}, stack {self.stack.name}",
             settings=p.settings,
-            batch_shape=p.batch_shape,
             machine=self.machine,
             stack=self.stack,
             tier=self.tier,

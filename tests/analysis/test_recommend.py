@@ -169,7 +169,7 @@ def test_where_nothing_fits_the_tips_do() -> None:
 
 def test_tables_and_frames_have_each(found: Recommendations) -> None:
     assert list(found.to_dataframe()["rank"]) == list(range(1, len(found) + 1))
-    assert str(found.best.batch) in str(found).splitlines()[4]
+    assert str(found.best.batch) in str(found.table().text()).splitlines()[1]
     assert found.best.reason(found.best) in found._repr_html_()
     json.dumps(found.to_dict())
 

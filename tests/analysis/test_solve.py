@@ -107,7 +107,7 @@ def test_no_answer_is_false_and_says_by_how_much() -> None:
     peak = cm.predict("gpt2-small", batch=1, seq=512).memory.peak
     assert not found
     assert (found.answer, found.value, found.margin) == (None, peak, 2**30 - peak)
-    assert str(found).startswith("no batch fits 1.00 GiB")
+    assert str(found).splitlines()[1].startswith("no batch fits 1.00 GiB")
     assert "no batch fits" in error_of(lambda: int(found))
 
 

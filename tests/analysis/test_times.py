@@ -101,7 +101,7 @@ def test_a_machine_goes_into_data_and_comes_back() -> None:
 def test_the_shell_times(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = here(capsys, "predict", "resnet18", "--batch", "8", "--on", "h100-sxm", "--stack", "compiled")
     assert code == 0
-    assert out.startswith("ResNet-18 on h100-sxm: ")
+    assert out.startswith("ResNet-18 on h100-sxm: one training step, batch 8, image 224×224, fp32, adamw,")
     code, out, _ = here(capsys, "sweep", "resnet18", "--batch", "1:64:*2", "--on", "t4", "--quantities", "seconds,mfu")
     assert code == 0
     assert "ms" in out

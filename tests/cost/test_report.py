@@ -60,10 +60,25 @@ def test_totals_come_first_then_layers_then_conventions() -> None:
     places = [
         report.index(f"\n{heading}") for heading in ("Totals ", "Memory ", "layer ", "total ", "FLOPs: ", "units: ")
     ]
-    assert report.startswith(
-        "gpt2-small: one training step, batch 32, seq 512, fp32, adamw\n124.4 M parameters, 13.07 TFLOP a step, peak "
-    )
+    question, verdict, *_ = report.splitlines()
+    assert question == "gpt2-small: one training step, batch 32, seq 512, fp32, adamw, attention eager"
+    assert verdict.startswith("124.4 M parameters, 13.07 TFLOP a step, peak ")
     assert places == sorted(places)
+
+
+def test_every_answer_starts_with_its_question() -> None:
+    asked: dict[str, Any] = {"seq": 64, "precision": "bf16", "attention": "flash", "on": "h100-sxm"}
+    p = predict("gpt2-small", **asked)
+    ready = "gpt2-small on h100-sxm: one training step, batch 1, seq 64, bf16, adamw, attention flash"
+    for answer in (p, p.time, p.fits("1 GiB"), p.timeline, p.explain("params"), cm.sensitivity("gpt2-small", **asked)):
+        assert " ".join(str(answer).split()).startswith(ready)
+    assert str(cm.max_batch("gpt2-small", "4 GiB", **asked)).startswith(ready.replace("batch 1, ", ""))
+    assert str(cm.recommend("gpt2-small", checkpoint="none", **asked)).startswith(
+        "gpt2-small on h100-sxm: one training step, seq 64, bf16, attention flash\n"
+    )
+    assert str(cm.cheapest_checkpoint("gpt2-small", "4 GiB", **asked)).startswith(ready)
+    crossing = cm.break_even("gpt2-small", "attention.scores", "mlp", for_="seq", checkpoint="block")
+    assert str(crossing).startswith("gpt2-small: one training step, batch 1, fp32, adamw, attention eager, checkpoint")
 
 
 def test_totals_say_their_unit_and_every_digit() -> None:

@@ -68,7 +68,7 @@ def test_the_table_says_where_the_peak_is_and_how_much(settings: dict[str, Any])
     assert found.steps[now] == found.peak_step
     line = next(line for line in str(found).splitlines() if line.startswith(name))
     assert line.split("  ")[-1].strip() == show_bytes(found.peak)
-    assert f"({found.peak:,} bytes)" in str(found).splitlines()[0]
+    assert f"({found.peak:,} bytes)" in str(found).splitlines()[1]
 
 
 def test_the_table_s_steps_are_in_order_and_start_with_the_first() -> None:

@@ -230,7 +230,7 @@ def test_the_course_figures() -> None:
     assert relu.on(machine, tier="ceiling").seconds == pytest.approx(8.9e-3, rel=0.01)
 
 
-def test_a_verdict_comes_first_and_fits_a_terminal() -> None:
+def test_the_question_comes_first_and_fits_a_terminal() -> None:
     for case, stack in zip(CASES, ("eager", "compiled") * 3, strict=True):
         text = str(timed(case, "v100-sxm2-16gb", stack=stack))
         first, *rest = text.splitlines()
