@@ -14,7 +14,7 @@ import click
 from costmodel.cli.commands import MODEL, RESERVE, Reply, argument, option, verb, write
 from costmodel.cli.options import AXES, OVER, QUANTITIES
 from costmodel.cost.quantities import ALL as KNOWN
-from costmodel.display.table import Table, is_terminal, printable
+from costmodel.display.table import Table, is_terminal, narrowed, printable
 from costmodel.display.units import shower
 from costmodel.errors import CostModelError, SettingError, not_installed, shown, unknown
 from costmodel.training.settings import SETTING_NAMES
@@ -132,7 +132,7 @@ def pareto(
         for row in front.to_dict("records")
     ]
     title = "" if saved else SweepQuestion(grid).title
-    answer = Reply(rows, f"{title}\n\n" * bool(title) + _table(rows, list(map(str, front.columns))))
+    answer = Reply(rows, f"{narrowed(title)}\n\n" * bool(title) + _table(rows, list(map(str, front.columns))))
     if out is not None and picture is None:
         write(answer, out)
     return answer
@@ -161,7 +161,7 @@ class CellTable:
         model, settings = self.question
         grid = grid_of(model, self.quantities or SHOWN, settings)
         rows = _rows(grid, MOST_PRINTED)
-        lines = [_question(grid), "", _table(rows, [name for name in rows[0] if name != "reason"])]
+        lines = [narrowed(_question(grid)), "", _table(rows, [name for name in rows[0] if name != "reason"])]
         if more := grid.cells - len(rows):
             lines.append(f"{more:,} more cells: write them all with --out sweep.parquet")
         reasons = Counter(row["reason"] for row in rows if row["reason"])
