@@ -56,6 +56,9 @@ EFFICIENT = Reference(
     "Dao-AILab/flash-attention issue 416; NVIDIA/TileGym pull request 49; facebookresearch/xformers pull request 587",
     confirmed=True,
 )
+ODD = Reference(
+    "He 2024, What Shapes Do Matrix Multiplications Like, answers; pytorch/pytorch issue 181718", confirmed=True
+)
 MLA = Reference("deepseek-ai/FlashMLA: memory-bound decoding on H800")
 P2P = Reference("tinygrad/open-gpu-kernel-modules issue 6", confirmed=True)
 FA = Reference("Dao 2023, FlashAttention-2, figures 5-7")
@@ -219,6 +222,13 @@ class Constants:
     misaligned: float = _by_family(
         "times as long where rows of operands do not start at multiples of 16 bytes",
         ("", 1.1, 1.6, 2.5, KNOWN, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not"),
+    )
+    odd_rows: float = _by_family(
+        "the same of operands of 16 bits whose rows start at odd elements, which no asynchronous copy loads",
+        ("", 1.5, 2.1, 3.2, ODD, "products of 2,048 over 2 times as fast as with 2,047 in a row"),
+        ("ampere-graphics", 1.2, 1.4, 1.9, ODD, "as ada"),
+        ("ada", 1.2, 1.4, 1.9, ODD, "RTX 4090 156 TFLOP/s with 2,040 in a row, 107-116 with 2,055 to 2,073"),
+        ("blackwell-graphics", 1.2, 1.4, 1.9, ODD, "as ada"),
     )
     product_stream: float = _by_family(
         "share of attained bandwidth that products of 16 rows and more reach where memory bounds them",

@@ -273,11 +273,9 @@ class KernelModel:
         if units.matrix and not implicit:
             vector = self.vector_peak * c.vector_share * self.clock(c.vector_watts * self.vector_peak / 1e12)
             compute = np.minimum(compute, kernel.launches * self._tiled(sizes, self._vector_tiles) / vector)
-        if units.matrix:
-            width = VECTOR_LOAD_BITS // BITS[kernel.dtype]
-            uneven = (_rounded(sizes.n, width) > sizes.n) | (_rounded(sizes.k, width) > sizes.k)
-            compute = compute * (1 + (c.misaligned - 1) * uneven)
         moved = kernel.read + kernel.written
+        if units.matrix:
+            compute = self._uneven(kernel, compute, moved / self.bandwidth)
         unpacked = {8: c.unpack8, 4: c.unpack4}.get(BITS[kernel.stored], 1.0) if kernel.stored else 1.0
         weights = moved * sizes.k * sizes.n / np.maximum(sizes.m * (sizes.k + sizes.n) + sizes.k * sizes.n, 1)
         several = np.minimum(np.maximum(sizes.m - 1, 0) / (SEVERAL_ROWS - 1), 1)
@@ -304,6 +302,26 @@ class KernelModel:
         if sums_images:
             direct = direct / c.direct_weight
         return np.minimum(product, start + direct)
+
+    def _uneven(self, kernel: Kernel, compute: Numbers, streamed: Numbers) -> Numbers:
+        """Longer where rows do not start at multiples of a load, those of a weight's gradient along its own two axes.
+
+        streamed: what its bytes take. A compiler copies operands into rows that do, where that is faster (inductor's
+        shape_padding); a convolution's library does so itself.
+        """
+        c, bits, sizes = self.constants, BITS[kernel.dtype], _sizes(kernel)
+        rows = (sizes.n, sizes.m if "weight" in kernel.name else sizes.k)
+
+        def uneven(width: int) -> Numbers:
+            return (_rounded(rows[0], width) > rows[0]) | (_rounded(rows[1], width) > rows[1])
+
+        longer = compute * (1 + (c.misaligned - 1) * uneven(VECTOR_LOAD_BITS // bits))
+        if kernel.sort == "convolution":
+            return longer
+        if bits == 16:
+            longer = np.maximum(longer, compute * (1 + (c.odd_rows - 1) * uneven(2)))
+        padded = compute + 2 * (streamed + kernel.launches * c.kernel_seconds)
+        return np.minimum(longer, padded) if self.stack.fuses else longer
 
     def _pace(self, units: Units) -> float:
         """FLOPs a clock of one processor; as of an A100 where the machine does not say."""

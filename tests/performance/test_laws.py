@@ -172,7 +172,20 @@ def test_small_boards_sustain_less_than_their_boost_clock() -> None:
 
 def test_rows_that_are_not_multiples_of_16_bytes_are_slower() -> None:
     on = machine()
-    assert seconds(kernel("product", 1, 4096, 4096, 4096), on) < seconds(kernel("product", 1, 4096, 4095, 4096), on)
+    even = seconds(kernel("product", 1, 4096, 4096, 4096), on)
+    assert (
+        even < seconds(kernel("product", 1, 4096, 4092, 4096), on) < seconds(kernel("product", 1, 4096, 4095, 4096), on)
+    )
+    assert seconds(kernel("product", 1, 4095, 4096, 4096), on) <= even
+    of_weight = kernel("product", 1, 4095, 4096, 4096)._replace(name="linear backward weight")
+    assert seconds(of_weight, on) > 1.5 * even
+    assert seconds(of_weight._replace(sizes=Product(1, 4096, 4096, 4095)), on) <= even
+
+
+def test_a_compiler_pads_rows_where_that_is_faster() -> None:
+    on, one = machine(), kernel("product", 1, 16384, 50257, 768)
+    odd, even = (seconds(kernel("product", 1, 16384, n, 768), on) for n in (50257, 50304))
+    assert even < seconds(one, on, stack=STACKS["compiled"]) < odd
 
 
 def test_depthwise_convolutions_are_not_padded_to_tiles() -> None:
