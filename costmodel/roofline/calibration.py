@@ -8,48 +8,53 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from costmodel.analysis.predict import predict
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.documents.arguments import fits
 from costmodel.documents.files import write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
-from costmodel.roofline.host import Host, Sentinel, this_machine
+from costmodel.roofline.clock import Clock, Sentinel
+from costmodel.roofline.host import Host, this_machine
 from costmodel.roofline.inplace import measure_in_place
-from costmodel.roofline.memory import RESIDENT_BYTES
+from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.probes import (
     BETWEEN,
-    CURVE_BYTES,
+    FIRST_BYTES,
     GATHERED_ROWS,
-    LARGEST_BYTES,
-    Workbench,
+    WorkingSets,
     placed,
     probes,
+    working_sets,
 )
+from costmodel.roofline.program import NumpyCall
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
+from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls
 
-FORMAT = 6
+FORMAT = 7
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
 MOST_UNRESOLVED = 0.25
 """A calibration of which a larger share is unresolved serves at once, and is not kept unless told so."""
+RECENT = timedelta(hours=1)
+"""How long it serves all the same."""
+KEEPING = "'costmodel roofline calibrate --keep' measures anew and keeps what it has"
 MANY_UNRESOLVED = 0.05
 """From this share on it is used with a warning."""
-AT_REST, BUDGET = {False: 10.0, True: 45.0}, {False: 45.0, True: 180.0}
+AT_REST, BUDGET = {False: 15.0, True: 60.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
 PLACED_SHARE = 0.2
 """Of the budget, what calls in place may take."""
@@ -59,6 +64,20 @@ LONGEST = 3600.0
 """No budget is longer [s]."""
 SHOWN = ("add", "multiply", "divide", "maximum", "greater", "sqrt", "exp", "tanh", "copyto")
 """Functions whose throughput is printed."""
+AT_HAND = ("gpt2-small", "vgg16")
+"""Ready models with the largest footprints that are run here as they are."""
+FREE_SHARE, USUAL_BYTES = 0.2, 1 << 30
+"""Of the memory that is free, the largest working set, of which there are two in memory; that where the system does not
+say [bytes]."""
+GLANCE, FEWEST = 2_000_000, 3
+"""How long a copy is run over and over to find working sets [ns], and how often at least."""
+NEEDED, MOST_TURNS = 0.05, 24
+"""How far the fastest samples of a probe may be from each other, since no prediction hangs on a single probe: products
+are fitted by hundreds, and curves never fall; and turns of a probe, after which more would not change that."""
+SETTLED = 0.9
+"""Share of the calls in place that ends measuring them."""
+LONG_SECONDS, NARROW = 0.002, 0.1
+"""Time from which a probe is resolved if its fastest samples are so near to each other, whatever the sentinel reads."""
 EMPTY = "empty"
 """The probe that calls nothing."""
 
@@ -66,7 +85,7 @@ Progress = Callable[[float], None]
 
 
 class Calibration(BaseModel):
-    """What was measured of one machine: how long each probe took [s], by its name.
+    """What was measured of one machine: how long each probe took [s], by its name, at working sets found by measuring.
 
     unresolved: the share of probes that had too few undisturbed moments. doubt: how far their intervals reach,
     as a share of their time and no more than that, on average over all probes. load, steal: how busy the machine was.
@@ -76,6 +95,7 @@ class Calibration(BaseModel):
 
     format: int = FORMAT
     machine: Host
+    sets: WorkingSets
     created: str
     thorough: bool
     took_seconds: float
@@ -103,7 +123,7 @@ class Calibration(BaseModel):
     @cached_property
     def rates(self) -> Rates:
         """Ceilings, curves and fits through the probes."""
-        return Rates(self.seconds)
+        return Rates(self.seconds, self.sets)
 
     @property
     def age(self) -> timedelta:
@@ -132,7 +152,7 @@ class Calibration(BaseModel):
 
     def __str__(self) -> str:
         rates, resolved = self.rates, f"{1 - self.unresolved:.1%} of them resolved"
-        stream = (f"{show_bytes(size)} {rates.bandwidth(size) / 1e9:.1f}" for size in CURVE_BYTES[2::3])
+        stream = (f"{show_bytes(size)} {rates.bandwidth(size) / 1e9:.1f}" for size in (FIRST_BYTES, *self.sets.far))
         functions = (f"{name} {1e-9 / rates.rate(name, 'float32', False):.2f}" for name in SHOWN)
         calls = (f"{name} {1e6 * rates.call(name, 'float32'):.2f}" for name in ("add", "add.reduce", "matmul"))
         return "\n".join(
@@ -148,7 +168,8 @@ class Calibration(BaseModel):
         )
 
     def joined(self, other: Calibration) -> Calibration:
-        """The faster of two measurements of each probe: made before and after what is measured between."""
+        """The faster of two measurements of each probe, at the same working sets: made before and after what is
+        measured between."""
         faster = {name: min(value, other.seconds.get(name, value)) for name, value in self.seconds.items()}
         fields = {name: getattr(self, name) for name in type(self).model_fields}  # a copy would keep the cached rates
         return Calibration(**{**fields, "seconds": faster})
@@ -160,29 +181,40 @@ def measure_probes(
     progress: Progress | None = None,
     budget: float | None = None,
     sentinel: Sentinel | None = None,
+    sets: WorkingSets | None = None,
+    footprint: int | None = None,
 ) -> Calibration:
-    """Measure every probe on this machine; nothing is stored. Raises CalibrationError if that gives no times."""
-    began = time.perf_counter()
-    bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
-    ops = dict(probes(thorough))
-    calls = [runner([bench.bind(op)]) for op in ops.values()] + [runner([])]
-    far = [sum(ref.bytes for ref in (*op.operands, op.output)) > RESIDENT_BYTES for op in ops.values()] + [False]
+    """Measure every probe on this machine, or on the one whose clock the sentinel has; nothing is stored.
+
+    sets: working sets that are known; found by measuring unless given. footprint: of the largest program that is to be
+    predicted [bytes]; of `AT_HAND` unless given. Raises CalibrationError if that gives no times.
+    """
+    sentinel, tell = sentinel or Sentinel(), progress or (lambda share: None)
+    clock = sentinel.clock
+    began = clock.now()
+    sets = sets or working_sets(partial(_copying, clock), *_reach(clock, footprint))
+    ops = dict(probes(sets, thorough))
+    calls = [runner([thunk]) for thunk in clock.bind_each([*ops.values()], GATHERED_ROWS)] + [runner([])]
+    far = [name.startswith(("curve", "windows")) and op.traffic_bytes > RESIDENT_BYTES for name, op in ops.items()]
     seconds = BUDGET[thorough] if budget is None else budget
     protocol = Protocol(
-        rounds=10_000,
+        rounds=100 if thorough else MOST_TURNS,
         least_rounds=2,
-        enough=8 if thorough else 5,
+        enough=8 if thorough else 4,
         sample_seconds=5e-5,
-        item_seconds=20.0,
+        item_seconds=2.0 if thorough else 0.25,
+        agree=NEEDED,
+        longer_enough=0 if thorough else FEWEST,
         budget=(1 - PLACED_SHARE) * seconds,
         threads=threads,
     )
-    sentinel, tell = sentinel or Sentinel(), progress or (lambda share: None)
-    timings = time_calls(calls, protocol, far=far, sentinel=sentinel, progress=lambda share: tell(0.8 * share))
+    far, first = [*far, False], lambda share: tell(0.8 * share)  # calls in place are the rest
+    timings = time_calls(calls, protocol, far=far, sentinel=sentinel, progress=first)
     names = [*ops, EMPTY]
-    del calls, bench
+    del calls
     run = measure_in_place(
-        placed(),
+        placed(sets.beyond),
+        settled=SETTLED,
         threads=threads,
         budget=PLACED_SHARE * seconds,
         sentinel=sentinel,
@@ -194,11 +226,12 @@ def measure_probes(
     busy = conditions()
     try:
         return Calibration(
-            machine=this_machine(threads),
+            machine=clock.machine(threads),
+            sets=sets,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             thorough=thorough,
-            took_seconds=time.perf_counter() - began,
-            unresolved=sum(not timing.resolved for timing in judged) / len(judged),
+            took_seconds=(clock.now() - began) * 1e-9,
+            unresolved=sum(not (timing.resolved or _narrow(timing)) for timing in judged) / len(judged),
             doubt=sum(min(timing.interval[1] / timing.seconds - 1, 1) for timing in judged if timing.seconds)
             / len(judged),
             load=busy["load"],
@@ -209,6 +242,31 @@ def measure_probes(
         raise CalibrationError(
             f"measuring came to nothing ({_first_of(error)}): calibrate again when the machine is at rest"
         ) from None
+
+
+def _narrow(timing: Timing) -> bool:
+    """Whether the fastest samples agree, of what is longer than a moment of rest and so hardly ever undisturbed."""
+    fastest = sorted(timing.samples)
+    return timing.seconds > LONG_SECONDS and len(fastest) >= FEWEST and fastest[FEWEST - 1] <= (1 + NARROW) * fastest[0]
+
+
+def _reach(clock: Clock, footprint: int | None) -> tuple[int, int]:
+    """Up to where the curve of memory goes at least, and at most where memory is free [bytes]."""
+    free = clock.free_bytes()
+    if footprint is None:
+        footprint = max(int(predict(name, mode="inference").params) * ITEM_BYTES["float32"] for name in AT_HAND)
+    most = USUAL_BYTES if free is None else int(FREE_SHARE * free)
+    return min(2 * footprint, most), most
+
+
+def _copying(clock: Clock, op: NumpyCall) -> float:
+    """The fastest of a few samples of a call that is run over and over, none of its first touch of memory [s]."""
+    (thunk,) = clock.bind_each([op], GATHERED_ROWS)
+    call, ends = runner([thunk]), clock.now() + GLANCE
+    fastest, samples = clock.run(call).wall, 0
+    while samples < FEWEST or clock.now() < ends:
+        fastest, samples = min(fastest, clock.run(call).wall), samples + 1
+    return max(fastest, 1) * 1e-9
 
 
 def how_long(thorough: bool = False, budget: float | None = None) -> str:
@@ -224,6 +282,8 @@ LARGEST_FILE = 1_000_000
 of this [bytes]."""
 
 Say = Callable[[str], None]
+_unkept: dict[Path, Calibration] = {}
+"""Calibrations of this process that were not kept, by where they would be."""
 FileModel = TypeVar("FileModel", bound=BaseModel)
 
 
@@ -250,7 +310,13 @@ def path_of(machine: Host) -> Path:
 
 def store(calibration: Calibration) -> Path:
     """Write it under the machine's key, in one step. Raises CalibrationError if the folder cannot be written."""
-    path = path_of(calibration.machine)
+    path = _put(calibration, path_of(calibration.machine))
+    with suppress(OSError):
+        _recent_path(calibration.machine).unlink(missing_ok=True)
+    return path
+
+
+def _put(calibration: Calibration, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(calibration.model_dump_json(indent=1), path)
@@ -273,7 +339,8 @@ def read(path: Path, machine: Host) -> Calibration:
     if calibration.machine != machine:
         changes = "; ".join(machine.changes_from(calibration.machine))
         raise CalibrationError(f"{path} is of another machine: {changes}")
-    expected = {name for name, _ in probes(calibration.thorough)} | {op.layer for op in placed()}
+    expected = {name for name, _ in probes(calibration.sets, calibration.thorough)}
+    expected |= {op.layer for op in placed(calibration.sets.beyond)}
     if missing := sorted(expected - calibration.seconds.keys()):
         raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
     return calibration
@@ -320,6 +387,7 @@ def calibrate(
     progress: bool | Progress = False,
     keep: bool | None = None,
     budget: float | None = None,
+    footprint: int | None = None,
 ) -> Calibration:
     """Measure this machine anew, and keep the result for later.
 
@@ -327,17 +395,21 @@ def calibrate(
         thorough: more probes, each measured for longer.
         threads: how many BLAS may use.
         progress: a bar on stderr, or a function that is told the share done.
-        keep: True or False; None keeps it unless more than `MOST_UNRESOLVED` of the probes are unresolved.
+        keep: True or False; None keeps it unless more than `MOST_UNRESOLVED` of the probes are unresolved, and then
+            remembers it for `RECENT`.
         budget: how long to go on for what is unresolved [s]; `BUDGET` unless given. It ends earlier on a host at rest.
+        footprint: of the largest program that is to be predicted [bytes]; of the largest ready models unless given.
 
     An interrupted calibration, and one that is not kept, leave what was stored before. Raises CalibrationError if the
     result cannot be kept or there is none, SettingError for a wrong number of threads or a wrong budget.
     """
     check_asked(threads, budget)
     with bar(progress, "calibrating") as tell:
-        measured = measure_probes(thorough, threads, tell, budget)
+        measured = measure_probes(thorough, threads, tell, budget, footprint=footprint)
     if keep or (keep is None and measured.unresolved <= MOST_UNRESOLVED):
         store(measured)
+    elif keep is None:
+        _remember(measured)
     return measured
 
 
@@ -358,8 +430,14 @@ def check_budget(budget: Any, least: float) -> None:
         )
 
 
-def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Progress = False) -> Calibration:
-    """The stored calibration of this machine; without a valid one a quick one is made. `say` is told of doubts."""
+def calibrated(
+    *, threads: int = 1, say: Say | None = None, progress: bool | Progress = False, footprint: int | None = None
+) -> Calibration:
+    """The stored calibration of this machine; without a valid one a quick one is made. `say` is told of doubts.
+
+    One that is not kept, since too much of it is unresolved, serves while this process lives, and for `RECENT` whoever
+    asks next. footprint: see `measure_probes`.
+    """
     machine, say = this_machine(threads), say or (lambda doubt: warnings.warn(doubt, CalibrationWarning, stacklevel=3))
     path = path_of(machine)
     try:
@@ -368,13 +446,41 @@ def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Pro
     except CalibrationError as error:
         calibration, reason = None, str(error)
     if calibration is None:
-        say(f"{reason}: calibrating now, which takes {how_long()}")
-        calibration = calibrate(threads=threads, progress=progress)
-        if calibration.unresolved > MOST_UNRESOLVED:
-            say("this calibration is not kept: 'costmodel roofline calibrate --keep' keeps one all the same")
+        calibration = _recent(machine)
+        if calibration is None:
+            say(f"{reason}: calibrating now, which takes {how_long()}")
+            calibration = calibrate(threads=threads, progress=progress, footprint=footprint)
+            if calibration.unresolved > MOST_UNRESOLVED:
+                say(f"this calibration is not kept, but serves for an hour: {KEEPING}")
+        else:
+            minutes = round(calibration.age / timedelta(minutes=1))
+            say(f"{reason}: a calibration of {minutes} minutes ago serves, which is not kept: {KEEPING}")
     for warning in calibration.warnings:
         say(warning)
     return calibration
+
+
+def _recent(machine: Host) -> Calibration | None:
+    """One that was not kept, made here or by another process of this user not long ago."""
+    path = _recent_path(machine)
+    known = [_unkept[path]] if path in _unkept else []
+    with suppress(OSError, CalibrationError):
+        if path.is_file() and (not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()):
+            stored = read(path, machine)
+            known += [stored] * (timedelta(0) <= stored.age < RECENT)
+    return max(known, key=attrgetter("created"), default=None)
+
+
+def _remember(calibration: Calibration) -> None:
+    """For `_recent`; where the folder cannot be written it serves this process alone."""
+    path = _recent_path(calibration.machine)
+    _unkept[path] = calibration
+    with suppress(CalibrationError):
+        _put(calibration, path)
+
+
+def _recent_path(machine: Host) -> Path:
+    return path_of(machine).with_suffix(".recent.json")
 
 
 def machine(*, threads: int = 1) -> Machine:
@@ -440,7 +546,7 @@ def ceilings_of(calibration: Calibration, dtype: str = "float32", functions: Seq
     levels = [Ceiling("DRAM", "memory", rates.memory_bandwidth)]
     capacities = [0, *(capacity for _, capacity in calibration.machine.caches)]
     for (level, capacity), smaller in reversed([*zip(calibration.machine.caches, capacities, strict=False)]):
-        within = [size for size in CURVE_BYTES if smaller < size <= 0.8 * capacity]
+        within = [size for size in calibration.sets.curve if smaller < size <= 0.8 * capacity]
         fastest = max((_streamed(calibration, size) for size in within), default=0.0)
         if fastest >= 0.999 * levels[0].rate:
             levels.insert(0, Ceiling(level, "memory", fastest))

@@ -18,16 +18,17 @@ from costmodel.display.units import read_budget, show_seconds
 from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
 from costmodel.graph.call import Call
-from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_budget
+from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_asked, check_budget
 from costmodel.roofline.classification import classify, predicted, textbook
+from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding, LayerWork
-from costmodel.roofline.host import Sentinel
+from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.hosttime import HostTime, check_level, compulsory_bytes_of, part_of, predict_seconds
 from costmodel.roofline.inplace import LayerPass, RunInPlace, expected_seconds, measure_in_place
-from costmodel.roofline.memory import Buffer, Ref, check_fits
+from costmodel.roofline.memory import Buffer, NoMemory, Ref, check_fits
 from costmodel.roofline.pictures import check_drawable
 from costmodel.roofline.program import Program, program_of
-from costmodel.roofline.recorder import layer_programs, network_that_fits, runnable
+from costmodel.roofline.recorder import layer_programs, network_of, network_that_fits, runnable
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, needed_bytes
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -36,6 +37,10 @@ PROTOCOL = Protocol(item_seconds=1.0, budget=15.0)
 """Of the measurement of layers alone."""
 BUDGET, PASSES = 8.0, 4
 """How long a model is run if nobody says [s], or so many passes of one that takes longer."""
+ONE_ROUND = (
+    "memory does not hold all weights: one round of each repeated block was run, its weights cold, and the others are"
+    " taken to be like it"
+)
 LEAST_BUDGET = 0.001
 """[s]."""
 MOST_ROUNDS = 1000
@@ -50,12 +55,16 @@ def check(
     classes: bool = True,
     reuse: int | str = IN_PLACE,
     budget: float | None = None,
+    threads: int = 1,
     calibration: Calibration | None = None,
     progress: bool | Progress = False,
     say: Say | None = None,
     **settings: Unpack[GivenSettings],
 ) -> Check:
-    """Hold the predicted time of each layer against its measured time, on one thread.
+    """Hold the predicted time of each layer against its measured time.
+
+    Of a model that memory does not hold one round of each repeated block is run, whose weights no cache holds either,
+    and the others are taken to be like it; the check says so.
 
     Args:
         model: as `predict` takes it, or a prediction.
@@ -67,7 +76,9 @@ def check(
         budget: how long to go on for layers that are unresolved [s], exceeded only by what it takes to run each call
             once; eight seconds, or four passes of a model that takes longer, if not given. What bounds each layer may
             take as long again.
-        calibration: of this machine; the stored one unless given, and a quick one is made if there is none.
+        threads: how many matrix products may use; all else runs on one.
+        calibration: of this machine and as many threads; the stored one unless given, and a quick one is made if there
+            is none.
         progress: a bar on stderr, or a function that is told the share done.
         say: is told how long it will take, and what there is to know of the calibration, as that it had to be made;
             the latter is a warning unless given.
@@ -88,10 +99,14 @@ def check(
         raise SettingError(f"{prediction.model.title} has no layer that computes anything: nothing can be measured")
     in_place = reuse == IN_PLACE
     reuse_bytes = 0 if in_place or reuse in (0, WARM) else read_budget(reuse, "reuse").bytes
-    whole = network_that_fits(prediction, optimize=prediction.settings.training).program if in_place else None
+    check_asked(threads, None)
+    whole, one_round = _in_memory(prediction) if in_place else (None, False)
     if whole is None:
         check_fits(needed_bytes(_distinct(busy).values(), reuse_bytes), prediction.model.title)
-    calibration = calibration or calibrated(progress=progress, say=say)
+    calibration = calibration or calibrated(
+        threads=threads, progress=progress, say=say, footprint=None if whole is None else whole.touched_bytes
+    )
+    threads = calibration.machine.threads
     if whole is not None:
         host = predict_seconds(whole, calibration, level=level)
         budget = budget or max(BUDGET, PASSES * host.seconds)
@@ -101,11 +116,13 @@ def check(
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: measuring takes up to {most}{more}")
         sentinel = Sentinel()
         with bar(progress, "measuring") as tell:
-            run = measure_in_place(whole, budget=budget, passes=rounds, sentinel=sentinel, progress=tell)
-        rows = [*_placed(run, busy, prediction, calibration, host)]
+            run = measure_in_place(
+                whole, budget=budget, passes=rounds, threads=threads, sentinel=sentinel, progress=tell
+            )
+        rows = [*_placed(run, busy, prediction, calibration, host, one_round)]
     else:
         sentinel, run, budget = Sentinel(), None, budget or BUDGET
-        protocol = replace(protocol, budget=budget)
+        protocol = replace(protocol, budget=budget, threads=threads)
         with bar(progress, "measuring") as tell:
             rows = [*_alone(busy, calibration, level, reuse_bytes, protocol, sentinel, tell)]
     parts = parts_of({each.name: each.kind for each in layers})
@@ -126,8 +143,23 @@ def check(
         bounds = classify(programs, seconds, calibration.machine, sentinel, budget=budget)
         findings = [replace(each, measured_class=bound) for each, bound in zip(findings, bounds, strict=True)]
     idle = tuple(each.name for each in layers if each.phase == "forward" and not each.work.ops)
-    warnings = (*calibration.warnings, *_doubts(findings))
-    return Check(prediction, calibration, level, tuple(findings), idle, warnings, reuse_bytes, run)
+    warnings = (*calibration.warnings, *([ONE_ROUND] if one_round else []), *_doubts(findings))
+    return Check(prediction, calibration, level, tuple(findings), idle, warnings, reuse_bytes, run, one_round)
+
+
+def _in_memory(prediction: Prediction) -> tuple[Program, bool]:
+    """The whole program of a model, or of one that memory does not hold the program with one round of each repeated
+    block, and which it is. Raises CostModelError if that is too much too, or a model is to be trained."""
+    training = prediction.settings.training
+    try:
+        return network_that_fits(prediction, optimize=training).program, False
+    except NoMemory:
+        rounds = max(int(call.times) for call in prediction.tape.root.calls())
+        if training or rounds == 1:
+            raise
+    program = network_of(prediction, most_rounds=1).program
+    check_fits(peak_bytes(program), f"one block of {prediction.model.title}")
+    return program, True
 
 
 def plot(
@@ -201,7 +233,12 @@ def _alone(
 
 
 def _placed(
-    run: RunInPlace, busy: Sequence[LayerWork], prediction: Prediction, calibration: Calibration, host: HostTime
+    run: RunInPlace,
+    busy: Sequence[LayerWork],
+    prediction: Prediction,
+    calibration: Calibration,
+    host: HostTime,
+    one_round: bool,
 ) -> Iterator[Timed]:
     """Each layer where it stands in the model, which `host` predicts; the optimizer's steps of all weights as one."""
     known: dict[LayerPass, LayerWork] = {(each.name, each.phase): each for each in busy}
@@ -213,12 +250,13 @@ def _placed(
         groups = [group for member in members for group in run.by_layer[member]]
         calls = [call for group in groups for call in group.calls]
         each = known.get(layer_pass) or _extra(layer_pass, run.program, sorted(calls), prediction)
+        rounds = len({run.program.ops[number].layer for number in calls}) if one_round else each.repeat
         if not host.calls:  # two ceilings know nothing of calls
             moved = each.compulsory_bytes // each.repeat
             own = predict_seconds(each.work, calibration, level=1, compulsory_bytes=moved)
         else:
-            own = part_of(host, calls, calibration, each.repeat)
-        yield each, number, own, run.timing(groups, each.repeat)
+            own = part_of(host, calls, calibration, rounds)
+        yield each, number, own, run.timing(groups, rounds)
 
 
 def _extra(layer_pass: LayerPass, whole: Program, calls: Sequence[int], prediction: Prediction) -> LayerWork:

@@ -15,7 +15,6 @@ The prediction applies the same thresholds to the model's own terms. Near a thre
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,7 +22,8 @@ from math import log, prod
 from typing import Literal
 
 from costmodel.roofline.calibration import Calibration
-from costmodel.roofline.host import Host, Sentinel
+from costmodel.roofline.clock import Sentinel
+from costmodel.roofline.host import Host
 from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.memory import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.program import NumpyCall, Program, program_of
@@ -163,6 +163,8 @@ OVERHEAD_SHARE = 1 / 2
 """Share of the time from which a layer is overhead-bound."""
 RESIDENT_SHARE = 2 / 3
 """Share of the time that remains on cache-resident tiles, below which a layer is memory-bound."""
+FUNCTION_SHARE = 0.2
+"""Share of a layer's time from which a function has a ceiling in its picture, whatever binds the layer."""
 BAND = 0.1
 """Half width of the band around a threshold that is too close to call."""
 
@@ -230,11 +232,24 @@ def verdict(seconds: float, spent: Spent, level: str = "") -> Verdict:
 def predicted(host: HostTime, calibration: Calibration) -> Verdict:
     """From a prediction's terms, call by call."""
     terms, machine = host.terms, calibration.machine
-    moving = calibration.rates.rate("copyto", "float32", False) / (2 * ITEM_BYTES["float32"])
-    seconds_of = ((op, own.compute + own.rows) for op, own in host.calls)
-    by = _summed((_resource(op, seconds, op.traffic_bytes * moving, machine), seconds) for op, seconds in seconds_of)
+    by = _by_resource(host, calibration)
     spent = Spent(terms.overhead, terms.seconds - terms.memory, by if host.calls else {("matmul", ""): terms.compute})
     return verdict(terms.seconds, spent, machine.level_of(terms.reach))
+
+
+def functions_in(host: HostTime, calibration: Calibration) -> list[str]:
+    """Functions that bind calls of which a layer spends at least `FUNCTION_SHARE` of its predicted time on."""
+    by = _by_resource(host, calibration)
+    return [name for (bound, name), each in by.items() if bound == "function" and each > FUNCTION_SHARE * host.seconds]
+
+
+def _by_resource(host: HostTime, calibration: Calibration) -> dict[Resource, float]:
+    """How much of the time on operands in the caches of a core is predicted to go to each resource [s]."""
+    moving = calibration.rates.rate("copyto", "float32", False) / (2 * ITEM_BYTES["float32"])
+    seconds_of = ((op, own.compute + own.rows) for op, own in host.calls)
+    return _summed(
+        (_resource(op, seconds, op.traffic_bytes * moving, calibration.machine), seconds) for op, seconds in seconds_of
+    )
 
 
 def _summed(pairs: Iterable[tuple[Resource, float]]) -> dict[Resource, float]:
@@ -284,7 +299,7 @@ def classify(
     None where memory binds and the budget [s] ended before its level was measured.
     """
     sentinel = sentinel or Sentinel()
-    ends = time.perf_counter() + budget
+    ends = sentinel.clock.now() + 1e9 * budget
     effects = _effects([op for program in programs for op in program], machine, sentinel, TILES_SHARE * budget)
     levels: dict[Signature, str] = {}
     verdicts: list[Verdict | None] = []
@@ -297,7 +312,7 @@ def classify(
             largest = max(program, key=lambda op: op.traffic_bytes)
             key = signature_of(largest)
             if key not in levels:
-                if time.perf_counter() >= ends:
+                if sentinel.clock.now() >= ends:
                     verdicts.append(None)
                     continue
                 levels[key] = _level(largest, measured / whole.resident, machine, sentinel)
@@ -312,7 +327,11 @@ def _effects(ops: Sequence[NumpyCall], machine: Host, sentinel: Sentinel, budget
     tiles = {key: tile(op) for key, op in distinct.items()}
     copies = {key: copied(part) for key, (part, _) in tiles.items() if part.name not in ("matmul", *MOVES)}
     changed = *map(smallest, distinct.values()), *(part for part, _ in tiles.values()), *copies.values()
-    timings = iter(measure([*map(alone, changed)], protocol=replace(QUICK, budget=budget), sentinel=sentinel))
+    timings = iter(
+        measure(
+            [*map(alone, changed)], protocol=replace(QUICK, budget=budget, threads=machine.threads), sentinel=sentinel
+        )
+    )
     least, parts = list(islice(timings, len(distinct))), list(islice(timings, len(distinct)))
     effects = {}
     moved = {key: (timing.seconds, copy) for (key, copy), timing in zip(copies.items(), timings, strict=True)}
@@ -337,8 +356,9 @@ def copied(op: NumpyCall) -> NumpyCall:
 def _level(op: NumpyCall, slower: float, machine: Host, sentinel: Sentinel) -> str:
     """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
+    fleeting = replace(FLEETING, threads=machine.threads)
     by_level = {
-        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING, sentinel=sentinel)[0].seconds
+        level: measure([alone(part)], reuse_bytes=distance, protocol=fleeting, sentinel=sentinel)[0].seconds
         for level, distance in {"cache": 0, **distances_of(machine)}.items()
     }
     near = by_level.pop("cache")

@@ -16,7 +16,7 @@ from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_rate, show_seconds
 from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, ceilings_of
-from costmodel.roofline.classification import Verdict
+from costmodel.roofline.classification import Verdict, functions_in
 from costmodel.roofline.hosttime import LEVELS, HostTime
 from costmodel.roofline.inplace import RunInPlace
 from costmodel.roofline.pictures import drawn, page
@@ -166,7 +166,8 @@ class Check(Answer):
 
     layers: those that compute or move something; idle: names of those that are views. warnings: why to doubt it.
     run: of the whole program, which measured them in place; None if each was run alone, then with so many bytes touched
-    between two runs (`reuse_bytes`; 0 is warm).
+    between two runs (`reuse_bytes`; 0 is warm). one_round: whether of each repeated block one round was run, and the
+    others are taken to be like it.
     """
 
     prediction: Prediction = field(repr=False)
@@ -177,12 +178,14 @@ class Check(Answer):
     warnings: tuple[str, ...] = ()
     reuse_bytes: int = 0
     run: RunInPlace | None = field(default=None, repr=False)
+    one_round: bool = False
 
     @property
     def question(self) -> str:
         """What was asked, in one line."""
         cold = f"cold ({show_bytes(self.reuse_bytes)} between two runs)"
-        state = IN_PLACE if self.run is not None else f"each layer alone, {cold if self.reuse_bytes else WARM}"
+        in_place = f"{IN_PLACE}, one round of each block" if self.one_round else IN_PLACE
+        state = in_place if self.run is not None else f"each layer alone, {cold if self.reuse_bytes else WARM}"
         return f"{headline(self.prediction)}, {state}, held against the clock"
 
     @property
@@ -199,7 +202,7 @@ class Check(Answer):
     def as_it_came(self) -> float:
         """The median of all samples: of whole passes if in place, else of each layer, added up [s]."""
         if self.run is not None:
-            return self.run.as_it_came
+            return self.run.as_it_came * (self.measured_seconds / self.run.seconds if self.one_round else 1)
         return sum(layer.repeat * layer.timing.median for layer in self.layers)
 
     @property
@@ -251,8 +254,11 @@ class Check(Answer):
 
     @cached_property
     def ceilings(self) -> tuple[Ceiling, ...]:
-        """Measured ceilings of this machine: of products, of the functions that bind a layer, bandwidth by level."""
-        functions = dict.fromkeys(each.verdict.level for each in self.layers if each.verdict.bound == "function")
+        """Measured ceilings of this machine: of products, of the functions that bind a layer or a good part of it,
+        bandwidth by level."""
+        binding = [each.verdict.level for each in self.layers if each.verdict.bound == "function"]
+        part = [name for each in self.layers for name in functions_in(each.host, self.calibration)]
+        functions = dict.fromkeys([*binding, *part])
         return ceilings_of(self.calibration, DTYPE, [name for name in functions if name != "random"])
 
     @property

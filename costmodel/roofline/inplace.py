@@ -8,7 +8,6 @@ time of each. Added up these make the program's time undisturbed; the median of 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from costmodel.roofline.host import Sentinel
+from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import PassName, Program, Thunk
 from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, clocks_agree
@@ -34,8 +33,6 @@ LEAST_SECONDS = 0.5
 pass of a short one, however many samples agree [s]."""
 UNSETTLED = 0.1
 """A layer's pass is resolved if no more of its time than this is of calls that are not settled."""
-TRIES = 50
-
 LayerPass = tuple[str, PassName]
 """A layer's name without the numbers of its rounds, and which pass of it."""
 
@@ -163,6 +160,7 @@ def measure_in_place(
     *,
     budget: float = 8.0,
     passes: int | None = None,
+    settled: float = 1.0,
     threads: int = 1,
     sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
@@ -170,8 +168,8 @@ def measure_in_place(
     """Run a program over and over until its calls are settled, or the budget [s] ends; `passes` times if that is given.
 
     The budget ends between two calls, but not before each was made once: the first pass warms up, and counts only for
-    calls that were not made again. threads: how many BLAS may use; the CPU clock is that of one, and is not asked if
-    there are more.
+    calls that were not made again. settled: the share of groups of calls that ends it. threads: how many BLAS may use;
+    the CPU clock is that of one, and is not asked if there are more.
 
     Raises CostModelError if the memory is not there.
     """
@@ -182,9 +180,9 @@ def measure_in_place(
     spread = LEAST_SECONDS if program.touched_bytes > RESIDENT_BYTES else 0.0
     with at_rest(threads):
         sentinel = sentinel or Sentinel()
-        began = time.perf_counter_ns()
+        began = sentinel.clock.now()
         ends = float("inf") if passes else began + 1e9 * budget
-        thunks = program.bind()
+        thunks = sentinel.clock.bind(program)
         first, own, _ = _timed_pass(thunks, sentinel, threads)
         reached, share = 0, 0.0
         while share < 1:
@@ -194,9 +192,14 @@ def measure_in_place(
             reached = max(reached, len(walls))
             if len(walls) == len(of_calls):
                 whole.append(tuple(walls))
-            spent = (time.perf_counter_ns() - began) * 1e-9
+            spent = (sentinel.clock.now() - began) * 1e-9
             share = len(whole) / passes if passes else max(spent / budget, len(whole) / MOST)
-            if not passes and len(whole) >= LEAST and spent >= spread and all(group.settled for group in groups):
+            if (
+                not passes
+                and len(whole) >= LEAST
+                and spent >= spread
+                and sum(group.settled for group in groups) >= settled * len(groups)
+            ):
                 share = 1.0
             tell(min(share, 1.0))
         for number in range(reached, len(of_calls)):
@@ -209,24 +212,20 @@ def _timed_pass(
 ) -> tuple[list[int], list[int], list[bool]]:
     """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for
     [ns], and whether it is undisturbed."""
-    clock, processor = time.perf_counter_ns, time.thread_time_ns
+    clock = sentinel.clock
     times: list[tuple[int, int]] = []
     pieces: list[tuple[int, int]] = []  # what the sentinel read, and how many calls were made before
-    since = clock()
-    for function, arguments, options in thunks:
-        now = clock()
+    since = clock.now()
+    for thunk in thunks:
+        now = clock.now()
         if now > ends:
             break
         if now - since > EVERY or not pieces:
             pieces.append((sentinel.read(), len(times)))
-            since = clock()
-        cpu = processor()
-        wall = clock()
-        function(*arguments, **options)
-        wall = clock() - wall
-        times.append((wall, processor() - cpu))
+            since = clock.now()
+        times.append(clock.make(thunk))
     pieces.append((sentinel.read(), len(times)))
-    added = min(-clock() + clock() for _ in range(TRIES))  # by reading the clock, to each call
+    added = clock.reading()
     walls = [max(wall - added, 1) for wall, _ in times]
     agree = [threads > 1 or clocks_agree(wall, cpu) for wall, cpu in times]
     own = [

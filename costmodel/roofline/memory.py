@@ -201,11 +201,15 @@ def _left_of_limit() -> Iterator[int]:
         yield max(0, int(limit) - int(used) + idle)
 
 
+class NoMemory(CostModelError):
+    """More memory is needed than is free."""
+
+
 def check_fits(needed: int, what: str) -> None:
-    """Raise CostModelError if `needed` bytes are more than is free, before anything is allocated."""
+    """Raise NoMemory if `needed` bytes are more than is free, before anything is allocated."""
     free = free_bytes()
     if free is not None and needed > free:
-        raise CostModelError(
+        raise NoMemory(
             f"{what} needs {show_bytes(needed)} to run and {show_bytes(free)} is free: use a smaller batch or model"
         )
 

@@ -6,24 +6,14 @@ is predicted: see `costmodel.roofline.validation`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isqrt, prod
 from typing import Any
 
-from costmodel.roofline.memory import (
-    ITEM_BYTES,
-    PAGE,
-    RESIDENT_BYTES,
-    STAGGER,
-    ArrayMemory,
-    Buffer,
-    Ref,
-    aligned,
-    fill,
-    padded,
-)
-from costmodel.roofline.program import NumpyCall, Program, Thunk, program_of
+from costmodel.roofline.memory import RESIDENT_BYTES, Buffer, Ref
+from costmodel.roofline.program import NumpyCall, Program, program_of
 
 Triple = tuple[int, int, int]
 STEPS = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
@@ -138,11 +128,83 @@ SCALED = ("maximum", "minimum", "multiply", "add", "subtract", "divide")
 STEADY = ("add", "subtract", "maximum", "minimum", "negative", "absolute", "tanh", "sqrt", "reciprocal")
 """Functions that can be done in place over and over: numbers stay finite and normal."""
 
-CURVE_BYTES = tuple(
-    int(size * KIB)
-    for size in (6, 24, 64, 160, 400, 720, 1000, 1500, 2500, 5000, 10_000, 17_000, 28_000, 44_000, 70_000)
-)
-"""Working sets of the reference curve, from the first cache to memory [bytes]."""
+FIRST_BYTES = 4 * 4250
+"""The smallest working set, in the first cache; others are powers of two of it, and no network's sizes are [bytes]."""
+LARGEST_BYTES = 1 << 42
+"""No working set is larger [bytes]."""
+FINEST = 2**0.2
+"""Working sets are no nearer to each other than this ratio."""
+THINNED = 3.9
+"""Ratio of working sets at which what takes long, or changes less from one to the next, is measured."""
+
+
+@dataclass(frozen=True)
+class WorkingSets:
+    """Sizes that a host's memory is measured at, found by measuring [bytes].
+
+    curve: from the first cache to memory, rising; nearer to each other where more changes. beyond: one that no cache
+    holds that is ours.
+    """
+
+    curve: tuple[int, ...]
+    beyond: int
+
+    def __post_init__(self) -> None:
+        rising = all(larger >= FINEST * size for size, larger in pairwise(self.curve))
+        known = self.beyond in self.curve and FIRST_BYTES <= min(self.curve) <= max(self.curve) <= LARGEST_BYTES
+        if not (rising and known and max(self.curve) > RESIDENT_BYTES):
+            raise ValueError("working sets are no rising sizes from the first cache to memory")
+
+    @property
+    def far(self) -> tuple[int, ...]:
+        """Those beyond the caches of a core up to the first that no cache holds, thinned."""
+        return _thinned([size for size in self.curve if RESIDENT_BYTES < size <= self.beyond])
+
+
+def working_sets(seconds: Callable[[NumpyCall], float], least: int, most: int) -> WorkingSets:
+    """Sizes found by asking how long a copy takes that is run over and over [s].
+
+    They double until a doubling changes nothing, at least up to `least` and never beyond `most`; between two of which
+    the larger takes longer for each byte there are up to three more, and fewer beyond all caches
+    [bytes].
+    """
+
+    def cost(size: int) -> float:
+        return seconds(elementwise("copyto", size, "float32")) / size
+
+    sizes = [FIRST_BYTES]
+    costs = {FIRST_BYTES: cost(FIRST_BYTES)}
+    while 2 * sizes[-1] <= most:
+        sizes.append(2 * sizes[-1])
+        costs[sizes[-1]] = cost(sizes[-1])
+        flat = costs[sizes[-1]] <= (1 + FLAT) * costs[sizes[-2]]
+        if flat and sizes[-1] >= least:
+            break
+    for _ in range(2):
+        for size, larger in pairwise(sorted(costs)):
+            if size > RESIDENT_BYTES and costs[larger] > (1 + STEEP) * costs[size]:
+                between = isqrt(size * larger)
+                costs[between] = cost(between)
+    curve = sorted(costs)
+    shared = [size for size in curve if size > RESIDENT_BYTES]
+    slowest = max(costs[size] for size in shared)
+    beyond = next(size for size in shared if costs[size] * (1 + FLAT) >= slowest)
+    flat = _thinned([size for size in curve if size >= beyond])
+    return WorkingSets(tuple(sorted({*(size for size in curve if size <= beyond), *flat})), beyond)
+
+
+def _thinned(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The largest, and others that are so far apart as `THINNED` says."""
+    chosen: list[int] = []
+    for size in reversed(sizes):
+        if not chosen or THINNED * size <= chosen[-1]:
+            chosen.append(size)
+    return tuple(reversed(chosen))
+
+
+FLAT, STEEP = 0.05, 0.1
+"""By how much each byte of twice the working set takes longer where nothing changes, and where sizes between are
+measured."""
 
 READ_LENGTH = 1008
 """Rows of the matrices that are read once, for a vector [elements]."""
@@ -156,14 +218,11 @@ GATHERED_WIDTHS = (1, 9, 60, 700)
 ROWS_ELEMENTS = 45_000
 """Elements in all the rows of one such probe."""
 
-LARGEST_BYTES = 96 * MIB
-"""More than any probe needs [bytes]."""
-
 ROW_LENGTHS = (1, 2, 4, 7, 14, 28, 56, 112, 200, 440, 900, 1800, 3500, 4090, 4610, 9000)
 """Lengths of inner loops at which the cost of starting one is measured."""
 
-WINDOW_BYTES, WINDOW_LENGTH = (200 * KIB, 1500 * KIB, 6000 * KIB, 16_000 * KIB, 42_000 * KIB), 112
-"""ArrayMemory that strided windows touch, whole lines of it [bytes], and elements in a row of them."""
+WINDOW_BYTES, WINDOW_LENGTH = RESIDENT_BYTES // 2, 112
+"""What strided windows touch in a core's own caches, whole lines of it [bytes], and elements in a row of them."""
 
 REDUCED_LENGTHS = (2, 7, 20, 48, 50, 100, 112, 192, 200, 420, 720, 750, 1600, 3100, 12_000)
 
@@ -188,13 +247,15 @@ def causal(side: int) -> Ref:
     return Ref((side, side), Buffer(side * side, "bool", "constant", value=value))
 
 
-def probes(thorough: bool = False) -> Iterator[Named]:
+def probes(sets: WorkingSets, thorough: bool = False) -> Iterator[Named]:
     """Every probe of a calibration; a thorough one has more products, and every function at every size."""
+    yield from _curves(sets)
+    yield from _windows(sets)
+    yield from _streaming(sets)
     for dtype in ("float32", "float64"):
         yield from _overheads(dtype)
-        yield from _curves(dtype, thorough)
+        yield from _functions(dtype, thorough)
         yield from _rows(dtype)
-        yield from _windows(dtype)
         yield from _reductions(dtype, thorough)
         yield from _moves(dtype)
         yield from _products(dtype, thorough)
@@ -254,13 +315,17 @@ def _overheads(dtype: str) -> Iterator[Named]:
         yield f"call {name} {dtype}", NumpyCall(name, (array(2, 4, dtype=dtype),), array(2, dtype=dtype), {"axis": -1})
 
 
-def _curves(dtype: str, thorough: bool) -> Iterator[Named]:
-    for size in CURVE_BYTES if dtype == "float32" else ():
-        yield f"curve add {size} {dtype}", elementwise("add", size, dtype)
-        yield f"curve copyto {size} {dtype}", elementwise("copyto", size, dtype)
-        yield f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True)
-        read = product(1, size // 4 // READ_LENGTH, READ_LENGTH, dtype, "b")
-        yield f"curve matmul {size} {dtype}", read
+def _curves(sets: WorkingSets) -> Iterator[Named]:
+    """Reads, writes, copies, reads of two arrays for one that is written, and read-modify-write."""
+    for size in sets.curve:
+        yield f"curve matmul {size} float32", product(1, size // 4 // READ_LENGTH, READ_LENGTH, "float32", "b")
+        yield f"curve fill {size} float32", NumpyCall("copyto", (0.5,), array(size // 4))
+        yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
+        yield f"curve add {size} float32", elementwise("add", size, "float32")
+        yield f"curve multiply in place {size} float32", elementwise("multiply", size, "float32", True, True)
+
+
+def _functions(dtype: str, thorough: bool) -> Iterator[Named]:
     for size in RATE_BYTES if thorough else RATE_BYTES[: 2 if dtype == "float32" else 1]:
         for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
             yield f"rate {name} {size} {dtype}", elementwise(name, size, dtype)
@@ -309,13 +374,13 @@ def _rows(dtype: str) -> Iterator[Named]:
                 yield f"{pattern} {length} {dtype}", op
 
 
-def _windows(dtype: str) -> Iterator[Named]:
+def _windows(sets: WorkingSets) -> Iterator[Named]:
     """Every other element of every other row, from caches and beyond, as pooling reads them."""
-    for size in WINDOW_BYTES if dtype == "float32" else ():
+    for size in (WINDOW_BYTES, *sets.far):
         pitch = 2 * WINDOW_LENGTH
         rows = size // (4 * (pitch + WINDOW_LENGTH))
         x = array(rows, WINDOW_LENGTH, strides=(2 * pitch, 2), elements=2 * rows * pitch)
-        yield f"windows {size} {dtype}", NumpyCall("copyto", (x,), array(rows, WINDOW_LENGTH))
+        yield f"windows {size} float32", NumpyCall("copyto", (x,), array(rows, WINDOW_LENGTH))
 
 
 def _reductions(dtype: str, thorough: bool) -> Iterator[Named]:
@@ -344,6 +409,19 @@ def product(m: int, n: int, k: int, dtype: str, transposed: str = "") -> NumpyCa
     a = array(k, m, dtype=dtype).swapaxes(-1, -2) if "a" in transposed else array(m, k, dtype=dtype)
     b = array(n, k, dtype=dtype).swapaxes(-1, -2) if "b" in transposed else array(k, n, dtype=dtype)
     return NumpyCall("matmul", (a, b), array(m, n, dtype=dtype))
+
+
+def _streaming(sets: WorkingSets) -> Iterator[Named]:
+    """Products of few rows whose weights come from each level: their operands are a working set."""
+    for number, size in enumerate(sets.far):
+        for rows in STREAMING_ROWS:
+            k = isqrt(size // 12) // 16 * 16
+            m, n, layout = rows + number, size // (4 * k) // 16 * 16, ("b", "")[number % 2]
+            yield f"product {m} {n} {k} {layout or 'plain'} float32", product(m, n, k, "float32", layout)
+
+
+STREAMING_ROWS = (3, 37)
+"""Of products that stream their weights, and one more at each level."""
 
 
 def _products(dtype: str, thorough: bool) -> Iterator[Named]:
@@ -409,10 +487,10 @@ BETWEEN = "between "
 """What the layers of calls begin with that come between those that are measured."""
 
 
-def placed() -> Program:
+def placed(beyond: int = 0) -> Program:
     """Calls that are measured in place, each once in a pass: tiny ones and arrays after a large product, and products
     whose weights were last touched a pass ago, since together they are larger than caches; their other operands are
-    shared.
+    shared. Where those are no more than `beyond` [bytes], an array that is written is what they lack.
 
     Each is of a layer that has the probe's name.
     """
@@ -432,6 +510,9 @@ def placed() -> Program:
         batch, m, n, k, layout = _attention(step)
         op = heads(batch, m, n, k, "float32", layout)
         ops.append(replace(op, layer=f"cold products {batch} {m} {n} {k} {layout or 'plain'}"))
+    lacking = beyond - program_of(ops, [op.output for op in ops]).touched_bytes
+    if lacking > 0:
+        ops.append(NumpyCall("copyto", (0.5,), array(lacking // 4), layer=f"{BETWEEN}passes"))
     return program_of(ops, [op.output for op in ops], name="placed")
 
 
@@ -458,35 +539,3 @@ def _stale() -> Iterator[NumpyCall]:
         aged, small = (elementwise(name, size, "float32", *[way == "in place"] * 2) for size in (AGED_BYTES, 96))
         warming = replace(small, layer=f"{BETWEEN}{way}")
         yield from (replace(aged, layer=f"{BETWEEN}touching {way}"), large, warming, replace(aged, layer=f"aged {way}"))
-
-
-class Workbench:
-    """Arenas that many single calls share: one to read, one to write, so that all read the same numbers.
-
-    rows: what indices stay below.
-    """
-
-    def __init__(self, size: int, rows: int) -> None:
-        self.arenas: dict[tuple[str, bool], Any] = {}
-        for dtype, share in (("float32", 1), ("float64", 1), ("bool", 2), ("uint8", 8), ("int64", 2)):
-            for written in (False, True):
-                arena = self.arenas[dtype, written] = aligned(size // share // PAGE * PAGE).view(dtype)
-                fill(arena, rows)
-
-    def bind(self, op: NumpyCall) -> Thunk:
-        """The real call."""
-        used = dict.fromkeys(self.arenas, 0)
-        writes = False
-
-        def allocate(elements: int, dtype: str) -> Any:
-            place = (dtype, writes)
-            item = ITEM_BYTES[dtype]
-            start = used[place] // item
-            used[place] += padded(elements * item) + STAGGER
-            return self.arenas[place][start : start + elements]
-
-        memory = ArrayMemory(allocate)
-        for ref in (*op.operands, op.output):
-            writes = ref.buffer is op.output.buffer
-            memory.make(ref.buffer)
-        return op.bind(memory)

@@ -14,7 +14,6 @@ from costmodel.roofline.gemm import ProductFit, exposing, fit, further, regime_o
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.probes import (
     AGED,
-    CURVE_BYTES,
     FIRST,
     GATHERED_WIDTHS,
     LARGE_PRODUCTS,
@@ -24,6 +23,7 @@ from costmodel.roofline.probes import (
     STALE,
     STALE_MANNERS,
     WINDOW_BYTES,
+    WorkingSets,
     placed,
     probes,
 )
@@ -39,8 +39,8 @@ NEAR_BYTES = 16 * 1024
 
 READ = {"one": 1, "two": 2}
 """How many operands are read for one that is written."""
-BEYOND = 4
-"""A working set of so many times what the caches of one core hold is in the next cache."""
+LEAST_WRITTEN, MOST_WRITTEN = 1.0, 1.5
+"""What is written costs no less than what is read, and no more than twice as much where two are read [of the mean]."""
 
 TRAFFICS = (0.0, *(10 ** (7.5 + step / 20) for step in range(71)))
 """What others may bring into a shared cache [bytes/s], of which the one is chosen that fits best."""
@@ -85,11 +85,11 @@ class LogTable:
 
 
 class Rates:
-    """Rates and costs from `seconds`, the time of each probe by its name [s]."""
+    """Rates and costs from `seconds`, the time of each probe by its name [s], at working sets."""
 
-    def __init__(self, seconds: Mapping[str, float]) -> None:
-        self.seconds = seconds
-        self.ops = {name: op for thorough in (True, False) for name, op in probes(thorough) if name in seconds}
+    def __init__(self, seconds: Mapping[str, float], sets: WorkingSets) -> None:
+        self.seconds, self.sets = seconds, sets
+        self.ops = {name: op for thorough in (True, False) for name, op in probes(sets, thorough) if name in seconds}
         self.call = cache(self._call)
         self.rate = cache(self._rate)
         self.row = cache(self._row)
@@ -116,57 +116,58 @@ class Rates:
 
     @cached_property
     def _streams(self) -> dict[str, LogTable]:
-        per_element = {"in place": ("multiply in place", 4), "one": ("copyto", 8), "two": ("add", 12)}
+        per_element = {"fill": ("fill", 4), "one": ("copyto", 8), "two": ("add", 12)}
+        per_element["in place"] = ("multiply in place", 4)
         return {access: self._beyond(name, size) for access, (name, size) in per_element.items()}
 
     def _beyond(self, name: str, per_element: int) -> LogTable:
         """Time per byte beyond that in cache, by reuse distance [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = {}
-        for size in CURVE_BYTES:
+        for size in self.sets.curve:
             probe = f"curve {name} {size} float32"
             rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
         floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
         extra = [0.0 if size <= RESIDENT_BYTES else parted(r, floor) / per_element for size, r in rates.items()]
-        return LogTable(CURVE_BYTES, lowest(extra))
+        return LogTable(self.sets.curve, lowest(extra))
 
     def far(self, distance: float, access: str = "two", *, written: bool = False) -> float:
         """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
 
         access: among how many that are read and one that is written: "one", "two", or "in place", there and back.
-        Between caches what is read and what is written cost the same. What is written to memory is loaded before and
-        stored later, and so moved twice.
+        What is written costs what writing alone does, and what is read the rest.
         """
         whole = self._streams[access](distance)
         if access not in READ:
             return whole
-        between = min(self._streams[access](BEYOND * RESIDENT_BYTES), whole)
-        share = (READ[access] + 1) / (READ[access] + 2)
-        return between + (whole - between) * share * (1 + written)
+        read = READ[access]
+        alone = min(max(self._streams["fill"](distance), LEAST_WRITTEN * whole), MOST_WRITTEN * whole)
+        return alone if written else ((read + 1) * whole - alone) / read
 
     @cached_property
     def _read(self) -> LogTable:
         """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]."""
         rates = {}
-        for size in CURVE_BYTES:
+        for size in self.sets.curve:
             probe = f"curve matmul {size} float32"
             matrix = self.ops[probe].operands[1].bytes
             rates[size] = max(self.seconds[probe] - self._call("matmul", "float32"), 0.0) / matrix
         *_, floor = (rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
         extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in rates.items()]
-        return LogTable(CURVE_BYTES, lowest(extra))
+        return LogTable(self.sets.curve, lowest(extra))
 
     @cached_property
     def _windows(self) -> LogTable:
         """Time per byte of the lines that strided windows touch, beyond that in cache, by reuse distance [s/B]."""
-        names = [f"windows {size} float32" for size in WINDOW_BYTES]
+        sizes = (WINDOW_BYTES, *self.sets.far)
+        names = [f"windows {size} float32" for size in sizes]
         call, extra = self._call("copyto", "float32"), []
         near = (self.seconds[names[0]] - call) / self.ops[names[0]].output.size
-        for name, size in zip(names, WINDOW_BYTES, strict=True):
+        for name, size in zip(names, sizes, strict=True):
             op = self.ops[name]
             beyond = parted(self.seconds[name] - call, near * op.output.size)
             extra.append((beyond - op.output.bytes * self.far(size, "one", written=True)) / (2 * op.operands[0].bytes))
-        return LogTable(WINDOW_BYTES, [*accumulate(extra, max, initial=0.0)][1:])
+        return LogTable(sizes, [*accumulate(extra, max, initial=0.0)][1:])
 
     def windowed(self, distance: float) -> float:
         """Time per byte of lines, beyond that in cache, of which a stride leaves parts out [s/B]."""
@@ -184,7 +185,7 @@ class Rates:
 
     @cached_property
     def _program(self) -> Program:
-        return placed()
+        return placed(self.sets.beyond)
 
     @cached_property
     def _reuses(self) -> list[list[Reuse]]:
@@ -265,14 +266,15 @@ class Rates:
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""
-        name = min(CURVE_BYTES, key=lambda size: abs(log(size) - log(min(max(distance, 1), CURVE_BYTES[-1]))))
-        probe = f"curve add {name} float32"
+        curve = self.sets.curve
+        nearest = min(curve, key=lambda size: abs(log(size) - log(min(max(distance, 1), curve[-1]))))
+        probe = f"curve add {nearest} float32"
         return 12 * self.ops[probe].output.size / self.seconds[probe]
 
     @cached_property
     def memory_bandwidth(self) -> float:
         """Of the largest working set [bytes/s]."""
-        return self.bandwidth(CURVE_BYTES[-1])
+        return self.bandwidth(self.sets.curve[-1])
 
     def peak(self, dtype: str) -> float:
         """Of the fastest matrix product [FLOP/s]."""

@@ -116,9 +116,10 @@ class Recorded:
 
 @dataclass(eq=False)
 class Recorder:
-    """Replays a tape, round by round, and records the kernels of its calls."""
+    """Replays a tape, round by round, and records the kernels of its calls. most: rounds of a block that are run."""
 
     tape: ArrayTape
+    most: int | None = None
     arrays: dict[Tensor, Ref] = field(default_factory=dict)
     persistent: dict[tuple[Storage, str], Ref] = field(default_factory=dict)
     steps: list[Recorded] = field(default_factory=list)
@@ -143,7 +144,7 @@ class Recorder:
 
     def rounds(self, block: Block) -> Iterator[int]:
         """Every round of a block."""
-        for number in range(int(block.count)):
+        for number in range(int(block.count))[: self.most]:
             self.numbers[block] = number
             yield number
         del self.numbers[block]
@@ -227,13 +228,21 @@ class Network:
     states: dict[str, dict[str, Ref]]
 
 
-def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool = True, step: int = 1) -> Network:
+def network_of(
+    prediction: Prediction,
+    dtype: str = "float32",
+    *,
+    optimize: bool = True,
+    step: int = 1,
+    most_rounds: int | None = None,
+) -> Network:
     """The program of a prediction: the forward pass in inference, a whole step in training.
 
-    optimize: with the optimizer's step, the `step`-th. Raises SettingError for what NumPy does not do.
+    optimize: with the optimizer's step, the `step`-th. most_rounds: how many rounds of a repeated block there are at
+    most; all unless given. Raises SettingError for what NumPy does not do.
     """
     check_runs(prediction)
-    recorder = Recorder(ArrayTape(dtype))
+    recorder = Recorder(ArrayTape(dtype), most_rounds)
     replay(prediction.tape.root, recorder)
     outputs, loss = _ends(recorder, prediction)
     by_role: dict[str, dict[str, Ref]] = {role: {} for role in ROLES.values()}
@@ -280,6 +289,8 @@ def runnable(model: Architecture | Prediction | str, settings: Mapping[str, Any]
             raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")
         prediction = model
     else:
+        if settings.get("device", "cpu") != "cpu":
+            raise SettingError(f"device={shown(settings['device'])} is not timed: NumPy runs on this CPU: leave it out")
         all_settings: dict[str, Any] = {"mode": "inference", **settings}
         prediction = predict(model, **all_settings)
     check_runs(prediction)

@@ -1,15 +1,15 @@
 """How time is measured: the one protocol behind every number in seconds.
 
 A host that serves others too has moments in which the core is one's own, and others. What counts is measured in the
-former, and known to be (`costmodel.roofline.host`):
+former, and known to be (`costmodel.roofline.clock`):
 
 - Turns are interleaved over all items, so that samples see different moments and drift hits all alike.
 - At each turn it is waited for a moment in which the core's sentinel rests. A sample is undisturbed if it rests before
   and after; while it does an item has up to `BURST` samples, otherwise one.
-- An item is settled by `Protocol.enough` undisturbed samples, the fastest three within `AGREE`; it takes `FAR` times as
-  many where its working set is beyond the caches of a core, since others disturb memory by degrees. Then time goes to
-  the others, until a budget ends. Each item has its share of the time, not of the turns: a short one has hundreds of
-  samples while a long one has ten. What is not settled then is unresolved: shown, never judged.
+- An item is settled by `Protocol.enough` undisturbed samples, the fastest three within `Protocol.agree`; by `FAR`
+  times as many where its working set is beyond the caches of a core, since others disturb memory by degrees. Then
+  time goes to the others, until a budget ends. Each item has its share of the time, not of the turns: a short one has
+  hundreds of samples while a long one has ten. What is not settled then is unresolved: shown, never judged.
 - Two clocks, wall and CPU time of this thread: where they agree the wall clock counts. A sample on which they disagree
   is never undisturbed, since either the core was taken away or the CPU clock lies, as it does now and then.
 - Inner loops: an item is repeated within a sample until the sample is long against the clock.
@@ -23,17 +23,16 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import repeat
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.host import Sentinel, require
-from costmodel.roofline.memory import RESIDENT_BYTES, aligned, check_fits
+from costmodel.roofline.clock import Clock, Sentinel
+from costmodel.roofline.host import require
+from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import Program, Thunk
 
 if TYPE_CHECKING:
@@ -49,15 +48,16 @@ WAIT_LIMIT = 1.25
 SETTLING = 1e5
 """Warm-up ends when no pass has been faster for so long [ns]: a cache takes several passes to hold a working set."""
 AGREE = 0.03
-"""How far the third fastest undisturbed sample of a settled item is from the fastest; and one clock from the other."""
+"""How far one clock is from the other."""
 FAR = 3
 """How many times as many undisturbed samples it takes beyond the caches of a core."""
 MOST_SHARE = 1.2
 """How many times its share of the time a long item may take while others are open."""
 BURST = 3
 """Samples of a turn at most, as long as the moment is undisturbed."""
-LONG = 1_000_000
-"""Items that take longer warm up in one pass: what was before them is gone after it [ns]."""
+LONG, LONGER = 1_000_000, 10_000_000
+"""Items that take longer warm up in one pass: what was before them is gone after it; and the longer ones in none, since
+it is gone by the time that matters [ns]."""
 SHORT = 300_000
 """Items no longer than this run once more after the wait, for what it evicted [ns]."""
 FEWEST = 3
@@ -75,7 +75,9 @@ class Protocol:
     rounds: turns of an item at most, one sample each; least_rounds: at least, if the budget lasts. enough: undisturbed
     samples that settle an item, after which it has no more turns; 0 for as many turns as there are, without waiting for
     a moment's rest, as it comes. item_seconds: after so long it has no more either, and `budget` is for all items
-    together. sample_seconds: the least that a sample lasts. threads: how many BLAS may use.
+    together. sample_seconds: the least that a sample lasts. agree: how far the third fastest undisturbed sample of a
+    settled item is from the fastest. longer_enough: how many settle an item that is longer than `LONGER`, one a turn; 0
+    for as many as others. threads: how many BLAS may use.
     """
 
     rounds: int = 10_000
@@ -85,6 +87,8 @@ class Protocol:
     item_seconds: float = 1.0
     budget: float = float("inf")
     warm_passes: int = 8
+    agree: float = 0.03
+    longer_enough: int = 0
     threads: int = 1
 
 
@@ -225,56 +229,58 @@ class _Item:
     """
 
     def __init__(
-        self, call: Callable[[], Any], far: bool, protocol: Protocol, sentinel: Sentinel | None, ends: float
+        self,
+        call: Callable[[], Any],
+        far: bool,
+        protocol: Protocol,
+        clock: Clock,
+        sentinel: Sentinel | None,
+        ends: float,
     ) -> None:
-        self.call, self.protocol, self.sentinel, self.ends = call, protocol, sentinel, ends
-        self.enough = protocol.enough * (FAR if far else 1)
+        self.call, self.protocol, self.clock, self.sentinel, self.ends = call, protocol, clock, sentinel, ends
         self.samples: list[_Sample] = []
         self.turns = self.wall = self.cpu = self.spent = 0
         best = self._warm(protocol.warm_passes)
+        few = protocol.longer_enough if best > LONGER else 0
+        self.enough, self.burst = (few, 1) if few else (protocol.enough * (FAR if far else 1), BURST)
         self.inner = max(1, round(protocol.sample_seconds * 1e9 / best))
-        self.warm_passes = 1 if best > LONG else protocol.warm_passes
+        self.warm_passes = protocol.warm_passes if best <= LONG else int(best <= LONGER)
 
     def _warm(self, passes: int) -> int:
         """Run until passes have not become faster for `SETTLING`, or the budget ends; returns the fastest pass [ns]."""
         best, slower = 1 << 62, 0
         for _ in range(passes):
-            start = time.perf_counter_ns()
-            self.call()
-            spent = time.perf_counter_ns() - start
+            spent = self.clock.run(self.call).wall
             slower = slower + 1 if spent > 0.97 * best else 0
             best = min(best, spent)
-            if (slower and slower * best > SETTLING) or start + spent >= self.ends:
+            if spent > LONGER or (slower and slower * best > SETTLING) or self.clock.now() >= self.ends:
                 break
         return max(best, 1)
 
     def turn(self) -> None:
         """Warm up, wait for a moment's rest, then take a sample; more of them while it lasts. Once the budget has ended
         just a sample."""
-        began = time.perf_counter_ns()
+        began = self.clock.now()
         best = self._warm(self.warm_passes) if began < self.ends else LONG
         before = -1
         if self.sentinel is not None:
-            start = time.perf_counter_ns()
+            start = self.clock.now()
             if start < self.ends:
                 self.sentinel.wait()
-            began += time.perf_counter_ns() - start
+            began += self.clock.now() - start
             if best < SHORT:
                 self.call()
             before = self.sentinel.read()
-        for _ in range(BURST):
+        for _ in range(self.burst):
             before = self._sample(before)
-            if self.sentinel is None or not self.sentinel.rests(before) or time.perf_counter_ns() >= self.ends:
+            if self.sentinel is None or not self.sentinel.rests(before) or self.clock.now() >= self.ends:
                 break
         self.turns += 1
-        self.spent += time.perf_counter_ns() - began
+        self.spent += self.clock.now() - began
 
     def _sample(self, before: int) -> int:
         """Take a sample, before which the sentinel read so much; returns what it reads after it [ns]."""
-        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-        for _ in repeat(None, self.inner):
-            self.call()
-        cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+        wall, cpu = self.clock.run(self.call, self.inner)
         self.wall += wall
         self.cpu += cpu
         parallel = self.protocol.threads > 1
@@ -306,7 +312,7 @@ class _Item:
     def settled(self) -> bool:
         """Whether undisturbed samples are enough and the fastest agree."""
         fastest, third = self.undisturbed(), min(2, self.enough - 1)
-        return 0 < self.enough <= len(fastest) and fastest[third] <= (1 + AGREE) * fastest[0]
+        return 0 < self.enough <= len(fastest) and fastest[third] <= (1 + self.protocol.agree) * fastest[0]
 
     @property
     def finished(self) -> bool:
@@ -341,22 +347,23 @@ def time_calls(
     protocol, tell = protocol or Protocol(), progress or (lambda share: None)
     with at_rest(protocol.threads):
         watch = (sentinel or Sentinel()) if protocol.enough else None
+        clock = watch.clock if watch is not None else sentinel.clock if sentinel is not None else Clock()
         distant = far or [False] * len(calls)
-        began, rounds = time.perf_counter_ns(), 0
+        began, rounds = clock.now(), 0
         ends = began + 1e9 * protocol.budget
-        items = [_Item(call, beyond, protocol, watch, ends) for call, beyond in zip(calls, distant, strict=True)]
+        items = [_Item(call, beyond, protocol, clock, watch, ends) for call, beyond in zip(calls, distant, strict=True)]
         unfinished = items
         while unfinished:
             fair = MOST_SHARE * sum(item.spent for item in unfinished) / len(unfinished)
             for item in unfinished:
                 if watch is not None and item.turns >= protocol.least_rounds and item.spent > fair:
                     continue
-                if item.turns == 0 or time.perf_counter_ns() < ends:
+                if item.turns == 0 or clock.now() < ends:
                     item.turn()
-            ended = time.perf_counter_ns() >= ends and min(item.turns for item in items) >= 1
+            ended = clock.now() >= ends and min(item.turns for item in items) >= 1
             unfinished = [] if ended else [item for item in items if not item.finished]
             rounds += 1
-            share = (time.perf_counter_ns() - began) * 1e-9 / protocol.budget
+            share = (clock.now() - began) * 1e-9 / protocol.budget
             share = max(1 - len(unfinished) / len(items), min(max(rounds / protocol.rounds, share), 1.0))
             tell(share if unfinished else 1.0)
     return [item.timing(statistic) for item in items]
@@ -411,12 +418,8 @@ def measure(
     """
     require()
     check_fits(needed_bytes(programs, reuse_bytes), "the measurement")
-    calls, copies = [], [copies_of(program, reuse_bytes) for program in programs]
-    for program, number in zip(programs, copies, strict=True):
-        size = program.layout.arena_bytes
-        arena = aligned(number * size)
-        parts = [arena[i * size :][:size] for i in range(number)]
-        calls.append(runner([thunk for part in parts for thunk in program.bind(part)]))
+    clock, copies = sentinel.clock if sentinel else Clock(), [copies_of(program, reuse_bytes) for program in programs]
+    calls = [runner(clock.bind(program, number)) for program, number in zip(programs, copies, strict=True)]
     far = [number * each.touched_bytes > RESIDENT_BYTES for each, number in zip(programs, copies, strict=True)]
     timings = time_calls(calls, protocol, statistic=statistic, far=far, sentinel=sentinel, progress=progress)
     return [timing.shared_by(number) for timing, number in zip(timings, copies, strict=True)]

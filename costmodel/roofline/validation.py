@@ -8,7 +8,6 @@ too few undisturbed moments is unresolved, and not judged.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,10 +22,10 @@ from costmodel.display.units import show_change
 from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, check_budget, measure_probes
 from costmodel.roofline.classification import BOUNDS, Verdict, classify, predicted, textbook
-from costmodel.roofline.host import Sentinel
+from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.inplace import RunInPlace, measure_in_place
-from costmodel.roofline.probes import placed, probes
+from costmodel.roofline.probes import WorkingSets, placed, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import Signature, signature_of
@@ -54,7 +53,7 @@ LARGEST_FLOPS = 4e9
 
 
 def layers_of(cases: Iterable[Case] = CASES) -> dict[str, Program]:
-    """Forward passes of the distinct layers of models, by where each stands first; none that a calibration measures."""
+    """Forward passes of the distinct layers of models, by where each stands first."""
     names: dict[tuple[Signature, ...], str] = {}
     programs: dict[str, Program] = {}
     for model, settings in cases:
@@ -64,14 +63,13 @@ def layers_of(cases: Iterable[Case] = CASES) -> dict[str, Program]:
             signatures, name = tuple(signature_of(op) for op in program), f"{model} ({sizes}) {call.name}"
             if signatures and program.contractions <= LARGEST_FLOPS and names.setdefault(signatures, name) == name:
                 programs[name] = program
-    keep_apart(programs.values())
     return programs
 
 
-def keep_apart(programs: Iterable[Program]) -> None:
+def keep_apart(programs: Iterable[Program], sets: WorkingSets) -> None:
     """Assert that no matrix product or row loop to be predicted is one that a calibration measures."""
-    probed = {signature_of(op): name for thorough in (False, True) for name, op in probes(thorough)}
-    probed |= {signature_of(op): op.layer for op in placed()}
+    probed = {signature_of(op): name for thorough in (False, True) for name, op in probes(sets, thorough)}
+    probed |= {signature_of(op): op.layer for op in placed(sets.beyond)}
     for program in programs:
         for op in program:
             same = probed.get(signature_of(op))
@@ -282,17 +280,19 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     budget: of all measurements together [s]. Raises SettingError for one that is too short, or no number.
     """
     check_budget(budget, LEAST_BUDGET)
-    began, protocol = time.perf_counter(), replace(PROTOCOL, budget=LAYERS_SHARE * budget)
+    sentinel, protocol = Sentinel(), replace(PROTOCOL, budget=LAYERS_SHARE * budget)
+    clock = sentinel.clock
+    began = clock.now()
     tell = progress or (lambda share: None)
     programs = [*layers_of().values()]
     networks = [network_of(predict(model, **settings)).program for model, settings in WHOLE]
-    sentinel = Sentinel()
 
     def part(start: float, end: float) -> Callable[[float], None]:
         return lambda share: tell(start + (end - start) * share)
 
-    def calibrated(start: float) -> Calibration:
-        return measure_probes(progress=part(start, start + 0.1), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
+    def calibrated(start: float, sets: WorkingSets | None = None) -> Calibration:
+        share = CALIBRATION_SHARE * budget
+        return measure_probes(progress=part(start, start + 0.1), budget=share, sentinel=sentinel, sets=sets)
 
     def timed(start: float) -> list[Timing]:
         return measure(programs, protocol=protocol, sentinel=sentinel, progress=part(start, start + 0.2))
@@ -300,18 +300,20 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     def run(start: float) -> list[RunInPlace]:
         """Each network; what the short ones leave of their time goes to the long ones."""
         runs: dict[int, RunInPlace] = {}
-        ends = time.perf_counter() + WHOLE_SHARE / 2 * budget
+        ends = clock.now() + 1e9 * WHOLE_SHARE / 2 * budget
         for number in sorted(range(len(networks)), key=lambda number: networks[number].contractions):
             tell(start + 0.15 * len(runs) / len(networks))
-            share = max(ends - time.perf_counter(), 0.0) / (len(networks) - len(runs))
+            share = max(ends - clock.now(), 0.0) * 1e-9 / (len(networks) - len(runs))
             runs[number] = measure_in_place(networks[number], budget=share, sentinel=sentinel)
         return [runs[number] for number in range(len(networks))]
 
-    before, first, early, second = calibrated(0.0), timed(0.1), run(0.3), timed(0.5)
+    before = calibrated(0.0)
+    keep_apart(programs, before.sets)
+    first, early, second = timed(0.1), run(0.3), timed(0.5)
     seconds = [min(a.seconds, b.seconds) for a, b in zip(first, second, strict=True)]
     bounds = classify(programs, seconds, before.machine, sentinel, budget=CLASSES_SHARE * budget)
     runs = [a.joined(b) for a, b in zip(early, run(0.75), strict=True)]
-    both = before.joined(calibrated(0.9))
+    both = before.joined(calibrated(0.9, before.sets))
     layers = (
         LayerTrial(
             program,
@@ -328,7 +330,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
         ProgramTime(_titled(case), host.seconds, run.seconds, run.as_it_came, run.resolved)
         for case, host, run in zip(WHOLE, hosts, runs, strict=True)
     )
-    return Validation(both, tuple(layers), tuple(whole), functions_of(runs, hosts), time.perf_counter() - began)
+    return Validation(both, tuple(layers), tuple(whole), functions_of(runs, hosts), (clock.now() - began) * 1e-9)
 
 
 def functions_of(runs: Sequence[RunInPlace], hosts: Sequence[HostTime]) -> tuple[FunctionTime, ...]:

@@ -149,7 +149,7 @@ def warm() -> None:
         raise cm.CostModelError("nothing is validated here")
 
     abacus = synthetic.calibration()
-    synthetic.Clockwork(setattr, lambda _: 0.1)  # so long that few calls settle what a layer takes
+    synthetic.Clockwork.put(setattr, lambda _: 0.1)  # so long that few calls settle what a layer takes
     validation.measure_probes = refused
     calibration.measure_probes = checking.calibrated = profiling.calibrated = lambda *_, **__: abacus
     context = click.Context(commands)

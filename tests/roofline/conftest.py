@@ -13,4 +13,4 @@ from tests.roofline.synthetic import Clockwork
 def clockwork() -> Iterator[Clockwork]:
     """For all tests of a module."""
     with pytest.MonkeyPatch.context() as patch:
-        yield Clockwork(patch.setattr)
+        yield Clockwork.put(patch.setattr)

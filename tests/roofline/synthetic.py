@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any
 
-from costmodel.roofline import calibration as storage
-from costmodel.roofline import classification, host, inplace, timing, validation
+from costmodel.roofline import clock, timing
 from costmodel.roofline.calibration import EMPTY, Calibration
-from costmodel.roofline.host import Host, Sentinel
-from costmodel.roofline.probes import Workbench, placed, probes
+from costmodel.roofline.clock import Clock, Elapsed, Sentinel, Work
+from costmodel.roofline.host import Host
+from costmodel.roofline.probes import FIRST_BYTES, WorkingSets, placed, probes
 from costmodel.roofline.program import NumpyCall, Program, Thunk
 from costmodel.roofline.signature import ProductSignature, signature_of
 
@@ -20,6 +21,8 @@ ELEMENT = 1e-9
 FLOP = 1e-11
 STEP = 1e-7
 
+SETS = WorkingSets(tuple(FIRST_BYTES << step for step in range(15)), FIRST_BYTES << 13)
+"""From 17 kB to 279 MB, of which the last two are beyond all caches."""
 MACHINE = Host("Abacus", 1, (("L1", 32_768), ("L2", 2**20)), "2.0", "openblas", "0.3", "Bead")
 
 
@@ -34,8 +37,8 @@ def took(op: NumpyCall) -> float:
 
 @cache
 def _seconds() -> dict[str, float]:
-    seconds = {name: took(op) for name, op in probes()}
-    return seconds | {op.layer: took(op) for op in placed()} | {EMPTY: STEP}
+    seconds = {name: took(op) for name, op in probes(SETS)}
+    return seconds | {op.layer: took(op) for op in placed(SETS.beyond)} | {EMPTY: STEP}
 
 
 @cache
@@ -51,6 +54,7 @@ def calibration(**changes: Any) -> Calibration:
 def _with(**changes: Any) -> Calibration:
     fields = {
         "machine": MACHINE,
+        "sets": SETS,
         "created": "2026-01-02T03:04:05+00:00",
         "thorough": False,
         "took_seconds": 1.0,
@@ -63,43 +67,65 @@ def _with(**changes: Any) -> Calibration:
     return Calibration(**(fields | changes))
 
 
-class Clockwork:
+class Clockwork(Clock):
     """A stand-in for the clock and for NumPy: calls take as long as they are told, and nothing else takes any time.
 
-    It is the `time` of every module that measures. put: how an attribute is replaced, `setattr` or a monkeypatch's.
-    seconds: that a call takes; slower: by what all takes longer now.
+    seconds: that a call takes. passed: since it was made [ns]; slower: by what all takes longer now.
     """
 
-    def __init__(self, put: Callable[[Any, str, Any], None], seconds: Callable[[NumpyCall], float] = took) -> None:
-        self.now, self.slower = 0.0, 1.0
-        self.seconds = seconds
-        for module in (storage, classification, host, inplace, timing, validation):
-            put(module, "time", self)
-        put(Program, "bind", lambda program, arena=None: [*map(self.bound, program)])
-        put(Workbench, "__init__", lambda *_: None)
-        put(Workbench, "bind", lambda _, op: self.bound(op))
-        put(timing, "aligned", bytes)
-        put(host, "_exponentials", lambda: self.sentinel)
+    def __init__(self, seconds: Callable[[NumpyCall], float] = took, host: Host = MACHINE) -> None:
+        self.passed, self.slower = 0.0, 1.0
+        self.seconds, self.host = seconds, host
 
-    def perf_counter_ns(self) -> int:
-        return round(self.now)
+    @classmethod
+    def put(cls, put: Callable[[Any, str, Any], None], seconds: Callable[[NumpyCall], float] = took) -> Clockwork:
+        """One in place of every clock that is made. put: how an attribute is replaced, `setattr` or a monkeypatch's."""
+        stand_in = cls(seconds)
+        for module in (clock, timing):
+            put(module, "Clock", lambda: stand_in)
+        return stand_in
 
-    thread_time_ns = perf_counter_ns
+    def machine(self, threads: int) -> Host:
+        return replace(self.host, threads=threads)
 
-    def perf_counter(self) -> float:
-        return self.now * 1e-9
+    def free_bytes(self) -> int:
+        return 1 << 40
 
-    def bound(self, op: NumpyCall) -> Thunk:
-        return self.take, (1e9 * self.seconds(op),), {}
+    def now(self) -> int:
+        return round(self.passed)
+
+    def run(self, work: Work, times: int = 1) -> Elapsed:
+        began = self.now()
+        for _ in range(times):
+            work()
+        return Elapsed(self.now() - began, self.now() - began)
+
+    def make(self, thunk: Thunk) -> Elapsed:
+        return self.run(lambda: thunk[0](*thunk[1]))
+
+    def reading(self) -> int:
+        return 0
+
+    def bind(self, program: Program, copies: int = 1) -> list[Thunk]:
+        return [self.bound(self.seconds(op)) for op in program] * copies
+
+    def bind_each(self, calls: Sequence[NumpyCall], rows: int) -> list[Thunk]:
+        return [self.bound(self.seconds(op)) for op in calls]
+
+    def bound(self, seconds: float) -> Thunk:
+        return self.take, (1e9 * seconds,), {}
 
     def take(self, nanoseconds: float) -> None:
-        self.now += nanoseconds * self.slower
+        self.passed += nanoseconds * self.slower
 
     def sentinel(self) -> None:
         self.take(12_000)
 
+    def steady_work(self) -> Work:
+        return lambda: self.sentinel()
 
-class Neighbour:
+
+class Neighbour(Clock):
     """A core whose other half a neighbour uses nine moments of ten, each of 10 to 60 ms: all takes 1.7 times as long.
 
     Work takes 0 to 2 % longer than at its best by itself. always: the neighbour never rests. lies: every so manieth
@@ -107,7 +133,7 @@ class Neighbour:
     """
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.passed = 0.0
         self.random = Random(0)
         self.always = False
         self.lies = 0
@@ -115,32 +141,40 @@ class Neighbour:
         self._asked, self._last = 0, 0
         self._slept = 0.0
 
-    def wall(self) -> int:
-        """Now [ns]."""
-        return round(self.now)
+    def now(self) -> int:
+        return round(self.passed)
+
+    def run(self, work: Work, times: int = 1) -> Elapsed:
+        wall, cpu = self.now(), self.cpu()
+        for _ in range(times):
+            work()
+        return Elapsed(self.now() - wall, self.cpu() - cpu)
+
+    def steady_work(self) -> Work:
+        return self.work(12_000)
 
     def cpu(self) -> int:
-        """The same, but for lies."""
+        """CPU time, but for lies [ns]."""
         self._asked += 1
         if not (self.lies and self._asked % self.lies == 0):
-            self._last = round(self.now - self._slept)
+            self._last = round(self.passed - self._slept)
         return self._last
 
     def take(self, nanoseconds: float) -> None:
         """Work that takes so long when undisturbed."""
         left = nanoseconds * (1 + 0.02 * self.random.random())
         while left > 0:
-            if self.now >= self._until:
+            if self.passed >= self._until:
                 self._busy = self.random.random() < 0.9
-                self._until = self.now + self.random.uniform(10e6, 60e6)
+                self._until = self.passed + self.random.uniform(10e6, 60e6)
             slower = 1.7 if self._busy or self.always else 1.0
-            done = min(left, (self._until - self.now) / slower)
-            self.now += max(done * slower, 1e-3)
+            done = min(left, (self._until - self.passed) / slower)
+            self.passed += max(done * slower, 1e-3)
             left -= max(done, 1e-3)
 
     def sleep(self, nanoseconds: float) -> None:
         """So long another process has the core."""
-        self.now += nanoseconds
+        self.passed += nanoseconds
         self._slept += nanoseconds
 
     def leave(self) -> None:
@@ -153,8 +187,8 @@ class Neighbour:
 
     def sentinel(self) -> Sentinel:
         """A sentinel that feels the neighbour, with what is known after three seconds."""
-        found = Sentinel(self.work(12_000))
-        end = self.now + 3e9
-        while self.now < end:
-            found.read()
-        return found
+        sentinel = Sentinel(self)
+        end = self.passed + 3e9
+        while self.passed < end:
+            sentinel.read()
+        return sentinel

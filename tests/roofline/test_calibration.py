@@ -31,14 +31,15 @@ from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.timing import Timing
-from tests.roofline.synthetic import MACHINE, Clockwork, calibration
+from tests.roofline.synthetic import MACHINE, SETS, Clockwork, calibration
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(storage, "_unkept", {})
     monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
-    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(created=datetime.now(UTC).isoformat()))
+    monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: calibration(created=datetime.now(UTC).isoformat()))
     return tmp_path
 
 
@@ -91,7 +92,7 @@ def test_a_file_that_is_no_calibration_is_refused_and_named(content: bytes) -> N
 
 def test_a_file_larger_than_any_calibration_is_refused_unread() -> None:
     """A list of a million numbers took 358 MB to find out that it has no machine."""
-    thorough = {name: 1.2345678901234567e-06 for name, _ in probes(thorough=True)}
+    thorough = {name: 1.2345678901234567e-06 for name, _ in probes(SETS, thorough=True)}
     path = store(calibration(thorough=True, seconds=thorough))
     assert 5 * path.stat().st_size < LARGEST_FILE
     path.write_text('{"samples": {"x": [' + "1," * 10**6 + "1]}}")
@@ -148,7 +149,7 @@ def test_an_interrupted_calibration_leaves_what_was_there(folder: Path, monkeypa
     monkeypatch.setattr(storage, "measure_probes", interrupted)
     with pytest.raises(KeyboardInterrupt):
         calibrate()
-    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration())
+    monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: calibration())
     monkeypatch.setattr("costmodel.roofline.calibration.Calibration.model_dump_json", interrupted)
     with pytest.raises(KeyboardInterrupt):
         calibrate()
@@ -247,23 +248,76 @@ def test_without_a_calibration_there_is_no_machine() -> None:
 def test_one_with_too_much_unresolved_serves_and_is_kept_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     path = store(calibration())
     before = path.read_bytes()
-    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=storage.MOST_UNRESOLVED + 0.01))
+    monkeypatch.setattr(
+        storage, "measure_probes", lambda *_, **__: calibration(unresolved=storage.MOST_UNRESOLVED + 0.01)
+    )
     assert calibrate().unresolved > storage.MOST_UNRESOLVED
     assert path.read_bytes() == before
     found = calibrate(keep=True)
     assert read(path, MACHINE) == found
-    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=storage.MOST_UNRESOLVED))
+    monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: calibration(unresolved=storage.MOST_UNRESOLVED))
     assert read(path_of(MACHINE), MACHINE) != calibrate() == read(path, MACHINE)
     calibrate(keep=False)
 
 
+def unkept(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
+    """Calibrations come out with too much unresolved."""
+    now = datetime.now(UTC).isoformat()
+    made = calibration(**{"unresolved": 0.9, "created": now, **changes})
+    monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: made)
+
+
 def test_one_that_is_made_and_not_kept_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=0.9))
+    unkept(monkeypatch)
     said: list[str] = []
     calibrated(say=said.append)
-    assert "calibrating now, which takes about 10 s on a host at rest, and up to 45 s on one that is not" in said[0]
-    assert said[1].startswith("this calibration is not kept")
+    assert "calibrating now, which takes about 15 s on a host at rest, and up to 45 s on one that is not" in said[0]
+    assert said[1].startswith("this calibration is not kept, but serves for an hour: 'costmodel roofline calibrate --")
     assert not path_of(MACHINE).exists()
+
+
+@pytest.mark.parametrize("process", ["the same", "the next"])
+def test_one_that_is_not_kept_serves_for_an_hour(monkeypatch: pytest.MonkeyPatch, process: str) -> None:
+    unkept(monkeypatch, created=(datetime.now(UTC) - timedelta(minutes=7)).isoformat())
+    made = calibrated(say=[].append)
+    unkept(monkeypatch, took_seconds=99.0)
+    if process == "the next":
+        monkeypatch.setattr(storage, "_unkept", {})
+    said: list[str] = []
+    assert calibrated(say=said.append) == made
+    assert "a calibration of 7 minutes ago serves, which is not kept: 'costmodel roofline calibrate --keep'" in said[0]
+
+
+@pytest.mark.parametrize("content", [b"not json", b"{}", b"[" * 50_000])
+def test_one_that_is_damaged_does_not_serve(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    path_of(MACHINE).with_suffix(".recent.json").write_bytes(content)
+    unkept(monkeypatch)
+    said: list[str] = []
+    calibrated(say=said.append)
+    assert "calibrating now" in said[0]
+
+
+def test_one_that_is_too_old_or_another_user_s_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = path_of(MACHINE).with_suffix(".recent.json")
+    unkept(monkeypatch, created=(datetime.now(UTC) - timedelta(minutes=61)).isoformat())
+    calibrated(say=[].append)
+    assert path.exists()
+    monkeypatch.setattr(storage, "_unkept", {})
+    unkept(monkeypatch, took_seconds=99.0)
+    assert calibrated(say=[].append).took_seconds == 99.0
+    monkeypatch.setattr(storage, "_unkept", {})
+    monkeypatch.setattr("os.getuid", lambda: path.stat().st_uid + 1)
+    unkept(monkeypatch, took_seconds=98.0)
+    assert calibrated(say=[].append).took_seconds == 98.0
+
+
+def test_one_that_is_kept_takes_the_place_of_those_that_were_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    unkept(monkeypatch)
+    calibrated(say=[].append)
+    monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: calibration(took_seconds=2.0))
+    kept = calibrate()
+    assert calibrated(say=[].append) == kept
+    assert [entry.name for entry in path_of(MACHINE).parent.iterdir()] == [path_of(MACHINE).name]
 
 
 @pytest.mark.parametrize("budget", [0, -1.0, True, "60", float("nan"), float("inf"), 1e6])
@@ -275,7 +329,7 @@ def test_a_budget_is_a_time(budget: object) -> None:
 def test_times_that_are_none_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a machine so busy that its clock stood still."""
     monkeypatch.undo()
-    Clockwork(monkeypatch.setattr)
+    Clockwork.put(monkeypatch.setattr)
     nothing = Timing((0.0,) * 3)
     monkeypatch.setattr(storage, "time_calls", lambda calls, *_, **__: [nothing] * len(calls))
     with pytest.raises(CalibrationError, match=r"measuring came to nothing .* which is no time.*machine is at rest"):

@@ -11,17 +11,18 @@ import pytest
 import costmodel as cm
 from costmodel.display.table import Page, written_for
 from costmodel.errors import CostModelError
+from costmodel.roofline import memory
 from costmodel.roofline.calibration import ceilings_of
 from costmodel.roofline.checking import check, parts_of
 from costmodel.roofline.classification import BOUNDS, Verdict
+from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.findings import Check, Gain
-from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import predict_seconds
 from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
-from tests.roofline.synthetic import MACHINE, Clockwork, calibration, took
+from tests.roofline.synthetic import MACHINE, SETS, Clockwork, calibration, took
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clockwork")]
 
@@ -96,7 +97,7 @@ def test_identical_programs_are_measured_once() -> None:
 
 def test_in_place_a_layer_takes_what_its_calls_take_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice as long as predicted; no call is forgotten or counted twice."""
-    Clockwork(monkeypatch.setattr, lambda op: 2 * took(op))
+    Clockwork.put(monkeypatch.setattr, lambda op: 2 * took(op))
     cases: list[tuple[Any, dict]] = [(GPT, {"seq": 5}), (MLP, {"batch": 3, "mode": "train"}), (CNN, {"batch": 2})]
     for model, settings in cases:
         found = check(model, **settings, **in_place(5))
@@ -111,7 +112,7 @@ def test_in_place_a_layer_takes_what_its_calls_take_where_they_stand(monkeypatch
 
 
 def test_one_run_serves_all_layers_and_says_before_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    Clockwork(monkeypatch.setattr)
+    Clockwork.put(monkeypatch.setattr)
     said: list[str] = []
     found = check(GPT, seq=5, **in_place(None), say=said.append)
     assert found.run is not None
@@ -124,14 +125,14 @@ def test_one_run_serves_all_layers_and_says_before_how_long_it_takes(monkeypatch
 @pytest.mark.parametrize("slower", [1.0, 5.0])
 def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower: float) -> None:
     """However busy the machine is: each call was made once, and what it takes is known."""
-    clockwork = Clockwork(monkeypatch.setattr, lambda op: 20 * took(op))
+    clockwork = Clockwork.put(monkeypatch.setattr, lambda op: 20 * took(op))
     clockwork.slower = slower
     program = network_of(cm.predict(GPT, seq=5, mode="inference")).program
     each = [20e9 * slower * took(op) for op in program]
     for passes in (0.5, 1.4, 2.7):
-        sentinel, began = Sentinel(clockwork.sentinel), clockwork.now
+        sentinel, began = Sentinel(clockwork), clockwork.passed
         found = measure_in_place(program, budget=passes * sum(each) * 1e-9, sentinel=sentinel)
-        over = clockwork.now - began - max(passes, 1.0) * sum(each)
+        over = clockwork.passed - began - max(passes, 1.0) * sum(each)
         assert over <= max(each) + 800 * 12_000 * slower, "400 readings of a sentinel come before"
         assert found.seconds == pytest.approx(sum(each) * 1e-9, rel=1e-3)
         assert len(found.passes) == max(int(passes) - 1, 1)
@@ -139,7 +140,7 @@ def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam-8bit"])
 def test_the_optimizer_s_step_has_a_row(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Clockwork(monkeypatch.setattr)
+    Clockwork.put(monkeypatch.setattr)
     wide = cm.MLP(sizes=[70, 90, 5], activation="relu")
     found = check(wide, batch=3, mode="train", optimizer=optimizer, **in_place(3))
     (step,) = [layer for layer in found.layers if layer.phase == "optimizer"]
@@ -153,7 +154,7 @@ def test_the_optimizer_s_step_has_a_row(optimizer: str, monkeypatch: pytest.Monk
 
 def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven readings of ten find that all takes 1.7 times as long."""
-    clockwork, turns = Clockwork(monkeypatch.setattr), count()
+    clockwork, turns = Clockwork.put(monkeypatch.setattr), count()
     steady = clockwork.sentinel
 
     def sentinel() -> None:
@@ -171,10 +172,10 @@ def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pyt
 
 
 def test_layers_without_an_undisturbed_moment_are_shown_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    clockwork = Clockwork(monkeypatch.setattr)
-    monkeypatch.setattr("costmodel.roofline.host.Sentinel.rests", lambda *_: False)
+    clockwork = Clockwork.put(monkeypatch.setattr)
+    monkeypatch.setattr("costmodel.roofline.clock.Sentinel.rests", lambda *_: False)
     found = check(GPT, seq=5, **in_place(4))
-    assert clockwork.now > 0
+    assert clockwork.passed > 0
     assert found.resolved == 0
     assert found.errors.predicted == ()
     assert not found.fails(0.0)
@@ -319,11 +320,36 @@ def test_ceilings_are_what_was_measured() -> None:
     assert [ceiling.name for ceiling in ceilings_of(bare)] == ["matmul float32", "DRAM"]
 
 
+def test_a_function_that_takes_a_good_part_of_a_layer_has_a_ceiling() -> None:
+    """GELU is bound by its many passes over memory as much as by its tanh."""
+    slow = {name: 8 * took for name, took in calibration().seconds.items() if name.startswith("rate tanh ")}
+    slower = calibration(seconds=calibration().seconds | slow)
+    found = check(GPT, seq=8, batch=40, **{**SETTINGS, "calibration": slower})
+    assert "tanh" in {ceiling.name for ceiling in found.ceilings}
+    assert "tanh" not in {ceiling.name for ceiling in check(GPT, seq=8, batch=40, **SETTINGS).ceilings}
+
+
+def test_of_a_model_that_memory_does_not_hold_one_block_is_run_and_the_rest_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deep = cm.Transformer(vocab=31, context=8, layers=30, width=16, heads=2)
+    whole = check(deep, seq=5, **in_place(5))
+    monkeypatch.setattr(memory, "free_bytes", lambda: 100_000)
+    found = check(deep, seq=5, **in_place(5))
+    assert found.run is not None
+    assert len(found.run.program) < len(whole.run.program) / 10
+    assert [(each.name, each.repeat) for each in found.layers] == [(each.name, each.repeat) for each in whole.layers]
+    assert found.measured_seconds == pytest.approx(whole.measured_seconds, rel=1e-3)
+    assert found.predicted_seconds == pytest.approx(whole.predicted_seconds, rel=0.02)
+    assert found.as_it_came == pytest.approx(whole.as_it_came, rel=1e-3)
+    assert "one round of each block" in str(found)
+    assert any(warning.startswith("memory does not hold all weights: one round") for warning in found.warnings)
+    assert "is free" in error_of(lambda: check(deep, seq=5, mode="train", **in_place(5)))
+
+
 def test_a_level_that_seems_slower_than_the_next_has_no_ceiling() -> None:
     seconds = calibration().seconds
-    slow = {
-        name: 100 * took for name, took in seconds.items() if name.startswith(("curve add 6144 ", "curve add 24576 "))
-    }
+    slow = {name: 100 * took for name, took in seconds.items() if name == f"curve add {SETS.curve[0]} float32"}
     told = ceilings_of(calibration(seconds=seconds | slow))
     assert [ceiling.name for ceiling in told] == ["matmul float32", "L2", "DRAM"]
 
@@ -343,6 +369,8 @@ def test_a_level_that_seems_slower_than_the_next_has_no_ceiling() -> None:
         ({"attention": "flash"}, "attention"),
         ({"precision": "bf16"}, "fp32"),
         ({"device": "cpu"}, "device='cpu' has no effect on what NumPy runs: leave it out"),
+        ({"device": "gpu"}, "device='gpu' is not timed: NumPy runs on this CPU: leave it out"),
+        ({"threads": 99}, "threads 99 is not from 1 to "),
         ({"allocator": "cuda"}, "allocator='cuda' has no effect"),
         ({"mode": "train", "update": "foreach"}, "update='foreach' has no effect"),
         ({"checkpoint": "block", "mode": "train"}, "checkpoint"),

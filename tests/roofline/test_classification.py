@@ -27,7 +27,7 @@ from costmodel.roofline.probes import probes
 from costmodel.roofline.program import NumpyCall, program_of
 from costmodel.roofline.signature import LoopSignature, ProductSignature, signature_of
 from costmodel.roofline.validation import CASES, keep_apart, layers_of
-from tests.roofline.synthetic import MACHINE, calibration
+from tests.roofline.synthetic import MACHINE, SETS, calibration
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,9 @@ def test_no_layer_that_is_predicted_is_a_probe() -> None:
     layers = layers_of()
     assert len(layers) > 100
     assert {name.split()[0] for name in layers} == {model for model, _ in CASES}
+    keep_apart(layers.values(), SETS)
     t = ArrayTape()
-    probe = next(op for name, op in probes() if name.startswith("product "))
+    probe = next(op for name, op in probes(SETS) if name.startswith("product "))
     t.ops.append(probe)
     with pytest.raises(AssertionError, match="is the probe 'product "):
-        keep_apart([program_of(t.ops, [probe.output])])
+        keep_apart([program_of(t.ops, [probe.output])], SETS)

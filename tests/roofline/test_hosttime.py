@@ -13,11 +13,11 @@ from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.probes import AGED, CURVE_BYTES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, placed, probes
+from costmodel.roofline.probes import AGED, LARGE_PRODUCTS, STALE, placed, probes
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
-from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
+from tests.roofline.synthetic import CALL, ELEMENT, FLOP, SETS, STEP, calibration
 
 
 def layer(model: str, name: str, **settings) -> Program:
@@ -68,9 +68,9 @@ def test_numpys_own_passes_are_more_than_the_compulsory_bytes(abacus: Calibratio
 def slow_memory(beyond: int = RESIDENT_BYTES) -> Calibration:
     """Ten times as long for each element beyond the cache."""
     seconds = dict(calibration().seconds)
-    for size in CURVE_BYTES:
+    for size in SETS.curve:
         if size > beyond:
-            for name in ("add", "copyto", "multiply in place", "matmul"):
+            for name in ("add", "copyto", "fill", "multiply in place", "matmul"):
                 probe = f"curve {name} {size} float32"
                 seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
     return calibration(seconds=seconds)
@@ -206,7 +206,7 @@ def test_rows_longer_than_any_probe_take_as_much_longer() -> None:
 @pytest.mark.slow
 def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
     seconds = calibration().seconds
-    name = f"windows {WINDOW_BYTES[-1]} float32"
+    name = f"windows {SETS.far[-1]} float32"
     by = calibration(seconds=seconds | {name: 5 * seconds[name]})
     pool = layer("resnet18", "max_pool", batch=64)
     plain = layer("resnet18", "relu", batch=64)
@@ -217,9 +217,9 @@ def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
 def test_weights_from_memory_cost_what_products_in_place_say() -> None:
     """Weights that were last touched a pass ago, or that no cache holds, take 0.1 ns a byte beside the arithmetic."""
     slow = dict(slow_memory().seconds)
-    products = {name: op for name, op in probes() if name.startswith("product ")}
+    products = {name: op for name, op in probes(SETS) if name.startswith("product ")}
     far = {name: op.operands[1].bytes for name, op in products.items() if op.operands[1].bytes > 2 * RESIDENT_BYTES}
-    far |= {op.layer: op.operands[1].bytes for op in placed() if op.name == "matmul"}
+    far |= {op.layer: op.operands[1].bytes for op in placed(SETS.beyond) if op.name == "matmul"}
     known = {name: slow[name] + 1e-10 * size for name, size in far.items()}
     program = network_of(cm.predict(cm.MLP(sizes=[2000, 2500, 2500, 2500, 2500]), batch=64, mode="inference")).program
     hidden, exposed = (predict_seconds(program, calibration(seconds=seconds)) for seconds in (slow, slow | known))

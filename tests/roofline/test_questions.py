@@ -24,7 +24,7 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clockwork: Clock
     clockwork.slower = 1.5
     monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
-    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration())
+    monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: calibration())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text("architecture: mlp\nsizes: [7, 24, 5]\n")
 

@@ -11,56 +11,36 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import costmodel as cm
-from costmodel.roofline import timing
-from costmodel.roofline.host import Sentinel
+from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.program import ArenaLayout, lay_out
 from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls
-from tests.roofline.synthetic import Neighbour
-
-
-class Clock:
-    """A clock that moves only when told."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
+from tests.roofline.synthetic import Clockwork, Neighbour
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(timing.time, "thread_time_ns", clock)
-    monkeypatch.setattr(timing.time, "perf_counter_ns", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
+    return Clockwork.put(monkeypatch.setattr)
 
 
 @pytest.fixture
-def neighbour(monkeypatch: pytest.MonkeyPatch) -> Neighbour:
-    found = Neighbour()
-    monkeypatch.setattr(timing.time, "thread_time_ns", found.cpu)
-    monkeypatch.setattr(timing.time, "perf_counter_ns", found.wall)
-    return found
+def neighbour() -> Neighbour:
+    return Neighbour()
 
 
-def taking(clock: Clock, nanoseconds: int):
-    def call() -> None:
-        clock.now += nanoseconds
-
-    return call
+def taking(clock: Clockwork, nanoseconds: int):
+    return lambda: clock.take(nanoseconds)
 
 
-def test_each_call_is_timed_for_itself(clock: Clock) -> None:
+def test_each_call_is_timed_for_itself(clock: Clockwork) -> None:
     timings = time_calls([taking(clock, 1_000), taking(clock, 3_000_000)])
     assert [t.minimum for t in timings] == pytest.approx([1e-6, 3e-3])
     assert [t.median for t in timings] == pytest.approx([1e-6, 3e-3])
     assert [t.noise for t in timings] == ["", ""]
 
 
-def test_a_sample_is_long_enough_and_an_item_not_too_long(clock: Clock) -> None:
+def test_a_sample_is_long_enough_and_an_item_not_too_long(clock: Clockwork) -> None:
     protocol = Protocol(rounds=20, least_rounds=3, enough=0, sample_seconds=1e-4, item_seconds=0.1)
     short, long, longest = time_calls([taking(clock, n) for n in (1_000, 5_000_000, 1_000_000_000)], protocol)
     assert (short.inner, short.count) == (100, 20)
@@ -86,13 +66,13 @@ def test_programs_are_run_and_their_memory_is_laid_out_once(reuse_bytes: int, mo
     assert all(each.seconds > 0 for each in (*timings, *in_place))
 
 
-def test_turns_are_interleaved(clock: Clock) -> None:
+def test_turns_are_interleaved(clock: Clockwork) -> None:
     order: list[str] = []
 
     def named(name: str):
         def call() -> None:
             order.append(name)
-            clock.now += 1_000_000
+            clock.take(1_000_000)
 
         return call
 
@@ -101,11 +81,11 @@ def test_turns_are_interleaved(clock: Clock) -> None:
     assert turns == ["a", "b"] * 3, "warmed up once, then two rounds"
 
 
-def test_warming_up_ends_when_it_no_longer_helps(clock: Clock) -> None:
+def test_warming_up_ends_when_it_no_longer_helps(clock: Clockwork) -> None:
     calls = count()
 
     def settling() -> None:
-        clock.now += max(1_000_000 >> next(calls), 1_000)
+        clock.take(max(1_000_000 >> next(calls), 1_000))
 
     assert time_calls([settling], Protocol(rounds=1, least_rounds=1, enough=0))[0].median == pytest.approx(1e-6)
 
@@ -144,7 +124,7 @@ def test_doubtful_samples_say_why() -> None:
     assert Timing((1.0,) * 9, wall_ratio=2.0).noise == "the core was shared (wall time is 2.0 × CPU time)"
 
 
-def test_progress_is_told_and_reaches_the_end(clock: Clock) -> None:
+def test_progress_is_told_and_reaches_the_end(clock: Clockwork) -> None:
     told: list[float] = []
     time_calls([taking(clock, 10)], Protocol(rounds=4), progress=told.append)
     assert told == sorted(told)
@@ -248,10 +228,10 @@ def test_a_budget_is_exceeded_by_no_more_than_a_sample(neighbour: Neighbour, bud
     longest = 20_000_000
     calls = [neighbour.work(longest), *(neighbour.work(1_000_000) for _ in range(10))]
     sentinel = neighbour.sentinel()
-    began = neighbour.now
+    began = neighbour.passed
     found = time_calls(calls, Protocol(budget=budget, item_seconds=9.0), sentinel=sentinel)
     least = 2 * 1.8 * (longest + 10 * 1_000_000)
-    assert neighbour.now - began <= max(1e9 * budget, least) + 1.8 * longest + 1e6
+    assert neighbour.passed - began <= max(1e9 * budget, least) + 1.8 * longest + 1e6
     assert all(timing.count for timing in found)
 
 
@@ -264,37 +244,40 @@ def test_what_is_beyond_the_caches_takes_three_times_as_many_samples(neighbour: 
     assert 5 <= len(near.undisturbed) < 15 <= len(far.undisturbed)
 
 
-def test_a_sentinel_s_first_work_after_a_long_sample_is_not_timed(clock: Clock) -> None:
+def test_a_sentinel_s_first_work_after_a_long_sample_is_not_timed(clock: Clockwork) -> None:
     """What the sample evicted from the caches makes it slower, in an undisturbed moment too."""
     cold = iter([130])
 
     def work() -> None:
-        clock.now += next(cold, 100)
+        clock.take(next(cold, 100))
 
-    sentinel = Sentinel(taking(clock, 100))
+    sentinel = Sentinel(clock)
     sentinel.work = work
+    sentinel.fastest = [100] * 8
     assert sentinel.rests(sentinel.read())
 
 
-def test_a_core_that_is_faster_for_a_moment_now_and_then_still_rests(clock: Clock) -> None:
+def test_a_core_that_is_faster_for_a_moment_now_and_then_still_rests(clock: Clockwork) -> None:
     """One reading of three thousand is a seventh faster, and the others no less at rest for it."""
     readings = count()
 
     def work() -> None:
-        clock.now += 85 if next(readings) % 6000 in (4000, 4001) else 100
+        clock.take(85 if next(readings) % 6000 in (4000, 4001) else 100)
 
-    sentinel = Sentinel(work)
+    clock.sentinel = work
+    sentinel = Sentinel(clock)
     rests = [sentinel.rests(sentinel.read()) for _ in range(60_000)]
     assert all(rests)
 
 
-def test_sentinels_are_at_rest_by_the_best_that_was_seen_several_times(clock: Clock) -> None:
+def test_sentinels_are_at_rest_by_the_best_that_was_seen_several_times(clock: Clockwork) -> None:
     took = iter([100] * 800 + [100, 1] * 3 + [100, 105, 100, 115])
 
     def work() -> None:
-        clock.now += next(took, 100)
+        clock.take(next(took, 100))
 
-    sentinel = Sentinel(work)
+    clock.sentinel = work
+    sentinel = Sentinel(clock)
     for _ in range(3):
         sentinel.read()
     assert sentinel.best == 100, "three readings of 1 are not four"

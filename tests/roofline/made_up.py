@@ -1,0 +1,262 @@
+"""Made-up hosts: caches, bandwidths, latencies and rates that are known, and a clock that goes by them alone.
+
+Where a call finds its operands follows from the addresses of all that was touched since, by a least-recently-used stack
+of pages that knows nothing of the predictor's reuse distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log
+from typing import Any
+
+import numpy as np
+
+from costmodel.roofline.host import Host
+from costmodel.roofline.memory import ITEM_BYTES, LINE, Ref
+from costmodel.roofline.program import NumpyCall, Program, Thunk
+from costmodel.roofline.signature import GatherSignature, ProductSignature, signature_of
+from tests.roofline.synthetic import Clockwork
+
+PAGE = 1024
+EDGE = 1.15
+"""Of what is touched again after as much as a cache holds half is still there, after so many times as much nothing."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Memory that holds what was touched last, at most so many bytes of it; bandwidths [GB/s]; latency [ns]."""
+
+    name: str
+    capacity: float
+    read: float
+    written: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A host. levels: beyond the caches of its core, the last of them memory; private: what those hold [bytes].
+
+    gflops: of products in cache. hidden: the share of a product's way to memory that its arithmetic hides. overlap: how
+    computing and loading overlap in loops, from 1, not at all, on. call: overhead [ns]; row: of starting an inner loop
+    [ns]. brought: by others into what they share [GB/s]. stated: the caches that the system names.
+    """
+
+    name: str
+    private: float
+    levels: tuple[Level, ...]
+    gflops: float = 100.0
+    hidden: float = 0.4
+    overlap: float = 6.0
+    call: float = 500.0
+    row: float = 12.0
+    brought: float = 0.0
+    elements: dict[str, float] = field(default_factory=dict)
+    stated: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def host(self) -> Host:
+        return Host(self.name, 2, self.stated, "2.0", "openblas", "0.3", self.name)
+
+    def cost(self, distance: float, kind: str) -> float:
+        """Of a byte that was last touched so many bytes ago [ns]."""
+        total, left, capacity = 0.0, 1.0, self.private
+        for level in self.levels:
+            beyond = _share(distance, capacity)
+            within = 1 - _share(distance, level.capacity)
+            total += min(left, beyond) * within / getattr(level, kind)
+            left, capacity = min(left, beyond) * (1 - within), level.capacity
+        return total
+
+    def code(self, distance: float) -> float:
+        """Of code that was last run so many bytes ago [ns]."""
+        nearer = (self.private, *(level.capacity for level in self.levels))
+        reached = [level for level, capacity in zip(self.levels, nearer, strict=False) if distance > capacity]
+        return 8 * reached[-1].latency if reached else 0.0
+
+
+def _share(distance: float, capacity: float) -> float:
+    """How much of what was last touched so many bytes ago is no longer there."""
+    if capacity == float("inf"):
+        return 0.0
+    if distance == float("inf"):
+        return 1.0
+    return min(max(0.5 + log(distance / capacity) / log(EDGE) / 2, 0.0), 1.0)
+
+
+ELEMENT = {"exp": 0.45, "tanh": 0.9, "log": 0.6, "divide": 0.12, "sqrt": 0.2, "reciprocal": 0.12, "random": 2.0}
+ELEMENT |= {"add.reduce": 0.07, "maximum.reduce": 0.06, "searchsorted": 10.0, "multiply": 0.07, "copyto": 0.05}
+"""Nanoseconds an element, and 0.08 of others."""
+
+
+class MadeUpClock(Clockwork):
+    """The clock of a made-up host."""
+
+    def __init__(self, made_up: MadeUp) -> None:
+        super().__init__(host=made_up.host)
+        self.made_up = made_up
+
+    def bind(self, program: Program, copies: int = 1) -> list[Thunk]:
+        return [self.bound(1e-9 * each) for each in self.nanoseconds(program, copies)]
+
+    def bind_each(self, calls: Sequence[NumpyCall], rows: int) -> list[Thunk]:
+        return [self.bound(1e-9 * self._alone(op)) for op in calls]
+
+    def _alone(self, op: NumpyCall) -> float:
+        """Of one call that is made over and over."""
+        refs = {(id(ref.buffer), ref.offset, ref.shape, ref.steps): ref for ref in op.accesses}
+        footprint = sum(min(_lines(ref), ref.buffer.bytes) for ref in refs.values())
+        return self._nanoseconds(op, [[(footprint, 1.0)] for _ in op.accesses], 0.0)
+
+    def nanoseconds(self, program: Program, copies: int = 1) -> list[float]:
+        """What each call takes when the program is run over and over."""
+        runs = self._runs(program, copies)
+        if not self.made_up.brought:
+            return runs([0.0] * len(program))
+        return runs(runs([0.0] * len(program)))
+
+    def _runs(self, program: Program, copies: int) -> Any:
+        size = program.layout.arena_bytes // PAGE + 2
+        spans = [
+            [self._pages(program, ref, op, copy * size) for ref in op.accesses]
+            for copy in range(copies)
+            for op in program
+        ]
+        own = [sum({(a, b): touched for a, b, touched in each}.values()) for each in spans]
+        names = [op.name for op in program] * copies
+
+        def run(passing: list[float]) -> list[float]:
+            starts = np.concatenate([[0.0], np.cumsum(passing * copies * 2)]) * self.made_up.brought
+            last = np.full(size * copies, -1, np.int64)
+            bytes_of = np.zeros(size * copies)
+            since = np.zeros(2 * len(spans) + 1)  # bytes that were last touched by each call
+            ran: dict[str, int] = {}
+            times: list[float] = []
+            for number in range(2 * len(spans)):
+                at = number % len(spans)
+                places = []
+                for first, end, touched in spans[at]:
+                    found = []
+                    for stamp, count in zip(*np.unique(last[first:end], return_counts=True), strict=True):
+                        if stamp < 0:
+                            found.append((float("inf"), count / (end - first)))
+                            continue
+                        between = since[stamp + 1 : number].sum()
+                        halves = (own[at] + own[stamp % len(spans)]) / 2
+                        distance = max(between + halves, touched)
+                        if distance > self.made_up.private:
+                            distance += starts[number] - starts[stamp + 1]
+                        found.append((distance, count / (end - first)))
+                    places.append(found)
+                code = since[ran.get(names[at], -1) + 1 : number].sum() if names[at] in ran else float("inf")
+                ran[names[at]] = number
+                for first, end, touched in spans[at]:
+                    seen = last[first:end] >= 0
+                    np.subtract.at(since, last[first:end][seen], bytes_of[first:end][seen])
+                    last[first:end], bytes_of[first:end] = number, touched / (end - first)
+                    since[number] += touched
+                if number >= len(spans):
+                    times.append(self._nanoseconds(program.ops[at % len(program)], places, code))
+            return times
+
+        return run
+
+    def _pages(self, program: Program, ref: Ref, op: NumpyCall, base: int) -> tuple[int, int, float]:
+        """The pages of an array, from the first to the last, and the bytes that are touched in them."""
+        item = ITEM_BYTES[ref.dtype]
+        start = program.layout.starts[ref.buffer] + ref.offset * item
+        reach = item * (1 + sum((n - 1) * abs(step) for n, step in zip(ref.shape, ref.steps, strict=True)))
+        touched = min(_lines(ref), reach)
+        if op.name == "take" and ref is op.inputs[0]:
+            touched = min(touched, op.output.bytes)
+        return base + start // PAGE, base + (start + reach - 1) // PAGE + 1, touched
+
+    def _nanoseconds(self, op: NumpyCall, places: list[list[tuple[float, float]]], code: float) -> float:
+        """Of a call that finds shares of each array at distances."""
+        host, signature = self.made_up, signature_of(op)
+        overhead = host.call + host.code(code)
+        moved = self._moved(op, places)
+        if isinstance(signature, ProductSignature):
+            m, n, k = signature.m, signature.n, signature.k
+            twice = 2 if signature.dtype == "float64" else 1
+            one = 2 * m * n * k / host.gflops + 0.02 * (m * k + k * n) + 0.05 * m * n + 100
+            if min(m, n) == 1:
+                one = 2.2 * m * n * k / host.gflops + 50
+            exposed = 1.0 if min(m, n) < 16 else 1 - host.hidden
+            return overhead + twice * signature.batch * one + exposed * moved
+        if isinstance(signature, GatherSignature):
+            rate = ELEMENT.get(signature.name, 0.3)
+            return overhead + signature.rows * (5.0 + rate * signature.width) + moved
+        rate = host.elements.get(signature.name, ELEMENT.get(signature.name, 0.08))
+        rate *= 2 if signature.dtype == "float64" else 1
+        ragged = not all(strand.flat and strand.step == 1 for strand in signature.strands)
+        rows = signature.rows if ragged or signature.reduced else 0
+        compute = signature.elements * rate + rows * host.row
+        return overhead + (compute**host.overlap + moved**host.overlap) ** (1 / host.overlap)
+
+    def _moved(self, op: NumpyCall, places: list[list[tuple[float, float]]]) -> float:
+        """Loading each array once from where it is, and storing what is written [ns]."""
+        seen: dict[Any, float] = {}
+        for ref, found in zip(op.accesses, places, strict=True):
+            written = ref is op.output or ref.buffer is op.output.buffer
+            size = min(_lines(ref), ref.buffer.bytes)
+            if op.name == "take" and ref is op.inputs[0]:
+                size = min(size, op.output.bytes)
+            kind = "written" if written else "read"
+            seen[ref.buffer, ref.offset, ref.shape] = sum(
+                size * share * self.made_up.cost(d, kind) for d, share in found
+            )
+        return sum(seen.values())
+
+
+def _lines(ref: Ref) -> float:
+    """Bytes of the cache lines that an array touches."""
+    steps = [abs(step) for n, step in zip(ref.shape, ref.steps, strict=True) if n > 1 and step]
+    return ref.bytes * min(max(min(steps, default=1), 1), LINE // ITEM_BYTES[ref.dtype])
+
+
+MIB = 1 << 20
+ENDLESS = float("inf")
+HOSTS = (
+    MadeUp(
+        "middling",
+        private=700 * 1024,
+        levels=(Level("L3", 30 * MIB, 40, 25, 40), Level("memory", ENDLESS, 14, 9, 110)),
+        stated=(("L1", 32 * 1024), ("L2", MIB), ("L3", 32 * MIB)),
+    ),
+    MadeUp(
+        "much cache",
+        private=2 * MIB,
+        levels=(Level("L3", 180 * MIB, 30, 18, 70), Level("memory", ENDLESS, 10, 6, 150)),
+        gflops=130,
+        hidden=0.0,
+        stated=(("L1", 48 * 1024), ("L2", 2 * MIB), ("L3", 260 * MIB)),
+    ),
+    MadeUp(
+        "more cache",
+        private=1200 * 1024,
+        levels=(Level("L3", 400 * MIB, 50, 30, 50), Level("memory", ENDLESS, 15, 11, 120)),
+        gflops=60,
+        overlap=12.0,
+        brought=0.8,
+        stated=(("L1", 32 * 1024), ("L2", MIB), ("L3", 512 * MIB)),
+    ),
+    MadeUp(
+        "slow memory",
+        private=800 * 1024,
+        levels=(Level("L3", 20 * MIB, 45, 30, 40), Level("memory", ENDLESS, 3.5, 2.5, 200)),
+        gflops=80,
+        hidden=0.2,
+        stated=(("L1", 32 * 1024), ("L2", MIB), ("L3", 24 * MIB)),
+    ),
+    MadeUp(
+        "no last cache",
+        private=1000 * 1024,
+        levels=(Level("memory", ENDLESS, 12, 8, 100),),
+        gflops=40,
+        call=900.0,
+        stated=(("L1", 64 * 1024), ("L2", MIB)),
+    ),
+)

@@ -1,0 +1,41 @@
+"""The model of host time holds on hosts unlike each other: calibrated there, it predicts what programs take there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from costmodel.roofline.calibration import measure_probes
+from costmodel.roofline.clock import Sentinel
+from costmodel.roofline.hosttime import predict_seconds
+from costmodel.roofline.inplace import measure_in_place
+from costmodel.roofline.recorder import network_of
+from tests.roofline.made_up import HOSTS, MadeUp, MadeUpClock
+
+PROGRAMS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    ("gpt2-small", {"batch": 1, "seq": 64, "mode": "inference"}),
+    ("vgg16", {"batch": 1, "image": (64, 64), "mode": "inference"}),
+    ("resnet18", {"batch": 1, "mode": "inference"}),
+    ("mlp-mnist", {"batch": 512, "mode": "inference"}),
+    ("mlp-mnist", {"batch": 64, "mode": "train"}),
+    (
+        cm.Transformer(name="small transformer", vocab=5000, context=128, layers=4, width=256, heads=4),
+        {"batch": 2, "seq": 128, "mode": "train"},
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made_up", HOSTS, ids=lambda made_up: made_up.name)
+def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: MadeUp) -> None:
+    sentinel = Sentinel(MadeUpClock(made_up))
+    calibration = measure_probes(sentinel=sentinel)
+    assert calibration.unresolved < 0.01
+    assert calibration.took_seconds < 20, "on a host at rest"
+    for model, settings in PROGRAMS:
+        program = network_of(cm.predict(model, **settings)).program
+        run = measure_in_place(program, passes=2, sentinel=sentinel)
+        predicted = predict_seconds(program, calibration).seconds
+        assert predicted == pytest.approx(run.seconds, rel=0.03), (model, settings)
