@@ -105,7 +105,12 @@ def test_examples_run(tmp_path: Path) -> None:
 
 
 GALLERY = PAGES[DRAWN]
-CALLS = [line for block in blocks(GALLERY, "sh") for line in block.splitlines()]
+CALLS = [line for block in blocks(GALLERY, "sh") for line in block.replace("\\\n", "").splitlines()]
+
+
+def test_no_code_of_the_gallery_is_cut() -> None:
+    every = [line for kind in ("python", "sh") for block in blocks(GALLERY, kind) for line in block.splitlines()]
+    assert [line for line in every if len(line) > 105] == []
 
 
 @pytest.mark.slow
