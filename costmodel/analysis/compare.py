@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,7 +15,7 @@ from costmodel.analysis.sweep.axes import label_of, own_fields, varied_names
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
 from costmodel.cost.quantities import QUANTITIES, plain
-from costmodel.cost.question import heading
+from costmodel.cost.question import run_of
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, TextRow, printable
@@ -127,16 +128,32 @@ class Comparison(Answer):
             flops_panel([{part: getattr(p.flops, part) for part in PASSES} for p in columns], "a step"),
             memory_panel([p.timeline.peak_step.alive._asdict() for p in columns], "memory at the peak"),
         ]
-        return save(bars(self.labels, panels, self._title(), DARK if dark else LIGHT, ratios=True), path)
+        names = [f"{label}{own}" for label, own in zip(self.labels, self._own, strict=True)]
+        return save(bars(names, panels, self._title(), DARK if dark else LIGHT, ratios=True), path)
+
+    @cached_property
+    def _runs(self) -> list[dict[str, str]]:
+        """How each is run, in words by setting."""
+        return [run_of(p.model, p.settings) for p in self.predictions]
+
+    @property
+    def _own(self) -> list[str]:
+        """What is not the same in all and no setting that was given says, such as a model's own sequence length."""
+        settings = [p.settings for p in self.predictions]
+        own = [
+            name
+            for name in dict.fromkeys(name for run in self._runs for name in run)
+            if len({run.get(name) for run in self._runs}) > 1 and len({repr(getattr(s, name)) for s in settings}) == 1
+        ]
+        texts = [", ".join(run[name] for name in own if name in run) for run in self._runs]
+        return [f"\n{text}" if text else "" for text in texts]
 
     def _title(self) -> str:
         """The models, and how all of them are run."""
-        settings = [p.settings for p in self.predictions]
-        varied = [f.name for f in fields(Settings) if len({repr(getattr(s, f.name)) for s in settings}) > 1]
         models = list(dict.fromkeys(p.model.title for p in self.predictions))
-        first = self.predictions[0]
-        how = heading(first.model, first.settings, varied).removeprefix(f"{printable(first.model.title)}: ")
-        return f"{', '.join(map(printable, models[:NAMED]))}{' ...' if len(models) > NAMED else ''}: {how}"
+        first, *others = self._runs
+        how = ", ".join(words for name, words in first.items() if all(run.get(name) == words for run in others))
+        return printable(f"{', '.join(models[:NAMED])}{' ...' if len(models) > NAMED else ''}: {how}")
 
     def tables(self) -> list[Table]:
         """Values with ratios, and differences."""

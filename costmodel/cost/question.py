@@ -37,6 +37,14 @@ def heading(model: Architecture, settings: Settings, varied: Container[str] = ()
 def _line(
     model: Architecture, settings: Settings, varied: Container[str], on: Any = None, always: Container[str] = ()
 ) -> str:
+    how = ", ".join(words for name, words in run_of(model, settings, varied, always).items() if name not in varied)
+    return printable(f"{model.title}{'' if on is None else f' on {on}'}: {how}")
+
+
+def run_of(
+    model: Architecture, settings: Settings, varied: Container[str] = (), always: Container[str] = ()
+) -> dict[str, str]:
+    """How a model is run, in words by setting: sizes as they came out, and all that is not at its default."""
     parts, layout = _parts(model, settings), _layout(settings)
     if any(name in varied for name in DEGREES):
         layout.pop("devices", None)
@@ -45,9 +53,7 @@ def _line(
         if setting.titled and name not in {*parts, *LAYOUT_NAMES} and (value != setting.default or name in always):
             value = "+".join(map(str, value)) if isinstance(value, tuple) else getattr(value, "name", value)
             parts[name] = f"{name} {value}"
-    parts |= layout
-    how = ", ".join(part for name, part in parts.items() if name not in varied)
-    return printable(f"{model.title}{'' if on is None else f' on {on}'}: {how}")
+    return parts | layout
 
 
 def _parts(model: Architecture, settings: Settings) -> dict[str, str]:

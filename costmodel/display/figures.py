@@ -155,6 +155,9 @@ def scale_of(quantity: str, most: float) -> tuple[float, str]:
         return size, f"{words} [{name}]"
     if group not in UNITS:
         return 1, NAMES.get(quantity, quantity.replace("_", " "))
+    if UNITS[group] == "s" and 0 < most < 1:
+        size, name = next((step for step in ((1e-3, "ms"), (1e-6, "µs")) if most >= step[0]), (1e-9, "ns"))
+        return size, f"{words} [{name}]"
     if group in TIMES:
         return 1, f"{words} [{UNITS[group]}]"
     name = (show_flops if "flops" in group else show_count)(int(most)).partition(" ")[2]

@@ -538,7 +538,7 @@ class Time(Answer):
         from costmodel.display.figures import save
         from costmodel.performance.report import lanes_of
 
-        title = f"{heading(self.prediction.model, self.prediction.settings)} on {self._place}"
+        title = f"{heading(self.prediction.model, self.prediction.settings)} on {self._place}, {self.stack.name}"
         return save(lanes_of(title, self.events, dark=dark), path)
 
     def to_dict(self) -> dict[str, Any]:

@@ -135,3 +135,13 @@ def test_fields_of_a_model_stand_for_columns_too(capsys) -> None:
     assert here(capsys, *widths) == (0, f"{turned}\n", "")
     outcome = here(capsys, "compare", "gpt2-small", "--over", "layers=6,12", "--over", "width=768,1536", "--seq", "64")
     assert outcome == (0, f"{found}\n", "")
+
+
+def test_a_picture_s_title_is_true_of_all_and_what_differs_stands_at_each() -> None:
+    figure = cm.compare("gpt2-small", "bert-base", "resnet50").plot()
+    assert figure.get_suptitle() == "gpt2-small, bert-base, ResNet-50: one training step, batch 1, fp32, adamw"
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["gpt2-small\nseq 1024", "bert-base\nseq 512", "ResNet-50\nimage 224×224"]
+    alike = cm.compare("gpt2-small", "gpt2-medium", seq=[8, 16]).plot()
+    assert "seq" not in alike.get_suptitle()
+    assert not any("\n" in label.get_text() for label in alike.axes[0].get_yticklabels())
