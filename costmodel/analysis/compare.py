@@ -236,7 +236,8 @@ def compare(
         raise SettingError("compare takes at least one model: give one, with a list of values of a setting, or several")
     if len(questions) > MOST:
         raise SettingError(f"compare takes 2 to {MOST} models or settings, not {len(questions)}")
-    loaded = [q if isinstance(q, Prediction) else load(q) for q in questions]
+    over = settings.pop("over", None)
+    loaded = [q if isinstance(q, Prediction) else load(q, over=over) for q in questions]
     models = [q for q in loaded if isinstance(q, Architecture)]
     if settings and not models:
         raise SettingError(f"{next(iter(settings))} is for models: predictions have their own settings")

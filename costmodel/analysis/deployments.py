@@ -230,7 +230,7 @@ def deployments(
         ['tp=8']
 
     """
-    transformer = decoder(model)
+    transformer = decoder(model, settings.pop("over", None))
     if whole_size("devices", devices) > MOST_SERVED:
         raise SettingError(f"devices={shown(devices)}: layouts of serving are gone through for {MOST_SERVED:,} at most")
     first_token = None if ttft is None else read_amount(ttft, "ttft", "s")

@@ -339,7 +339,7 @@ def layouts(
         raise SettingError(
             f"accumulate={shown(settings.get('accumulate'))} follows from global_batch and batch: leave it out"
         )
-    architecture = model if isinstance(model, Architecture) else load(model)
+    architecture = load(model, over=settings.pop("over", None))
     options = {name: _values(name, value) for name, value in {**_defaults(architecture), **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN}
     on = fixed.get("on")

@@ -23,6 +23,7 @@ from costmodel.display.units import Budget, read_budget, read_reserve, show_byte
 from costmodel.documents.arguments import Bounds, fits, typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.importers.files import read_setting
+from costmodel.importers.zoo import load
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
 from costmodel.training.keywords import SeveralSettings
@@ -382,6 +383,8 @@ def recommend(
         (True, 'flash')
 
     """
+    if (over := settings.pop("over", None)) is not None:
+        model = load(model, over=over)
     budget, spared = budget_of(memory, settings.get("on")), read_reserve(reserve)
     if not fits(flops_per_byte, Annotated[float, Bounds("FLOPs", 0, below=1e9)]):
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")

@@ -12,13 +12,14 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from costmodel.architectures.activations import NAMES
 from costmodel.architectures.stages import StageParts, check_stages
-from costmodel.documents.description import Description, Listed, Reads
+from costmodel.documents.arguments import typed
+from costmodel.documents.description import Description, Listed, Reads, unknown_field
 from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.layout import Layout, Plan
-from costmodel.training.settings import LossKind
+from costmodel.training.settings import SETTINGS, LossKind
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
 DropRate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -205,6 +206,28 @@ class Architecture(Description):
     def vary(self, name: str, value: Any) -> Self:
         """The model with another size, checked. Raises CostModelError where there is none."""
         return self.with_fields({name: value})
+
+    @typed
+    def changed(self, over: Mapping[Any, Any]) -> Self:
+        """The model with other values of some fields, those of parts by dotted names, and a name that says so.
+
+        over: values by field, such as {"layers": 24, "experts.count": 16}; of networks whose layers are listed also of
+        `DERIVED` sizes. Raises CostModelError for what is no field, and for a model that cannot be.
+        """
+        for name in over:
+            if name in SETTINGS and name not in self.field_names():
+                raise SettingError(f"{name} is a setting, no field of {self.title}: give it beside over")
+            if name not in (*self.field_names(), *self.DERIVED, *self.RENAMED):
+                raise unknown_field(
+                    f"field of {self.title}", name, [type(self)], [*self.field_names(), *self.DERIVED, *self.RENAMED]
+                )
+        model = self.with_fields({name: value for name, value in over.items() if name not in self.DERIVED})
+        for name in self.DERIVED:
+            model = model.vary(name, over[name]) if name in over else model
+        changes = ", ".join(f"{name} {value}" for name, value in over.items() if name not in ("name", "notes"))
+        if not changes or "name" in over:
+            return model
+        return model.with_fields({"name": shorten(f"{self.title} with {changes}", 200, placeholder=" ...")})
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """This model with letters for some of its sizes, of the same values."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, counted, option, public, verb
-from costmodel.cli.options import AXES, OPTIONS, OVER, QUANTITIES
+from costmodel.cli.options import AXES, CHANGED, OPTIONS, OVER, QUANTITIES
 
 solve = public(
     "solve",
@@ -72,6 +72,7 @@ def _choices(settings: Mapping[str, Any]) -> dict[str, Any]:
         default=100,
         help="FLOPs that the device could do while it moves a byte.",
     ),
+    CHANGED,
     *AXES,
     examples=(
         "recommend gpt2-small 24GiB",
@@ -123,6 +124,7 @@ def _share(_: click.Context, __: click.Parameter, text: str) -> float:
         help="Work out those at most so much slower than the best, and name the simplest of them.",
     ),
     option("--every", is_flag=True, help="Work out all that fit, not those near the best alone."),
+    CHANGED,
     *AXES,
     examples=(
         "layouts llama-3.1-8b --devices 16 --on h100-sxm --seq 8192 --global-batch 64",

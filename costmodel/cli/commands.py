@@ -65,6 +65,11 @@ class Verb(click.Command):
                 raise click.UsageError("--memory: what there is follows MODEL, as in gpt2-small 24GiB", ctx) from None
             names = [name.removeprefix("--") for option in self.params for name in option.opts]
             near = " or ".join(f"--{name}" for name in nearest(error.option_name.lstrip("-"), names))
+            field = error.option_name.lstrip("-").replace("-", "_")
+            if any(option.name == "over" for option in self.params) and field in _fields():
+                raise click.UsageError(
+                    f"{error.option_name} is a field of the model: use --over {field}=...", ctx
+                ) from None
             message = f"No such option {error.option_name}" + f": did you mean {near}?" * bool(near)
             raise click.NoSuchOption(error.option_name, message, ctx=error.ctx or ctx) from None
         except click.UsageError as error:
@@ -115,6 +120,14 @@ class Verb(click.Command):
             if records:
                 with formatter.section(heading):
                     formatter.write_dl([record for record in records if record])
+
+
+def _fields() -> set[str]:
+    """Fields of every kind of model, for a mistyped option."""
+    from costmodel.importers.files import ARCHITECTURES
+
+    kinds = [getattr(import_module(module), name) for module, name in ARCHITECTURES.values()]
+    return {name for kind in kinds for name in (*kind.field_names(), *kind.DERIVED, *kind.RENAMED)} - {"name", "notes"}
 
 
 OUT = "written_to"

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from costmodel.cli.commands import MODEL, Reply, option, public, verb
+from costmodel.cli.options import CHANGED
 from costmodel.display.table import wrapped
 from costmodel.training.declaration import Declaration
 
@@ -21,13 +22,21 @@ models = public(
 )
 
 
-@verb(MODEL, examples=("show gpt2-small > my-model.yaml", "show resnet50 --json"))
-def show(model: str) -> Reply:
+@verb(
+    MODEL,
+    CHANGED,
+    examples=(
+        "show gpt2-small > my-model.yaml",
+        "show gpt2-small --over layers=24 > my-model.yaml",
+        "show resnet50 --json",
+    ),
+)
+def show(model: str, settings: dict[str, Any]) -> Reply:
     """A model's description, which a file can hold: every field that is not at its default."""
     from costmodel.importers.files import describe, to_yaml
     from costmodel.importers.zoo import load
 
-    loaded = load(model)
+    loaded = load(model, over=settings.get("over"))
     return Reply(describe(loaded), to_yaml(loaded).rstrip())
 
 

@@ -117,6 +117,20 @@ def _fields(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     return axes
 
 
+def _changes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any] | None:
+    """Values of fields of the model, from texts ``FIELD=VALUE``, of a list with commas. Raises SettingError."""
+    fields: dict[str, Any] = {}
+    for text in texts:
+        field, equals, value = (part.strip() for part in text.partition("="))
+        if not (equals and field and value):
+            raise SettingError(f"--over {shown(text)} names no field and value: use text such as layers=24")
+        if field in fields:
+            raise SettingError(f"--over {field} is given twice: leave one out")
+        pieces = [None if piece == "none" else from_text(piece.strip()) for piece in value.split(",")]
+        fields[field] = pieces if len(pieces) > 1 else pieces[0]
+    return fields or None
+
+
 def read_values(name: str, text: str) -> Sequence[Any]:
     """Values that commas separate: whole numbers, ranges of them that include their ends, truth values, or names.
 
@@ -177,8 +191,16 @@ def _quantities(_: click.Context, __: click.Parameter, text: str | None) -> list
     return names
 
 
-OPTIONS, AXES = zip(*_options(), strict=True)
+CHANGED = SettingOption(
+    ["--over"],
+    metavar="FIELD=VALUE",
+    multiple=True,
+    callback=_changes,
+    help="Another value for a field of the model, such as layers=24 or experts.count=16.",
+)
+SINGLE, AXES = zip(*_options(), strict=True)
 """An option for each setting of `predict`: with one value, and with several."""
+OPTIONS = (*SINGLE, CHANGED)
 OVER = option(
     "--over", metavar="FIELD=VALUES", multiple=True, callback=_fields, help="Vary a field of the model: layers=6:48:6."
 )

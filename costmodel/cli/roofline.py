@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.cli.commands import MODEL, Reply, Verbs, argument, epilog, option, verb, writable
-from costmodel.cli.options import OPTIONS
+from costmodel.cli.options import SINGLE
 from costmodel.display.table import is_terminal
 from costmodel.errors import SettingError, shown
 from costmodel.training.settings import SETTINGS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.roofline.baseline import Changes
 
 EXECUTED = {n for n, setting in SETTINGS.items() if setting.executed == "any" and setting.needs != "cache"}
-RUN = [option for option in OPTIONS if option.name in EXECUTED]
+RUN = [option for option in SINGLE if option.name in EXECUTED]
 """Settings that change what is run here, or what is counted of it."""
 ROUNDS = option("--rounds", metavar="N", type=int, help="So many passes, or turns of each layer alone, and no more.")
 NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")

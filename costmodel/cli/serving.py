@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from costmodel.cli.commands import MODEL, SettingOption, option, public
-from costmodel.cli.options import OPTIONS, read_values
+from costmodel.cli.options import CHANGED, SINGLE, read_values
 from costmodel.errors import SettingError, shown
 from costmodel.training.settings import SETTINGS
 
@@ -61,7 +61,8 @@ _SERVING = (
 )
 _SERVED = (
     option("--price", type=float, metavar="MONEY", help="Of an hour of one device."),
-    *map(_as_served, (option for option in OPTIONS if SETTINGS[str(option.name)].served)),
+    *map(_as_served, (option for option in SINGLE if SETTINGS[str(option.name)].served)),
+    CHANGED,
 )
 
 serve = public(

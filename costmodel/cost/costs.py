@@ -41,7 +41,7 @@ from costmodel.importers.files import asked_in, settings_of
 from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.layout import DEGREES, Layout
-from costmodel.training.settings import Settings
+from costmodel.training.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
     from costmodel.cost.budget import DriverMemory
@@ -88,16 +88,25 @@ class Costs:
         """What is asked by name: see `predict`. Raises CostModelError."""
         if not isinstance(model, Architecture | Layer):
             model, settings = asked_in(model, settings)
+        over = settings.pop("over", None)
+        if over is not None and isinstance(model, Layer):
+            raise SettingError(f"over={shown(over)} is of a model's fields: give the layer with others")
         if isinstance(model, Layer):
             from costmodel.architectures.single import alone
 
             model, settings["batch"] = alone(model, input, settings.get("batch"))
         elif input is not None:
             raise SettingError(f"input={shown(input)} is for a layer by itself: leave it out")
-        if not isinstance(model, Architecture):
+        if over is not None or not isinstance(model, Architecture):
             from costmodel.importers.zoo import load
 
-            model = load(model)
+            model = load(model, over=over)
+        for name in settings:
+            if name not in SETTINGS and name in (*model.field_names(), *model.DERIVED, *model.RENAMED):
+                raise SettingError(
+                    f"{name} is a field of {model.title}, no setting: use over={{{name!r}: {shown(settings[name])}}} "
+                    f"(--over {name}={settings[name]})"
+                )
         question = settings_of(settings)
         check_applies(model, question)
         try:

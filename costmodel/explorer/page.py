@@ -148,7 +148,8 @@ def explore(
     if laid_out and devices:
         raise SettingError("seconds are of one device, not of a layout of several: leave the machines out")
     stack = Stack.of(_only("stack", question.pop("stack", "eager")))
-    loaded = [_loaded(model) for model in models]
+    over: Any = question.pop("over", None)
+    loaded = [_loaded(model, over) for model in models]
     offered = [controls_of(model, _of(model, question, [each for _, each in loaded])) for _, model in loaded]
     jobs = [
         (number, key, job)
@@ -171,13 +172,12 @@ def explore(
     return page
 
 
-def _loaded(model: Architecture | str) -> tuple[str, Architecture]:
+def _loaded(model: Architecture | str, over: Mapping[str, Any] | None) -> tuple[str, Architecture]:
     """What a model is called in a question ("" of one that has been made), and the model."""
-    if isinstance(model, Architecture):
-        return model.file, model
     from costmodel.importers.zoo import load
 
-    return model, load(model)
+    loaded = load(model, over=over)
+    return (model if isinstance(model, str) and over is None else loaded.file), loaded
 
 
 def _of(model: Architecture, question: Mapping[str, Any], models: Sequence[Architecture]) -> dict[str, Any]:

@@ -77,24 +77,29 @@ class Models(Answer, list[ZooEntry]):
         )
 
 
-def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
+def load(model: str | os.PathLike[str] | Architecture, *, over: Mapping[str, Any] | None = None) -> Architecture:
     """A model by its name in the zoo, or from a YAML or JSON file.
 
     Args:
         model: a name, in any case and with "-", "_" or nothing between its parts, or what model hubs and other
             libraries call it, such as "gpt2" or "meta-llama/Llama-3.1-8B"; or a path, which is what has a directory
             separator or ends in .yaml, .yml or .json. A model is returned as it is.
+        over: other values for fields of it, such as {"layers": 24}, those of parts by dotted names.
 
     Raises:
         SpecError: the file cannot be read or describes no model.
-        UnknownNameError: no ready model has that name; the nearest are listed.
+        UnknownNameError: no ready model has that name, or no field; the nearest are listed.
 
     Example:
         >>> import costmodel as cm
         >>> cm.load("gpt2").layers
         12
+        >>> cm.load("gpt2", over={"layers": 24}).title
+        'gpt2-small with layers 24'
 
     """
+    if over is not None:
+        return load(model).changed(over)
     if isinstance(model, Architecture):
         return model
     if isinstance(model, os.PathLike) or (isinstance(model, str) and is_path(model)):

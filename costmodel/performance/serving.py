@@ -515,12 +515,12 @@ def _doublings(most: int) -> list[int]:
     return [*numbers, most] if most > numbers[-1] else numbers
 
 
-def decoder(model: Any) -> Transformer:
-    """A model that makes tokens. Raises CostModelError."""
-    if isinstance(model, str | os.PathLike):
+def decoder(model: Any, over: Mapping[str, Any] | None = None) -> Transformer:
+    """A model that makes tokens, with other values for fields of it. Raises CostModelError."""
+    if over is not None or isinstance(model, str | os.PathLike):
         from costmodel.importers.zoo import load
 
-        model = load(model)
+        model = load(model, over=over)
     if not isinstance(model, Transformer) or not model.causal or model.head is None:
         title = getattr(model, "title", model)
         raise SettingError(f"{type(model).__name__} {title!r} is no decoder of tokens: serve one such as llama-3.1-8b")
@@ -584,7 +584,7 @@ def serve(
         8
 
     """
-    transformer = decoder(model)
+    transformer = decoder(model, settings.pop("over", None))
     names = [name for name, setting in SETTINGS.items() if setting.served]
     for name in settings:
         if name not in names:

@@ -27,6 +27,7 @@ from costmodel.training.settings import (
     OnePlan,
     OnePrecision,
     OneStack,
+    Over,
     Runtime,
     ScheduleName,
     Split,
@@ -90,6 +91,7 @@ class GivenSettings(TypedDict, total=False):
     offload: Names
     on: OneMachine
     stack: OneStack
+    over: Over
 
 class SeveralSettings(TypedDict, total=False):
     """What a verb takes for each setting that is answered for one value of it, or for several."""
@@ -148,6 +150,7 @@ class SeveralSettings(TypedDict, total=False):
     offload: Names | Iterable[Names]
     on: OneMachine | Iterable[OneMachine]
     stack: OneStack | Iterable[OneStack]
+    over: Over
 
 class ServedSettings(TypedDict, total=False):
     """Settings of `predict` that serving takes; it gives the others itself."""
@@ -161,6 +164,7 @@ class ServedSettings(TypedDict, total=False):
     tp: int
     ep: int
     pp: int
+    over: Over
 
 class SettingsAndFields(SeveralSettings, TypedDict, total=False, extra_items=Any):
     """The same, and fields of the model (PEP 728)."""

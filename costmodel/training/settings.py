@@ -803,6 +803,8 @@ def check_names(names: Iterable[str]) -> None:
             raise unknown("setting", name, SETTINGS)
 
 
+Over = Mapping[str, Any] | None
+"""What every verb takes beside settings: other values for fields of the model, see `Architecture.changed`."""
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
@@ -828,11 +830,14 @@ def takes_settings(
         )
         for setting in settings
     ]
+    parameters.append(Parameter("over", Parameter.KEYWORD_ONLY, default=None, annotation=Over))
     if and_fields:
         parameters.append(Parameter("fields", Parameter.VAR_KEYWORD, annotation=Any))
     lines = [
         f"    {setting.name}: {str(setting)[:-1]}, as in {setting.name}={setting.example!r}." for setting in settings
     ]
+
+    lines.append('    over: Other values for fields of the model, as in over={"layers": 24}.')
 
     def documented(verb: Verb) -> Verb:
         own = signature(verb)

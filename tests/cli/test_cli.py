@@ -342,3 +342,28 @@ def test_parts_and_shapes_on_request(capsys) -> None:
     data = json.loads(here(capsys, "predict", "gpt2-small", "--depth", "1", "--json").out)
     assert sum(part["params"] for part in data["parts"]) == data["params"]
     refused(here(capsys, "predict", "gpt2-small", "--depth", "0"), "depth=0", "whole number")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "predict gpt2",
+        "explain gpt2 params",
+        "fits gpt2 40GiB",
+        "timeline gpt2",
+        "ranks gpt2 --tp 2",
+        "solve gpt2 memory.peak 8GiB --for batch",
+        "sensitivity gpt2 params",
+        "serve gpt2 --on t4 --input 8 --output 8",
+        "show gpt2",
+    ],
+)
+def test_every_verb_takes_other_values_for_fields(capsys, command: str) -> None:
+    printed = here(capsys, *command.split(), "--over", "layers=2", "--over", "positions=rotary").out
+    assert "gpt2-small with layers 2, positions rotary" in " ".join(printed.split())
+
+
+def test_a_field_is_no_option(capsys) -> None:
+    refused(here(capsys, "predict", "gpt2", "--layers", "24"), "--layers is a field of the model: use --over layers=")
+    refused(here(capsys, "predict", "gpt2", "--over", "layers"), "names no field and value")
+    refused(here(capsys, "predict", "gpt2", "--over", "layers=2", "--over", "layers=3"), "given twice")

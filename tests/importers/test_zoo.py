@@ -406,3 +406,50 @@ def test_a_directory_is_called_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("nets").mkdir()
     for name in (".", "nets"):
         assert error_of(lambda name=name: load(name)) == f"{name} is a directory: name a model file in it"
+
+
+QUESTIONS = {
+    "predict": lambda over: cm.predict("gpt2", over=over).model,
+    "max_batch": lambda over: cm.max_batch("gpt2", "8 GiB", seq=8, over=over).prediction.model,
+    "recommend": lambda over: cm.recommend("gpt2", "8 GiB", seq=8, checkpoint="none", over=over).best.prediction.model,
+    "checkpoint": lambda over: cm.cheapest_checkpoint("gpt2", "8 GiB", seq=8, over=over) and cm.load("gpt2", over=over),
+    "compare": lambda over: cm.compare("gpt2", batch=[1, 2], over=over).predictions[1].model,
+    "serve": lambda over: cm.serve("gpt2", on="h100-sxm", input=8, output=8, over=over).model,
+    "layouts": lambda over: (
+        cm.layouts("gpt2", devices=2, global_batch=2, seq=8, tp=2, runtime="torch", over=over)[0].prediction.model
+    ),
+}
+
+
+@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
+def test_every_question_takes_other_values_for_fields_and_its_title_says_so(ask) -> None:
+    model = ask({"layers": 3, "width": 384})
+    assert (model.layers, model.width, model.heads) == (3, 384, 12)
+    assert model.title == "gpt2-small with layers 3, width 384"
+    with pytest.raises(cm.CostModelError, match="unknown field of gpt2-small 'layer': did you mean 'layers'"):
+        ask({"layer": 3})
+
+
+def test_a_model_with_other_fields_costs_what_one_made_so_does() -> None:
+    changed = cm.load("mixtral-8x7b", over={"layers": 2, "experts.count": 4})
+    made = cm.load("mixtral-8x7b").with_fields({"layers": 2, "experts.count": 4})
+    assert cm.predict(changed, seq=8).to_dict()["memory"] == cm.predict(made, seq=8).to_dict()["memory"]
+    grid = cm.sweep("gpt2", batch=[1, 2], seq=8, over={"layers": 2}, quantities=["params"])
+    assert set(grid["params"].values.tolist()) == {cm.predict("gpt2", over={"layers": 2}).params}
+    assert cm.predict("mlp-mnist", over={"sizes": [784, 32, 10]}).params == 784 * 32 + 32 + 32 * 10 + 10
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: cm.predict("gpt2", layers=24), "no setting: use over={'layers': 24} (--over layers=24)"),
+        (lambda: cm.predict("gpt2", over={"seq": 8}), "seq is a setting, no field of gpt2-small"),
+        (lambda: cm.predict("gpt2", over={"heads": 7}), "heads 7 does not divide width 768"),
+        (lambda: cm.predict("mixtral-8x7b", over={"experts.cout": 7}), "did you mean 'experts.count'"),
+        (lambda: cm.predict("gpt2", over=3), "over=3 is not a mapping"),
+        (lambda: cm.predict("gpt2", over={3: 3}), "unknown field of gpt2-small"),
+        (lambda: cm.predict("resnet50", over={"layers": 3}), "unknown field of ResNet-50 'layers'"),
+    ],
+)
+def test_a_field_that_cannot_be_changed_so_is_refused_in_a_line(ask, said: str) -> None:
+    assert said in error_of(ask)

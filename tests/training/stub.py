@@ -39,7 +39,7 @@ def stub_text(source: str) -> str:
     """The stub for the source of `training/settings.py`."""
     types = written_types(source)
     names = {node.id for kind in types.values() for node in ast.walk(ast.parse(kind)) if isinstance(node, ast.Name)}
-    imported = sorted(name for name in names if name in vars(settings) and name != "Any")
+    imported = sorted(name for name in {*names, "Over"} if name in vars(settings) and name != "Any")
     served = [name for name, setting in settings.SETTINGS.items() if setting.served]
     forms = {
         "GivenSettings": types,
@@ -59,7 +59,7 @@ def stub_text(source: str) -> str:
     ]
     for form, fields in forms.items():
         lines += ["", f"class {form}(TypedDict, total=False):", f'    """{OWN[form]}"""', ""]
-        lines += [f"    {name}: {kind}" for name, kind in fields.items()]
+        lines += [f"    {name}: {kind}" for name, kind in (fields | {"over": "Over"}).items()]
     lines += ["", "class SettingsAndFields(SeveralSettings, TypedDict, total=False, extra_items=Any):"]
     lines += ['    """The same, and fields of the model (PEP 728)."""']
     return "\n".join(lines) + "\n"

@@ -85,5 +85,5 @@ def test_the_stub_for_type_checkers_is_current() -> None:
     """``python -m tests.training.stub`` writes it anew."""
     source = Path(settings.__file__).read_text(encoding="utf-8")
     assert STUB.read_text(encoding="utf-8") == stub_text(source)
-    assert tuple(GivenSettings.__annotations__) == tuple(SeveralSettings.__annotations__) == SETTING_NAMES
+    assert tuple(GivenSettings.__annotations__) == tuple(SeveralSettings.__annotations__) == (*SETTING_NAMES, "over")
     assert ServedSettings.__annotations__.keys() <= GivenSettings.__annotations__.keys()

@@ -40,8 +40,8 @@ def test_every_verb_shows_its_settings(verb) -> None:
     expected = [name for name in SETTING_NAMES if name != WITHOUT.get(verb.__name__)]
     assert [n for n, p in shown.items() if n in SETTINGS and not isinstance(p.annotation, str)] == expected
     described = (inspect.getdoc(verb) or "").partition("\nSettings:\n")[2].splitlines()
-    assert [line.split(":")[0].strip() for line in described if line] == expected
-    for name in expected:
+    assert [line.split(":")[0].strip() for line in described if line] == [*expected, "over"]
+    for name in (*expected, "over"):
         assert shown[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert shown[name].annotation is not inspect.Parameter.empty
 

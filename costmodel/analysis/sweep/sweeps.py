@@ -85,10 +85,11 @@ def grid_of(model: Architecture | str, quantities: Iterable[str] | str | None, q
     from costmodel.analysis.sweep.axes import read_axes
     from costmodel.analysis.sweep.grid import Grid
 
-    if not isinstance(model, Architecture):
+    if (over := question.get("over")) is not None or not isinstance(model, Architecture):
         from costmodel.importers.zoo import load
 
-        model = load(model)
+        model = load(model, over=over)
+    question = {name: value for name, value in question.items() if name != "over"}
     if not isinstance(quantities, Iterable | None) or getattr(quantities, "ndim", 1) == 0:
         raise SettingError(f"quantities={shown(quantities)} is no list of names: use one such as ['memory.peak']")
     listed = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
