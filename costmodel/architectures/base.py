@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: pydantic would have to read each annotation of a field from its text again.
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from textwrap import shorten
@@ -118,6 +118,10 @@ class Architecture(Description):
     def file(self) -> str:
         """The file that this model was read from, for errors; no part of what it is."""
         return ""
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """Fields that are not at their default, without the notes."""
+        yield from (pair for pair in super().__repr_args__() if pair[0] != "notes")
 
     def _repr_html_(self) -> str:
         from costmodel.display.answer import Sheet

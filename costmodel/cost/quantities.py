@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.display.units import show_bytes, show_flops
 from costmodel.training.frozen import Frozen, frozen
+
+if TYPE_CHECKING:
+    from costmodel.display.table import Table
 
 
 class LineItems(Frozen):
@@ -14,12 +17,20 @@ class LineItems(Frozen):
 
     _show: ClassVar[Callable[[int], str]]
 
-    def _repr_html_(self) -> str:
+    def table(self) -> Table:
+        """A line for each that is not zero."""
         from costmodel.display.table import Table
 
         lines = {name: getattr(self, name) for name in (*self.__dataclass_fields__, *self._sums)}
         show = type(self)._show
-        return Table(("", type(self).__name__, "exact"), [(n, show(v), f"{v:,}") for n, v in lines.items()]).html()
+        rows = [(name, show(int(n)), f"{int(n):,}") for name, n in lines.items() if n]
+        return Table((type(self).__name__, "", "exact"), rows)
+
+    def __repr__(self) -> str:
+        return self.table().text()
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
 
     _sums: ClassVar[tuple[str, ...]] = ()
     """Properties that are lines too."""

@@ -61,6 +61,11 @@ class Row(NamedTuple):
         """Plain data."""
         return {**self._asdict(), "intensity": self.intensity}
 
+    def __repr__(self) -> str:
+        """The call that makes it, without what is at its default."""
+        fields = (f"{name}={n!r}" for name, n in self._asdict().items() if n != self._field_defaults.get(name))
+        return f"{type(self).__name__}({', '.join(fields)})"
+
     def _repr_html_(self) -> str:
         from costmodel.display.table import Table
         from costmodel.display.units import show_bytes, show_count, show_flops

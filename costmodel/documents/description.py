@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import cache
 from threading import RLock
@@ -64,6 +64,12 @@ class Description(BaseModel):
                 super().__init__(**natives(fields))
         except ValidationError as error:
             raise SpecError(explain_validation(type(self), error), _first(error)["loc"]) from None
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """Fields that are not at their default: the line can be typed."""
+        for name, field in type(self).model_fields.items():
+            if (value := getattr(self, name)) != field.get_default(call_default_factory=True):
+                yield name, value
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise SpecError(f"{type(self).__name__}.{name} cannot be set: it is fixed once it is made; make another")

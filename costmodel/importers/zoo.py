@@ -41,6 +41,9 @@ class ZooEntry(Frozen):
         """The model itself."""
         return load(self.name)
 
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.architecture}, {self.params:,} parameters"
+
     @property
     def architecture(self) -> str:
         """CNN, MLP, Transformer, VisionTransformer or EncoderDecoder."""

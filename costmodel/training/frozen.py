@@ -55,8 +55,14 @@ class Frozen:
         return hash((type(self), *self._values()))
 
     def __repr__(self) -> str:
-        fields = (f"{name}={self.__dict__[name]!r}" for name in self.__dataclass_fields__ if name in self.__dict__)
+        """The call that makes it, without what is at its default."""
+        given = {name: self.__dict__[name] for name in self.__dataclass_fields__ if name in self.__dict__}
+        fields = (f"{name}={value!r}" for name, value in given.items() if not self._is_default(name, value))
         return f"{type(self).__name__}({', '.join(fields)})"
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        default = self.__dataclass_fields__[name].default
+        return type(value) is type(default) and value == default
 
 
 class _Pending:

@@ -98,3 +98,27 @@ def test_tables_hold_the_numbers() -> None:
     row = P.layers[0]
     assert row.name in read(row._repr_html_()).text
     assert show_count(row.params) in read(row._repr_html_()).text
+
+
+def test_what_is_printed_is_a_table_or_a_line_that_can_be_typed() -> None:
+    p = cm.predict("gpt2-small", batch=32, seq=512)
+    lines = repr(p.memory).splitlines()
+    assert lines[0].split() == ["Memory", "exact"]
+    assert lines[-1].split() == ["peak", "30.1", "GiB", "32,328,559,628"]
+    assert not any(" 0 B" in line for line in lines)
+    row = p.layers[0]
+    assert eval(repr(row), {"Row": type(row)}) == row
+    assert repr(p.settings) == "Settings(batch=32, seq=512)"
+    assert eval(repr(p.settings), {"Settings": type(p.settings)}) == p.settings
+    assert repr(cm.models()[0]) == "alexnet: CNN, 61,100,840 parameters"
+
+
+@pytest.mark.parametrize("name", ["gpt2-small", "llama-3.1-8b", "deepseek-v3", "t5-small", "vit-b-16", "mlp-mnist"])
+def test_a_model_prints_what_makes_it(name: str) -> None:
+    model = cm.load(name)
+    kinds = [type(model)]
+    for kind in kinds:
+        kinds += [part for part in kind.parts().values() if part not in kinds]
+    made = eval(repr(model), {kind.__name__: kind for kind in kinds})
+    assert made == model.model_copy(update={"notes": ""})
+    assert len(repr(cm.load("gpt2-small"))) < 200
