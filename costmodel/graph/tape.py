@@ -315,7 +315,8 @@ class Tape:
     def _take_types(self, call: Call, name: str) -> None:
         """Cast what autocast casts, which no complex numbers are, and settle what the call computes in."""
         kind, precision = call.layer.kind, self.precision
-        target = precision.cast_to(call.layer.cast_as, self.device)
+        repeated = self.block.parent is not None
+        target = precision.cast_to(call.layer.cast_as, self.device, repeated=repeated)
         if target is not None and any(x.storage.dtype in REAL for x in call.inputs):
             target = None
         if target is None:

@@ -67,6 +67,7 @@ TILES = Reference("NVIDIA, Matrix Multiplication Background User's Guide")
 TVM = Reference("masahi/tvm-cutlass-eval: cuDNN and CUTLASS convolutions of ResNet-50 on RTX 3070", confirmed=True)
 GRAPHS = Reference("Gray 2019, Getting Started with CUDA Graphs")
 VOLTA = Reference("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking")
+TE_HOST = Reference("NVIDIA/TransformerEngine issue 2053: time of the host for nn.Linear and te.Linear", confirmed=True)
 POWER = Reference("power of CMOS: f·V², between linear and cubic in f")
 V100_POWER = Reference("1CatAI/1Cat-vLLM issue 535: nvidia-smi while a V100 prefills and decodes", confirmed=True)
 P3090 = Reference("jeanfbrito.github.io: RTX 3090 power limit sweet spot, llama.cpp", confirmed=True)
@@ -463,6 +464,20 @@ class Constants:
     eager_seconds: float = _by_family(
         "time of the host for one kernel of an eager framework [s]",
         ("", 4e-06, 8e-06, 1.6e-05, KNOWN, "PyTorch modules, dispatcher and launch: 5-10 us, 20 on slow hosts"),
+        ("cpu", 0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
+    )
+    megatron_seconds: float = _by_family(
+        "time of the host for one kernel of an eager stack under Megatron-Core [s]",
+        (
+            "",
+            1.2e-05,
+            3.6e-05,
+            1e-04,
+            TE_HOST,
+            "te.Linear 91-100 us on Grace, 2.7 of nn.Linear, of DGX H100 13.5",
+        ),
+        ("volta", 2e-05, 5e-05, 1e-04, TE_HOST, "as ampere"),
+        ("ampere", 2e-05, 5e-05, 1e-04, TE_HOST, "as DGX H100; a thread of EPYC 7742 does 0.7 of one of Xeon 8480C"),
         ("cpu", 0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
     )
     compiled_seconds: float = _by_family(

@@ -40,6 +40,7 @@ FITTED = (
     "convolution_share",
     *ATTENTION_SHARES.values(),
     "eager_seconds",
+    "megatron_seconds",
     "compiled_seconds",
 )
 """Constants that measured steps can tell apart; those that do nothing to any of them are left alone."""

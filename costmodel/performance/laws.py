@@ -143,7 +143,7 @@ class KernelModel:
         self.tier: Tier = tier
         self.allow_tf32 = allow_tf32
         self.channels_last = channels_last or stack.channels_last
-        self.launch_seconds: Numbers = 0.0 if tier == "ceiling" else stack.launch_seconds(c)
+        self.launch_seconds: Numbers = 0.0 if tier == "ceiling" else stack.launch_seconds(c, runtime)
         self.processors = machine.processors or 1
         self.vector_peak = machine.vector_peak()
         self.bandwidth = machine.bandwidth * c.bandwidth_share

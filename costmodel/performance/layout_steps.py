@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import trace
@@ -22,7 +22,7 @@ from costmodel.performance.queues import Player
 from costmodel.performance.time import Time
 from costmodel.performance.work import work_of
 from costmodel.symbolic.sizes import peek
-from costmodel.training.layout import Layout
+from costmodel.training.layout import Layout, Runtime
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import Settings
 
@@ -150,9 +150,9 @@ class LayoutSteps:
             raise SettingError("devices=1 has one layout: ask predict for it, or give two devices or more")
         self.ranks = ranks
         self.fuses = like.stack.fuses
-        self.model = like.kernel_model
+        self.models = {runtime: like.kernel_model_of(runtime) for runtime in get_args(Runtime)}
         self.links = CollectiveModel(like.cluster, like.constants, like.tier, like.factors)
-        self._stages: dict[tuple[int, int], tuple[StageWork, Numbers]] = {}
+        self._stages: dict[Runtime, dict[tuple[int, int], tuple[StageWork, Numbers]]] = {}
         self._players: dict[StageWork, dict[str, Player]] = {}
         self._endings: dict[Hashable, Player] = {}
         self._works: dict[Hashable, PassWork] = {}
@@ -173,13 +173,16 @@ class LayoutSteps:
         key = settings.batch, settings.checkpoint, alike
         if key not in self._works:
             tape = trace(self.ranks.model, settings, layout=whole)
-            self._works[key] = PassWork.of(tape, settings, blocks_of(self.ranks.model), self.model, fuse=self.fuses)
+            self._works[key] = PassWork.of(
+                tape, settings, blocks_of(self.ranks.model), self.models[layout.runtime], fuse=self.fuses
+            )
         return self._works[key]
 
     def least_seconds(self, work: PassWork, layout: Layout, micro_batches: int) -> float:
         """Of a step of a layout that asks for such work at least."""
         if work not in self._floors:
-            self._floors[work] = work.floors(Prices(self.links, layout), float(self.model.launch_seconds))
+            launch_seconds = float(self.models[layout.runtime].launch_seconds)
+            self._floors[work] = work.floors(Prices(self.links, layout), launch_seconds)
         return max(floor.step_seconds(layout, micro_batches) for floor in self._floors[work])
 
     def on(self, like: Time) -> LayoutSteps:
@@ -189,22 +192,23 @@ class LayoutSteps:
         return other
 
     def _alone(self, settings: Settings, prices: Prices) -> PlayedStep:
-        return RankWork(self.ranks.alone(settings), fuse=self.fuses).step(self.model, prices)[1]
+        return RankWork(self.ranks.alone(settings), fuse=self.fuses).step(self.models[settings.runtime], prices)[1]
 
     def _staged(self, settings: Settings, prices: Prices) -> PlayedStep:
+        model = self.models[settings.runtime]
         if settings.layout.shards > 1:
             places = [rank.place for rank in self.ranks.sharded(settings).ranks if rank.place is not None]
-            return PipelineWork(places, self.model, fuse=self.fuses).step(self.model, prices)[1]
+            return PipelineWork(places, model, fuse=self.fuses).step(model, prices)[1]
         ranks = self.ranks.staged(settings)
-        work = PipelineWork(ranks, self.model, fuse=self.fuses, known=self._stages)
+        work = PipelineWork(ranks, model, fuse=self.fuses, known=self._stages.setdefault(settings.runtime, {}))
         for stage in work.kinds:
             if stage not in self._players:
-                self._players[stage] = stage.passes(self.model, stage.kernel_seconds(self.model), prices)
+                self._players[stage] = stage.passes(model, stage.kernel_seconds(model), prices)
         endings: list[Player] = []
         for rank in ranks:
-            key = rank.key, settings.micro_batches
+            key = settings.runtime, rank.key, settings.micro_batches
             if key not in self._endings:
-                self._endings[key] = work.ending(rank, self.model, prices)
+                self._endings[key] = work.ending(rank, model, prices)
             endings.append(self._endings[key])
         return work.played(self._players, endings, prices)
 

@@ -46,6 +46,7 @@ from costmodel.performance.parallel import Prices, RankWork, StagedPass, no_pric
 from costmodel.performance.pipelines import PipelineWork
 from costmodel.performance.queues import QueueEvent, chrome_trace
 from costmodel.performance.work import StepWork, work_of
+from costmodel.training.layout import Runtime
 from costmodel.training.precision import FP32
 from costmodel.training.settings import OneStack
 from costmodel.training.stacks import STACKS, Stack
@@ -144,9 +145,13 @@ class Time(Answer):
         """What its kernels take."""
         return self._model(self.constants, self.tier)
 
-    def _model(self, constants: Constants, tier: Tier) -> KernelModel:
+    def kernel_model_of(self, runtime: Runtime) -> KernelModel:
+        """What the same kernels take under a runtime."""
+        return self._model(self.constants, self.tier, runtime)
+
+    def _model(self, constants: Constants, tier: Tier, runtime: Runtime | None = None) -> KernelModel:
         how: dict[str, Any] = {"allow_tf32": self.allow_tf32, "channels_last": self.channels_last}
-        how["runtime"] = self.prediction.settings.layout.runtime
+        how["runtime"] = runtime or self.prediction.settings.layout.runtime
         return KernelModel(self.machine, constants, stack=self.stack, tier=tier, **how)
 
     def _step(self, constants: Constants, tier: Tier) -> StepTime:

@@ -12,7 +12,7 @@ from costmodel.graph.call import Block, Call
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.replay import retrace
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Storage
+from costmodel.graph.tensor import Storage, Tensor
 from costmodel.layers.kernels import distinct_bytes
 from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum, product
@@ -94,7 +94,8 @@ class _Kernels:
         yield 1
 
     def _add(self, call: Call, phase: StepPhase, kernel: Kernel, *, again: bool = False) -> None:
-        times = call.times * self.micro_batches
+        once = _quantises(call) and call.x.storage.origin == "weight"
+        times = call.times * (1 if once else self.micro_batches)
         self.work.tasks.append(Task(call.name, call.layer.kind, phase, times, kernel, again))
 
     def _forward(self, call: Call, phase: StepPhase, *, again: bool = False) -> None:
@@ -103,7 +104,9 @@ class _Kernels:
 
     def _forward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
-        if call in self.halves:
+        if _quantises(call):
+            yield from _quantising(call, call.x)
+        elif call in self.halves:
             less = distinct_bytes(call.x) - distinct_bytes(self.halves[call].x)
             yield from (kernel._replace(read=kernel.read - less) for kernel in call.layer.forward_kernels(call))
         elif group is None and call not in self.left_out:
@@ -115,6 +118,10 @@ class _Kernels:
 
     def _backward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
+        if _quantises(call):  # products write gradients in the type that the operand had
+            return
+        if call.tape.precision.linear_alone and any(x.dtype == call.tape.precision.autocast for x in call.inputs):
+            yield from _quantising(call, call.y)
         if call in self.halves:
             less = call.x.bytes - self.halves[call].x.bytes
             yield from (kernel._replace(written=kernel.written - less) for kernel in call.layer.backward_kernels(call))
@@ -152,6 +159,23 @@ class _Kernels:
         kernel = Kernel(f"gradient {what}", "pointwise", flops, read, written, dtype, launches)
         name = storage.name or "gradient"
         self.work.tasks.append(Task(name, f"gradient {what}", "backward", times, kernel))
+
+
+def _quantises(call: Call) -> bool:
+    """Whether a call casts an operand of a product, see `Precision.linear_alone`."""
+    policy = call.tape.precision
+    return policy.linear_alone and call.layer.converts and call.y.dtype == policy.autocast
+
+
+def _quantising(call: Call, x: Tensor) -> Iterator[Kernel]:
+    """Kernels that cast a tensor for products: of its largest number, and of its copies by rows and by columns.
+
+    Source: NVIDIA Transformer Engine, ``nvte_compute_amax`` and ``nvte_quantize`` (cast_transpose).
+    """
+    low = call.tape.precision.autocast or x.dtype
+    copies = (2 if call.tape.training else 1) * size_bytes(x.size, low)
+    yield Kernel("largest", "reduction", x.size, x.bytes, 0, x.dtype)
+    yield Kernel("cast", "pointwise", x.size, x.bytes, copies, x.dtype)
 
 
 def _halves(tape: Tape) -> dict[Call, Call]:

@@ -166,7 +166,7 @@ def _check_shares(settings: Settings, layout: Layout) -> None:
             f"optimizer {settings.states.name!r} is not worked out where tp={layout.tp} leaves gradients that are not "
             "split as their weights are: use 'adamw', 'sgd' or 'momentum', or fsdp beside tp"
         )
-    if layout.tp > 1 and settings.policy.scaled:
+    if layout.tp > 1 and settings.policy.scaled and not settings.policy.linear_alone:
         raise SettingError(
             f"precision {settings.policy.name!r} is not worked out with tp={layout.tp}, whose ranks agree on scales: "
             "use 'bf16-autocast', or leave tp out"
@@ -270,7 +270,8 @@ def _check_runtime(settings: Settings) -> None:
     runtime, policy, layout = f"runtime={settings.runtime!r}", settings.policy, settings.layout
     if not settings.training:
         raise SettingError(f"{runtime} is for training: leave it out of mode {settings.mode!r}")
-    if policy.autocast or policy.quantised or (policy.weight != "fp32") != (policy.master is not None):
+    casts = policy.autocast is not None and not (policy.linear_alone and settings.runtime == "megatron")
+    if casts or policy.quantised or (policy.weight != "fp32") != (policy.master is not None):
         raise SettingError(
             f"{runtime} trains 16-bit weights with fp32 masters, not precision {policy.name!r}: use "
             "'bf16-master-fp32-gradients', 'bf16-master', 'fp16-master' or 'fp32'"

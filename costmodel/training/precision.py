@@ -81,6 +81,9 @@ class Precision(Declaration):
     by a kernel of its own, as bitsandbytes does; else products unpack weights as they read them.
     scaled: each copy cast to `autocast` carries an fp32 scale, as 8-bit floats need, and products of such copies come
     out in the weights' type.
+    linear_alone: whether linear layers of repeated blocks are all that is cast, each operand and each gradient that
+    comes back by kernels that read it twice, for its largest number, and write it by rows and by columns, as
+    Transformer Engine does (``Float8CurrentScaling``); weights once a step.
     """
 
     name: str
@@ -95,6 +98,7 @@ class Precision(Declaration):
     multiplied: RealType | None = None
     apart: bool = False
     scaled: bool = False
+    linear_alone: bool = False
     source: str = ""
 
     def check_agreement(self, where: str) -> None:
@@ -104,8 +108,9 @@ class Precision(Declaration):
             if dtype is not None and dtype not in FLOATS:
                 raise SettingError(f"{where}.{field}: {dtype!r} is no floating type: use {', '.join(sorted(FLOATS))}")
         needs = {"group": "quantised", "multiplied": "quantised", "apart": "quantised", "scaled": "autocast"}
+        needs["linear_alone"] = "scaled"
         for field, of in needs.items():
-            if getattr(self, field) and getattr(self, of) is None:
+            if getattr(self, field) and not getattr(self, of):
                 raise SettingError(f"{where}.{field} is of what {of} makes: give {of}, or leave {field} out")
 
     def dtype_of(self, role: Role, compute: Dtype) -> Dtype:
@@ -116,10 +121,15 @@ class Precision(Declaration):
             return compute
         return _FIXED[role]
 
-    def cast_to(self, kind: str, device: str) -> RealType | None:
-        """What autocast casts the inputs and weights of this kind to; None if it leaves them as they are."""
+    def cast_to(self, kind: str, device: str, *, repeated: bool = False) -> RealType | None:
+        """What autocast casts the inputs and weights of this kind to; None if it leaves them as they are.
+
+        repeated: whether the layer is one of a block that is repeated.
+        """
         if self.autocast is None:
             return None
+        if self.linear_alone:
+            return self.autocast if repeated and kind in ("linear", "expert_linear") else None
         if kind in LOWERED:
             return self.autocast
         return "fp32" if kind in RAISED[device] else None
@@ -241,5 +251,16 @@ PRECISIONS = ready(
     ),
 )
 """The ready-made policies, by name."""
+
+TRANSFORMER_ENGINE = Precision(
+    "fp8",
+    weight="bf16",
+    autocast="fp8",
+    master="fp32",
+    scaled=True,
+    linear_alone=True,
+    source="NVIDIA Transformer Engine, Float8CurrentScaling: linear layers alone, attention and the head in 16 bits",
+)
+"""What "fp8" stands for under Megatron-Core."""
 
 FP32 = PRECISIONS["fp32"]

@@ -20,7 +20,7 @@ from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.layout import STYLES, ContextKind, Layout, Plan, Runtime, multiples_near, plan_of
 from costmodel.training.legality import check_layout
 from costmodel.training.optimizers import Optimizer, OptimizerName
-from costmodel.training.precision import Precision, PrecisionName
+from costmodel.training.precision import TRANSFORMER_ENGINE, Precision, PrecisionName
 from costmodel.training.schedules import SCHEDULES, ScheduleName
 from costmodel.training.setting import Need, Setting, image_size, part_names, plain, several_of, share
 from costmodel.training.stacks import Stack, StackName
@@ -770,7 +770,8 @@ class Settings(Frozen):
     @cached_property
     def policy(self) -> Precision:
         """The precision policy in force."""
-        return Precision.named(self.precision)
+        engine = self.runtime == "megatron" and self.precision == TRANSFORMER_ENGINE.name
+        return TRANSFORMER_ENGINE if engine else Precision.named(self.precision)
 
     @cached_property
     def states(self) -> Optimizer:

@@ -8,10 +8,12 @@ import pytest
 
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
+from costmodel.errors import SettingError
 from costmodel.graph.kernel import Kernel
 from costmodel.training.precision import PRECISIONS, Precision
 
 MODEL = MLP(sizes=(16, 32, 8), activation="relu", bias=False)
+GPT = cm.GPT(vocab=512, context=128, width=64, layers=2, heads=4)
 
 
 def test_8_bit_casts_carry_a_scale_each() -> None:
@@ -84,3 +86,36 @@ def test_adapters_train_on_weights_that_are_unpacked_forward_and_backward() -> N
     p = cm.predict("llama-3.2-1b", seq=16, precision="nf4", lora={"rank": 4, "targets": ("query",)}, attention="flash")
     phases = [row.phase for row in p.on("a100-sxm-80gb").kernels if "unpack" in row.kernel]
     assert {"forward", "backward"} == set(phases)
+
+
+def test_transformer_engine_casts_linear_layers_of_blocks_alone() -> None:
+    """Under Megatron-Core attention, norms and the head stay in 16 bits, with tensor parallelism too."""
+    p = cm.predict(GPT, batch=2, seq=128, precision="fp8", runtime="megatron", tp=2, sp=True, accumulate=2)
+    products = {
+        call.name: {x.dtype for x in call.inputs} for call in p.tape.root.calls() if call.layer.kind == "linear"
+    }
+    assert products.pop("head") == {"bf16"}
+    assert set(map(frozenset, products.values())) == {frozenset({"fp8"})}
+    others = [call for call in p.tape.root.calls() if call.layer.kind in ("fused_attention", "layernorm")]
+    assert {x.dtype for call in others for x in call.inputs} == {"bf16"}
+
+
+def test_casts_of_transformer_engine_read_twice_and_write_both_orders_and_weights_once_a_step() -> None:
+    seconds = {}
+    for accumulate in (1, 4):
+        asked = cm.predict(GPT, batch=2, seq=128, precision="fp8", runtime="megatron", accumulate=accumulate)
+        tasks = [task for task in asked.on("h100-sxm").work.tasks if task.layer.endswith("mlp.down.weight.cast")]
+        seconds[accumulate] = sum(task.times for task in tasks)
+        tokens = accumulate * 2 * 128 * GPT.layers
+        casts = [task for task in asked.on("h100-sxm").work.tasks if task.layer.endswith("mlp.down.cast")]
+        assert sum(task.times * task.kernel.read for task in casts) == 2 * 2 * tokens * 4 * GPT.width
+        assert sum(task.times * task.kernel.written for task in casts) == 2 * tokens * 4 * GPT.width
+    assert seconds[1] == seconds[4] == 2 * GPT.layers
+
+
+def test_other_policies_with_casts_are_refused_under_megatron() -> None:
+    for name in ("bf16-autocast", Precision("own", weight="bf16", autocast="fp8", master="fp32", scaled=True)):
+        with pytest.raises(SettingError, match="trains 16-bit weights with fp32 masters"):
+            cm.predict(GPT, batch=2, seq=128, precision=name, runtime="megatron")
+    with pytest.raises(SettingError, match="linear_alone is of what scaled makes"):
+        Precision("own", weight="bf16", autocast="fp8", linear_alone=True).check_agreement("precision")
