@@ -23,6 +23,7 @@ EXECUTED = {n for n, setting in SETTINGS.items() if setting.executed == "any" an
 RUN = [option for option in SINGLE if option.name in EXECUTED]
 """Settings that change what is run here, or what is counted of it."""
 ROUNDS = option("--rounds", metavar="N", type=int, help="So many passes, or turns of each layer alone, and no more.")
+THREADS = option("--threads", metavar="N", type=int, default=1, help="How many matrix products may use (1).")
 NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")
 SAVE = option(
     "--save", metavar="FILE", callback=writable, help="Keep it: as a baseline, and a check to be drawn again."
@@ -88,6 +89,7 @@ def validate(budget: float | None) -> Any:
         type=float,
         help="How long to go on for what is unresolved (8, or four passes of a model that takes longer).",
     ),
+    THREADS,
     option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
     SAVE,
     AGAINST,
@@ -107,6 +109,7 @@ def check(
     no_classes: bool,
     reuse: str | None,
     budget: float | None,
+    threads: int,
     fail_over: str | None,
     save: str | None,
     against: str | None,
@@ -127,6 +130,7 @@ def check(
         classes=not no_classes,
         reuse=reuse or "in place",
         budget=budget,
+        threads=threads,
         progress=is_terminal(sys.stderr),
         say=_note,
     )
@@ -181,6 +185,10 @@ def plot(
 @verb(
     MODEL,
     ROUNDS,
+    option(
+        "--budget", metavar="SECONDS", type=float, help="How long to run the passes, each of them twice at least (30)."
+    ),
+    THREADS,
     SAVE,
     AGAINST,
     *RUN,
@@ -190,31 +198,40 @@ def plot(
     ),
 )
 def profile(
-    model: str, rounds: int | None, save: str | None, against: str | None, settings: dict[str, Any]
+    model: str,
+    rounds: int | None,
+    budget: float | None,
+    threads: int,
+    save: str | None,
+    against: str | None,
+    settings: dict[str, Any],
 ) -> tuple[Reply, int]:
     """Run a model whole, forward and forward with backward: latency, throughput, memory, bottleneck and efficiency."""
     from costmodel.roofline.profiling import predictions_of, question_of
     from costmodel.roofline.profiling import profile as profiled
 
     history = History(save, against, lambda: question_of(predictions_of(model, settings)))
-    return history.answer(profiled(model, rounds=rounds, progress=is_terminal(sys.stderr), say=_note, **settings))
+    progress = is_terminal(sys.stderr)
+    measured = profiled(model, rounds=rounds, budget=budget, threads=threads, progress=progress, say=_note, **settings)
+    return history.answer(measured)
 
 
 @verb(
     MODEL,
     argument("other", "The model to compare with."),
     ROUNDS,
+    THREADS,
     *RUN,
     examples=(
         "roofline compare mlp-mnist mlp-lenet-300-100 --batch 64",
         "roofline compare mlp-mnist mlp-mnist --json",
     ),
 )
-def compare(model: str, other: str, rounds: int | None, settings: dict[str, Any]) -> Any:
+def compare(model: str, other: str, rounds: int | None, threads: int, settings: dict[str, Any]) -> Any:
     """How many times as fast the second model is, with a 95 % interval, measured side by side."""
     from costmodel.roofline.profiling import compare as compared
 
-    return compared(model, other, rounds=rounds, progress=is_terminal(sys.stderr), **settings)
+    return compared(model, other, rounds=rounds, threads=threads, progress=is_terminal(sys.stderr), **settings)
 
 
 class History:

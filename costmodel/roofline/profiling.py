@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -16,8 +16,8 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_flops, show_rate, show_seconds
 from costmodel.errors import SettingError, shown
-from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated
-from costmodel.roofline.checking import with_rounds
+from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_asked, check_budget
+from costmodel.roofline.checking import LEAST_BUDGET, with_rounds
 from costmodel.roofline.classification import Verdict, predicted
 from costmodel.roofline.findings import DTYPE
 from costmodel.roofline.footprint import peak_bytes
@@ -30,6 +30,8 @@ from costmodel.training.settings import takes_settings
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, enough=0, item_seconds=4.0)
 """Of whole programs, as they come."""
+BUDGET = 30.0
+"""How long programs are run if nobody says [s], exceeded only by what it takes to run each twice."""
 
 PASSES = {"inference": "forward", "train": "forward+backward"}
 FIGURES = ("flops", "pointwise_flops", "peak_bytes", "samples_per_second", "tokens_per_second")
@@ -103,7 +105,7 @@ class Profile(Answer):
         return self.calibration.rates.peak(DTYPE)
 
     def efficiency_of(self, name: str) -> float:
-        """Contractions achieved, as a share of the fastest product: model FLOPs utilisation on one thread."""
+        """Contractions achieved, as a share of the fastest product: model FLOPs utilisation on as many threads."""
         return self.passes[name].flops_per_second / self.peak
 
     @property
@@ -174,19 +176,25 @@ def profile(
     model: Architecture | Prediction | str,
     *,
     rounds: int | None = None,
+    budget: float | None = None,
+    threads: int = 1,
     calibration: Calibration | None = None,
     progress: bool | Progress = False,
     say: Say | None = None,
     **settings: Unpack[GivenSettings],
 ) -> Profile:
-    """Parameters, FLOPs, latency, throughput, memory, bottleneck and efficiency of a model run whole, on one thread.
+    """Parameters, FLOPs, latency, throughput, memory, bottleneck and efficiency of a model run whole.
 
     Args:
         model: as `predict` takes it, or a prediction, of which the pass of its mode is run.
-        rounds: samples of each pass.
-        calibration: of this machine; the stored one unless given, and a quick one is made if there is none.
+        rounds: samples of each pass; up to fifteen within the budget if not given.
+        budget: how long to run them [s], exceeded only by what it takes to run each twice; 30 s if neither is given.
+        threads: how many matrix products may use; all else runs on one.
+        calibration: of this machine and as many threads; the stored one unless given, and a quick one is made if there
+            is none.
         progress: a bar on stderr, or a function that is told the share done.
-        say: is told what there is to know of the calibration, as that it had to be made; a warning unless given.
+        say: is told how long it will take, and what there is to know of the calibration, as that it had to be made; the
+            latter is a warning unless given.
         **settings: as `predict` takes them; forward and forward+backward unless `mode` says which.
 
     Raises:
@@ -194,12 +202,23 @@ def profile(
 
     """
     predictions, protocol = predictions_of(model, settings), with_rounds(PROTOCOL, rounds)
+    check_asked(threads, None)
+    if budget is not None:
+        check_budget(budget, LEAST_BUDGET)
     programs = {name: network_that_fits(prediction, optimize=False).program for name, prediction in predictions.items()}
-    calibration = calibration or calibrated(progress=progress, say=say)
+    footprint = max(program.touched_bytes for program in programs.values())
+    calibration = calibration or calibrated(threads=threads, progress=progress, say=say, footprint=footprint)
+    hosts = {name: predict_seconds(program, calibration) for name, program in programs.items()}
+    most = budget or (BUDGET if rounds is None else float("inf"))
+    protocol = replace(protocol, budget=most, threads=calibration.machine.threads)
+    if say is not None:
+        once = sum(host.seconds for host in hosts.values())
+        longest = max(2 * once, min(most, (1 + protocol.rounds) * once))
+        say(f"all passes are predicted to take {show_seconds(once)}: measuring takes up to {show_seconds(longest)}")
     with bar(progress, "measuring") as tell:
         timings = measure([*programs.values()], protocol=protocol, statistic="median", progress=tell)
     passes = {
-        name: _pass(name, prediction, programs[name], timing, calibration)
+        name: _pass(name, prediction, programs[name], hosts[name], timing, calibration)
         for (name, prediction), timing in zip(predictions.items(), timings, strict=True)
     }
     noisy = tuple(f"{name} is noisy: {each.timing.noise}" for name, each in passes.items() if each.timing.noise)
@@ -234,8 +253,9 @@ def question_of(predictions: Mapping[str, Prediction]) -> str:
     return f"{title}: {' and '.join(predictions)}, {sizes.removesuffix(f', {prediction.settings.states.name}')}"
 
 
-def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, calibration: Calibration) -> WholePass:
-    host = predict_seconds(program, calibration)
+def _pass(
+    name: str, prediction: Prediction, program: Program, host: HostTime, timing: Timing, calibration: Calibration
+) -> WholePass:
     flops, pointwise = (
         each.total if prediction.settings.training else each.forward
         for each in (prediction.flops, prediction.pointwise_flops)
@@ -310,6 +330,7 @@ def compare(
     b: Architecture | Prediction | str,
     *,
     rounds: int | None = None,
+    threads: int = 1,
     progress: bool | Progress = False,
     **settings: Unpack[GivenSettings],
 ) -> Comparison:
@@ -319,6 +340,7 @@ def compare(
         a: a model as `predict` takes it, or a prediction.
         b: the same.
         rounds: samples of each.
+        threads: how many matrix products may use; all else runs on one.
         progress: a bar on stderr, or a function that is told the share done.
         **settings: of models, as `predict` takes them; mode is "inference" unless given.
 
@@ -326,7 +348,8 @@ def compare(
         CostModelError: a wrong setting, or more memory than there is.
 
     """
-    protocol, predictions = with_rounds(PROTOCOL, rounds), []
+    check_asked(threads, None)
+    protocol, predictions = replace(with_rounds(PROTOCOL, rounds), threads=threads), []
     for side in (a, b):
         if not isinstance(side, Architecture | Prediction | str):
             raise SettingError(f"{shown(side)} cannot be timed: give a model or a prediction")

@@ -10,7 +10,7 @@ import pytest
 import costmodel as cm
 from costmodel.display.rooflines import Dot
 from costmodel.errors import CostModelError
-from costmodel.roofline import baseline
+from costmodel.roofline import baseline, timing
 from costmodel.roofline.checking import check
 from costmodel.roofline.findings import Check
 from costmodel.roofline.host import Host
@@ -64,6 +64,35 @@ def test_every_view_of_a_profile_has_every_pass(profiled: Profile) -> None:
     assert latency["p95"] is latency["p99"] is None, "two samples say nothing of one in twenty"
     assert latency["interval"][0] <= latency["seconds"] <= latency["interval"][1]
     assert all(name in text for name in data["passes"] for text in (str(profiled), profiled._repr_html_()))
+
+
+@pytest.mark.parametrize("slower", [1.0, 3.0])
+def test_a_profile_ends_with_its_budget_however_busy_the_host_is(
+    monkeypatch: pytest.MonkeyPatch, slower: float
+) -> None:
+    """Forward and backward passes of some 25 and 80 s took fifteen times as long before."""
+    clockwork = Clockwork.put(monkeypatch.setattr, lambda op: 1.0)
+    clockwork.slower = slower
+    said: list[str] = []
+    found = profile(GPT, seq=5, calibration=calibration(), say=said.append)
+    once = sum(slower * len(each.host.calls) for each in found.passes.values())
+    assert all(each.timing.count >= 1 for each in found.passes.values())
+    assert 2 * once <= clockwork.passed * 1e-9 <= 2.2 * once, "no longer than it takes to run each twice"
+    assert said[-1].startswith("all passes are predicted to take ")
+    clockwork = Clockwork.put(monkeypatch.setattr, lambda op: 1e-3)
+    profile(GPT, seq=5, calibration=calibration(), budget=1.0)
+    assert clockwork.passed * 1e-9 <= 1.5, "a budget is kept"
+
+
+def test_products_run_on_as_many_threads_as_were_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    by = calibration(machine=replace(calibration().machine, cores=2, threads=2))
+    threads: list[int] = []
+    resting = timing.at_rest
+    monkeypatch.setattr(timing, "at_rest", lambda n=1: (threads.append(n), resting(n))[1])
+    monkeypatch.setattr("costmodel.roofline.inplace.at_rest", timing.at_rest)
+    assert "2 threads of 2 cores" in str(check(MLP, batch=3, rounds=2, calibration=by))
+    profile(MLP, batch=3, rounds=1, calibration=by)
+    assert set(threads) == {2}
 
 
 def test_a_mode_asks_for_one_pass_and_settings_of_training_stay_with_it() -> None:
