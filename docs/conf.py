@@ -91,7 +91,7 @@ shown = HERE / "notebooks"
 shown.mkdir(exist_ok=True)
 for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
     shutil.copy(notebook, shown / notebook.name)
-index = (HERE.parent / "notebooks/README.md").read_text(encoding="utf-8")
+index = (HERE.parent / "notebooks/README.md").read_text(encoding="utf-8").replace("(../docs/", "(../")
 (shown / "index.md").write_text(
     f"{index}\n```{{toctree}}\n:hidden:\n:glob:\n\n[0-9]-*\n[0-9][0-9]-*\n```\n", encoding="utf-8"
 )

@@ -238,6 +238,21 @@ answer_3 = None
 answer_4 = None
 
 # %% [markdown]
+# **5. Derive it.** How many parameters does one block of GPT-2 have, as a function of its width $d$? Count four
+# matrices of attention, two of an MLP four times as wide, a bias for each output, and two norms. Give a function of
+# d.
+
+# %%
+answer_5 = None
+
+# %% [markdown]
+# **6. Code it.** Write a function of batch, seq, layers, width and vocab that gives the FLOPs of a forward pass, from
+# the shapes of its products alone, and hold it against `predict`.
+
+# %%
+answer_6 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -265,3 +280,35 @@ by_hand = 4 * (12 * (4 * 1024 * 768 + 24 * 768**2) + 2 * 50257 * 768)
 assert solution == round(by_hand / (12 * (4 * 512 * 768 + 24 * 768**2) + 2 * 50257 * 768), 2)
 assert answer_4 in (None, solution), "4: four times the tokens, and attention's products twice for each"
 print(f"4: {solution} times")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(d):
+    return 12 * d**2 + 13 * d
+
+
+longer = cm.predict(cm.GPT2Small.with_values({"layers": 13}), batch=batch, seq=seq)
+assert longer.params - p.params == solution(768)
+assert answer_5 is None or [answer_5(d) for d in (64, 768)] == [solution(d) for d in (64, 768)], (
+    "5: 4 d², 8 d², 9 d, 4 d"
+)
+print("5: 12 d² + 13 d")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(batch, seq, layers, width, vocab):
+    products = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+    block = sum(2 * seq * rows * columns for rows, columns in products) + 2 * 2 * seq * seq * width
+    return batch * (layers * block + 2 * seq * width * vocab)
+
+
+asked = [(1, 256, 12, 768, 50257), (4, 1024, 24, 1024, 50257)]
+told = [
+    cm.predict(m, batch=b, seq=t).flops.forward
+    for m, (b, t, *_) in zip((cm.GPT2Small, cm.GPT2Medium), asked, strict=True)
+]
+assert [solution(*sizes) for sizes in asked] == told
+assert answer_6 is None or [answer_6(*sizes) for sizes in asked] == told, (
+    "6: 2 · rows · columns for each token, and T · d twice"
+)
+print("6: equal, for GPT-2 small and medium")

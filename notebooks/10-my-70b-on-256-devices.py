@@ -156,6 +156,20 @@ answer_2 = None
 answer_3 = None
 
 # %% [markdown]
+# **4. Derive it.** How many bytes does a rank send to all-reduce $S$ bytes around a ring of $n$? A function of S and
+# n.
+
+# %%
+answer_4 = None
+
+# %% [markdown]
+# **5. Code it.** Write a function of a rank, of the number of ranks and of micro-batches that gives how many of these
+# the rank holds at most (1F1B).
+
+# %%
+answer_5 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -177,3 +191,41 @@ sums = {row["operation"]: row["wire_bytes"] / row["bytes"] for row in tensor.col
 assert sums["all_reduce"] == solution * 7 / 8
 assert answer_3 in (None, solution), "3: a reduce-scatter and an all-gather"
 print(f"3: {solution} times")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(size, n):
+    return 2 * (n - 1) / n * size
+
+
+for n in (2, 4, 8):
+    summed = [row for row in cm.predict(model, **RUN, tp=n).collectives.sums() if row["operation"] == "all_reduce"]
+    assert all(abs(row["wire_bytes"] - solution(row["bytes"], n)) <= row["times"] * n for row in summed)
+    assert answer_4 is None or abs(answer_4(2**30, n) - solution(2**30, n)) < 1, (
+        "4: n - 1 parts scattered, n - 1 gathered"
+    )
+print("4: 2 (n - 1) / n · S")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(rank, ranks, micro_batches):
+    held = most = 0
+    ahead = min(ranks - rank, micro_batches)  # forward passes before the first backward one
+    for _ in range(ahead):
+        held += 1
+        most = max(most, held)
+    for n in range(micro_batches):
+        held -= 1
+        if ahead + n < micro_batches:
+            held += 1
+        most = max(most, held)
+    return most
+
+
+for m in (4, 8):
+    told = sorted(r.in_flight for r in cm.predict(model, **RUN, pp=4, accumulate=m, checkpoint="block").ranks)
+    assert set(told) == {solution(rank, 4, m) for rank in range(4)}
+    assert answer_5 is None or {answer_5(rank, 4, m) for rank in range(4)} == set(told), (
+        "5: a step of 1F1B, pass by pass"
+    )
+print("5: as many as ranks from it to the end, or all there are")

@@ -173,6 +173,21 @@ answer_2 = None
 answer_3 = None
 
 # %% [markdown]
+# **4. Derive it.** A sum of $S$ bytes around a ring of $n$ takes 2 (n − 1) hops of $a$ seconds, and 2 (n − 1)/n · S/W
+# for its bytes. At which S do hops take as long as bytes? A function of n, a and W.
+
+# %%
+answer_4 = None
+
+# %% [markdown]
+# **5. Code it.** Play GPipe: write a function of p stages, m micro-batches and the seconds f and b of a forward and a
+# backward pass of a stage that says when the step ends. Each stage does one pass at a time: all forward, then all
+# backward.
+
+# %%
+answer_5 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% jupyter={"source_hidden": true} tags=["hide-cell"]
@@ -194,3 +209,35 @@ same = {tp: cm.serve("llama-3-70b", on="dgx-h100", input=4000, output=96, tp=tp)
 assert same[8] == same[16] == solution * 2**30 / 32
 assert answer_3 in (None, solution), "3: each rank has one head, as with 8"
 print(f"3: {solution}")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(n, hop, bandwidth):
+    return n * hop * bandwidth
+
+
+for n, hop, bandwidth in ((8, 2e-6, 450e9), (64, 5e-6, 50e9)):
+    size = solution(n, hop, bandwidth)
+    assert abs(2 * (n - 1) * hop / (2 * (n - 1) / n * size / bandwidth) - 1) < 1e-9
+    assert answer_4 is None or abs(answer_4(n, hop, bandwidth) / size - 1) < 0.01, "4: 2 (n - 1) is on both sides"
+print(f"4: n a W: {solution(8, 2e-6, 450e9) / 2**20:.1f} MiB over 8 devices with hops of 2 µs at 450 GB/s")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(stages, micro_batches, forward, backward):
+    free = [0.0] * stages
+    for order, seconds in ((range(stages), forward), (reversed(range(stages)), backward)):
+        order = list(order)
+        for _ in range(micro_batches):
+            arrives = 0.0
+            for stage in order:
+                free[stage] = arrives = max(free[stage], arrives) + seconds
+    return max(free)
+
+
+for p, m in ((1, 4), (4, 8), (8, 64)):
+    assert solution(p, m, 1.0, 2.0) == (m + p - 1) * 3.0
+    assert answer_5 is None or answer_5(p, m, 1.0, 2.0) == solution(p, m, 1.0, 2.0), (
+        "5: a pass waits for the stage before it"
+    )
+print("5: (m + p - 1) (f + b): the bubble is (p - 1) / (m + p - 1) of it")

@@ -219,6 +219,21 @@ answer_2 = None
 answer_3 = None
 
 # %% [markdown]
+# **4. Derive it.** Of $L$ blocks groups of $g$ are recomputed: kept are the inputs of $L/g$ groups, and while one is
+# recomputed the insides of its $g$ blocks, each of $r$ times an input. Which $g$ keeps least, as a function of L and
+# r?
+
+# %%
+answer_4 = None
+
+# %% [markdown]
+# **5. Code it.** Write a function of memory (such as "16 GiB") that finds by bisection the largest batch of 1,024
+# tokens with fused attention that fits, with `predict(...).fits` alone. `cm.max_batch` knows it too.
+
+# %%
+answer_5 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -241,3 +256,33 @@ solution = round(100 * blocks / plain.flops.total)
 assert solution == round(100 * (flops[1] / flops[0] - 1))
 assert answer_3 in (None, solution), "3: a third of the blocks' share of the FLOPs"
 print(f"3: {solution} %: the head is not recomputed, and has {1 - 3 * blocks / plain.flops.total:.0%} of the FLOPs")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(layers, r):
+    return (layers / r) ** 0.5
+
+
+for layers, r in ((12, 3), (96, 1.5)):
+    kept = {g / 100: layers / (g / 100) + g / 100 * r for g in range(10, 5000)}
+    assert abs(min(kept, key=kept.get) - solution(layers, r)) < 0.01
+    assert answer_4 is None or abs(answer_4(layers, r) - solution(layers, r)) < 0.01, "4: where the derivative is zero"
+print("4: the square root of L / r: Chen et al. 2016, §4.1")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(memory):
+    fits, too_large = 0, 1024
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        if cm.predict(cm.GPT2Small, batch=middle, seq=1024, attention="flash").fits(memory):
+            fits = middle
+        else:
+            too_large = middle
+    return fits
+
+
+largest = {m: int(cm.max_batch(cm.GPT2Small, seq=1024, attention="flash", memory=m)) for m in ("16 GiB", "40 GiB")}
+assert {m: solution(m) for m in largest} == largest
+assert answer_5 is None or {m: answer_5(m) for m in largest} == largest, "5: the peak grows with the batch, so halve"
+print(f"5: {largest}")

@@ -193,6 +193,20 @@ answer_2 = None
 answer_3 = None
 
 # %% [markdown]
+# **4. Derive it.** Which rate can a layer of $I$ FLOPs a byte reach on a machine of peak $P$ and bandwidth $W$? A
+# function of I, P, W.
+
+# %%
+answer_4 = None
+
+# %% [markdown]
+# **5. Code it.** Write a function of a mapping from kinds of layers to seconds, of a kind and of a factor: by what is
+# the whole faster if this kind is so many times as fast?
+
+# %%
+answer_5 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -212,3 +226,31 @@ print(f"2: {solution:,} bytes")
 solution = round(1 / (0.4 + 0.6 / 2), 2)
 assert answer_3 in (None, solution), "3: what is left is 40 % and half of 60 % (Amdahl 1967)"
 print(f"3: {solution}")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(intensity, peak, bandwidth):
+    return min(peak, intensity * bandwidth)
+
+
+cases = [(1, 100, 10), (10, 100, 10), (50, 100, 10)]
+assert [solution(*case) for case in cases] == [10, 100, 100]
+assert answer_4 is None or [answer_4(*case) for case in cases] == [10, 100, 100], (
+    "4: two ceilings, and the lower one holds"
+)
+print("4: the lower of P and I · W (Williams et al. 2009)")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(seconds, kind, factor):
+    before = sum(seconds.values())
+    return before / (before - seconds[kind] + seconds[kind] / factor)
+
+
+parts = {"linear": 6.0, "gelu": 3.0, "layernorm": 1.0}
+assert round(solution(parts, "linear", 2), 2) == 1.43
+assert max(solution(parts, "gelu", factor) for factor in (2, 10, 1e9)) < 10 / 7 + 1e-6
+assert answer_5 is None or abs(answer_5(parts, "gelu", 3) - solution(parts, "gelu", 3)) < 1e-6, (
+    "5: only its share shrinks"
+)
+print("5: Amdahl's law: never more than one over what the others take")

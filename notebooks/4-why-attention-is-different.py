@@ -219,6 +219,20 @@ answer_2 = None
 answer_3 = None
 
 # %% [markdown]
+# **4. Derive it.** The MLP of a transformer is $m$ times as wide as the model, $d$. At how many tokens do attention's
+# products take as many FLOPs as the matrices of a block? A function of d and m.
+
+# %%
+answer_4 = None
+
+# %% [markdown]
+# **5. Code it.** Write a function of a cost (a function of n) and of n that gives the exponent with which the cost
+# grows there, by doubling n. Try it on FLOPs and on memory of a text.
+
+# %%
+answer_5 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -244,3 +258,37 @@ saved = kept["eager"].memory.activations - kept["flash"].memory.activations
 assert abs(saved / solution - 1) < 0.02
 assert answer_3 in (None, solution), "3: layers, heads, tokens squared, four bytes"
 print(f"3: {solution:,} bytes")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(width, times):
+    return (2 + times) * width
+
+
+for d, m in ((128, 4), (256, 2)):
+    sizes = {"vocab": 256, "context": 4096, "layers": 2, "width": d, "heads": 4, "mlp_width": m * d}
+    rows = cm.predict(cm.Transformer(**sizes), seq=solution(d, m), mode="inference").layers
+    blocks = {
+        k: sum(r.forward_flops for r in rows if r.kind == k and r.name.startswith("block"))
+        for k in ("matmul", "linear")
+    }
+    assert blocks["matmul"] == blocks["linear"]
+    assert answer_4 is None or answer_4(d, m) == solution(d, m), "4: 4 T d against 2 (4 + 2 m) d²"
+print("4: (2 + m) d, which is 6 d for an MLP of four times the width")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(cost, n):
+    return float(np.log2(cost(2 * n) / cost(n)))
+
+
+def flops_of_text(tokens):
+    return cm.predict(transformer, seq=tokens, mode="inference").flops.forward
+
+
+assert solution(lambda n: 7 * n**3, 10) == 3
+assert 1 < solution(flops_of_text, 256) < solution(flops_of_text, 65_536) < 2
+assert answer_5 is None or abs(answer_5(flops_of_text, 4096) - solution(flops_of_text, 4096)) < 1e-6, (
+    "5: log2 of the ratio"
+)
+print(f"5: {solution(flops_of_text, 256):.2f} at 256 tokens, {solution(flops_of_text, 65_536):.2f} at 65,536")

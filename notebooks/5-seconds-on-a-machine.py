@@ -220,6 +220,20 @@ answer_2 = None
 answer_3 = None
 
 # %% [markdown]
+# **4. Derive it.** From how many rows $n$ on is a product of $n × k$ by $k × m$ in 16 bits bound by arithmetic, on a
+# machine of peak $P$ and bandwidth $W$? A function of k, m, P and W.
+
+# %%
+answer_4 = None
+
+# %% [markdown]
+# **5. Code it.** Write a function of predictions' layers (`p.layers`), a peak and a bandwidth that adds up the least
+# time of a forward pass: each layer's contractions or its bytes (`forward_bytes`), whichever takes longer.
+
+# %%
+answer_5 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -246,3 +260,29 @@ fused = cm.predict("gpt2-small", seq=512, update="fused").on("h100-sxm", tier="c
 assert solution == round(1e3 * fused.update_seconds, 2)
 assert answer_3 in (None, solution), "3: 28 bytes, 124.4 million parameters, 3.35 TB/s"
 print(f"3: {solution} ms; as PyTorch runs it by itself {1e3 * eager.update_seconds:.2f} ms")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(k, m, peak, bandwidth):
+    return k * m / (k * m * bandwidth / peak - k - m)
+
+
+for k, m, P, W in ((4096, 14336, 989e12, 3.35e12), (1024, 1024, 312e12, 2.0e12)):
+    rows = solution(k, m, P, W)
+    assert abs(2 * rows * k * m / P / (2 * (rows * k + k * m + rows * m) / W) - 1) < 1e-9
+    assert answer_4 is None or abs(answer_4(k, m, P, W) / rows - 1) < 0.01, "4: solve the equation of exercise 1"
+print("4: km / (km W/P - k - m); a machine of too high a ridge is never bound by arithmetic")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(layers, peak, bandwidth):
+    return sum(max(row.forward_flops / peak, row.forward_bytes / bandwidth) for row in layers)
+
+
+forward = cm.predict("gpt2-small", batch=32, seq=512, precision="bf16", mode="inference")
+least = solution(forward.layers, 989.4e12, 3.35e12)
+assert forward.flops.forward / 989.4e12 < least < forward.on("h100-sxm").seconds
+assert answer_5 is None or abs(answer_5(forward.layers, 989.4e12, 3.35e12) / least - 1) < 1e-6, (
+    "5: the longer of two, summed"
+)
+print(f"5: {1e3 * least:.1f} ms at least; kernels reach {least / forward.on('h100-sxm').seconds:.0%} of that rate")

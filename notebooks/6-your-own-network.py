@@ -27,6 +27,7 @@
 
 # %%
 # %matplotlib inline
+from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -282,6 +283,21 @@ answer_3 = None
 answer_4 = None
 
 # %% [markdown]
+# **5. Derive it.** A convolution of 3 × 3 from $c$ to $d$ channels without bias is replaced by one of 3 × 3 for each
+# channel and one of 1 × 1 after it (Howard et al. 2017, §3.1). What share of the parameters is left? A function of c
+# and d.
+
+# %%
+answer_5 = None
+
+# %% [markdown]
+# **6. Code it.** Write a function of a list of sizes that counts the parameters of a perceptron with biases, and hold
+# it against `cm.MLP`.
+
+# %%
+answer_6 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -313,3 +329,30 @@ solution = 64 * (512 + 512) * 4
 assert solution == kept["snake"].memory.activations - kept["relu"].memory.activations
 assert answer_4 in (None, solution), "4: the outcome is the next layer's input, which is kept in any case"
 print(f"4: {solution:,}")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(c, d):
+    return (9 * c + c * d) / (9 * c * d)
+
+
+def parameters(c, *items):
+    return cm.predict(cm.CNN(input=[c, 8, 8], blocks=[{"conv": {"bias": False, **item}} for item in items])).params
+
+
+for c, d in ((32, 64), (256, 256)):
+    apart = parameters(c, {"channels": c, "kernel": 3, "groups": c}, {"channels": d, "kernel": 1})
+    assert abs(apart / parameters(c, {"channels": d, "kernel": 3}) - solution(c, d)) < 1e-12
+    assert answer_5 is None or abs(answer_5(c, d) - solution(c, d)) < 1e-9, "5: 9 c and c d, of 9 c d"
+print("5: 1/d + 1/9")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(sizes):
+    return sum(inputs * outputs + outputs for inputs, outputs in pairwise(sizes))
+
+
+for sizes in ([784, 10], [784, 512, 512, 10], [3, 1, 2]):
+    assert solution(sizes) == cm.predict(cm.MLP(sizes=sizes)).params
+    assert answer_6 is None or answer_6(sizes) == solution(sizes), "6: a matrix and a bias for each pair of neighbours"
+print("6: equal for three of them")

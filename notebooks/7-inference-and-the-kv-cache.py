@@ -308,6 +308,20 @@ answer_3 = None
 answer_4 = None
 
 # %% [markdown]
+# **5. Derive it.** A decode step reads weights of $W$ bytes, and for each of $B$ texts of $T$ tokens a cache of $c$
+# bytes a token. At which B does it read as much of caches as of weights? A function of W, T and c.
+
+# %%
+answer_5 = None
+
+# %% [markdown]
+# **6. Code it.** Write a function of the tokens of a prompt, the tokens to decode and a bandwidth that adds up, token
+# by token, how long reading weights and cache takes for one text (weights and bytes a token as `decode` has them).
+
+# %%
+answer_6 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -338,3 +352,29 @@ floor = decode.on(machine, tier="ceiling").seconds
 assert abs(floor * 1e3 - solution) < 0.1
 assert answer_4 in (None, solution), "4: all weights but the embedding's, two bytes each, over the bandwidth"
 print(f"4: {solution} ms; typical {1e3 * decode.on(machine, stack='cuda-graphs').seconds:.1f} ms")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(weights, tokens, per_token):
+    return weights / (tokens * per_token)
+
+
+crossing = solution(decode.traffic.weights, 1024, decode.kv_bytes_per_token)
+many = cm.predict(model, mode="decode", past=1024, batch=round(crossing), **how)
+assert abs(many.traffic.kv_read / many.traffic.weights - 1) < 0.01
+assert answer_5 is None or abs(answer_5(16e9, 4096, 131072) / solution(16e9, 4096, 131072) - 1) < 0.01, "5: W = B T c"
+print(f"5: W / (T c), {crossing:.0f} texts of 1,024 tokens here")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(prompt, tokens, bandwidth):
+    weights, per_token = decode.traffic.weights, decode.kv_bytes_per_token
+    return sum((weights + (prompt + n) * per_token) / bandwidth for n in range(tokens))
+
+
+steps = [cm.predict(model, mode="decode", past=1024 + n, **how).traffic for n in range(3)]
+assert abs(solution(1024, 3, 1.0) / sum(step.weights + step.kv_read for step in steps) - 1) < 0.001
+assert answer_6 is None or abs(answer_6(1024, 256, 3.35e12) / solution(1024, 256, 3.35e12) - 1) < 0.01, (
+    "6: each token adds one"
+)
+print(f"6: {solution(1024, 256, 3.35e12):.2f} s for 256 tokens on an H100, at least")

@@ -452,6 +452,20 @@ answer_4 = None
 answer_5 = None
 
 # %% [markdown]
+# **6. Derive it.** A budget of $C$ FLOPs trains $N$ parameters on $D$ tokens for 6 N D. With 20 tokens a parameter
+# (Hoffmann et al. 2022), how large is the model? A function of C.
+
+# %%
+answer_6 = None
+
+# %% [markdown]
+# **7. Code it.** Write a function of a number of parameters that gives the most layers with which `network()` stays
+# within it. `cm.max_layers` knows it too.
+
+# %%
+answer_7 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -489,3 +503,29 @@ solution = round(2 * 2 * 1e9 / 3.35e12 * 1e3, 1)
 assert solution == round(gelu.seconds * 1e3, 1)
 assert answer_5 in (None, solution), "5: two bytes read and two written a number"
 print(f"5: {solution} ms")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(budget):
+    return (budget / 120) ** 0.5
+
+
+for budget in (1e21, 5.76e23):  # the second is Chinchilla's
+    assert abs(6 * solution(budget) * 20 * solution(budget) / budget - 1) < 1e-9
+    assert answer_6 is None or abs(answer_6(budget) / solution(budget) - 1) < 0.01, "6: C = 6 N · 20 N"
+assert abs(solution(5.76e23) / 70e9 - 1) < 0.02
+print(f"6: the square root of C / 120; Chinchilla's {solution(5.76e23) / 1e9:.0f} billion")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(params):
+    layers = 1
+    while cm.predict(network(layers=layers + 1), seq=1).params <= params:
+        layers += 1
+    return layers
+
+
+for params in (5e8, 1e9):
+    assert solution(params) == int(cm.solve(network(), "params", int(params), for_="layers", seq=1))
+    assert answer_7 is None or answer_7(params) == solution(params), "7: as long as one more fits"
+print(f"7: {solution(1e9)} layers within a billion")

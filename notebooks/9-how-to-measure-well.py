@@ -177,6 +177,20 @@ answer_2 = None
 answer_3 = None
 
 # %% [markdown]
+# **4. Derive it.** A share $s$ of moments is undisturbed. How many samples at independent moments hold at least one
+# of them with a probability $q$? A function of s and q.
+
+# %%
+answer_4 = None
+
+# %% [markdown]
+# **5. Code it.** Write a function of samples that estimates undisturbed work: the median of those within `LIMIT` of
+# the shortest.
+
+# %%
+answer_5 = None
+
+# %% [markdown]
 # ## Solutions
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -199,3 +213,27 @@ assert 120 > 60
 assert max(longest) > 0  # work of 1 ms has undisturbed samples there
 assert answer_3 in (None, solution), "3: none: measure its parts, as a check of a whole model does, call by call"
 print("3: none; its parts are measured instead, call by call")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(share, probability):
+    return math.ceil(math.log(1 - probability) / math.log(1 - share))
+
+
+for s, q in ((0.05, 0.95), (0.3, 0.99)):
+    tries = np.random.default_rng(2).random((20_000, solution(s, q))) < s
+    assert abs(tries.any(axis=1).mean() - q) < 0.03
+    assert answer_4 is None or answer_4(s, q) == solution(s, q), "4: (1 - s)^n is at most 1 - q"
+print("4: log(1 - q) / log(1 - s), rounded up")
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def solution(samples):
+    samples = np.asarray(samples)
+    return float(np.median(samples[samples <= LIMIT * samples.min()]))
+
+
+drawn = 1.0 + 0.02 * np.random.default_rng(3).random(200) + 0.7 * (np.random.default_rng(4).random(200) < 0.6)
+assert abs(solution(drawn) - 1.01) < 0.005 < abs(np.median(drawn) - 1.01)
+assert answer_5 is None or abs(answer_5(drawn) - solution(drawn)) < 1e-9, "5: leave out what is slower than the limit"
+print(f"5: {solution(drawn):.3f}, where the median of all is {np.median(drawn):.3f}")

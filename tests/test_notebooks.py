@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,30 @@ def test_each_exercise_is_checked_by_a_collapsed_solution(notebook: Path) -> Non
 
 
 @of_each
+def test_one_exercise_derives_and_one_codes(notebook: Path) -> None:
+    headings = re.findall(r"^\*\*\d+\. (\w+) it\.\*\*", "\n".join(text for _, text in cells(notebook)), re.MULTILINE)
+    assert headings == ["Derive", "Code"]
+
+
+def test_students_get_all_but_solutions_and_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jupytext")
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setattr(sys, "argv", ["students.py", str(tmp_path)])
+    assert script_of("students").main() == 0
+    for notebook in NOTEBOOKS:
+        handout = nbformat.read(tmp_path / f"{notebook.stem}.ipynb", as_version=4)
+        nbformat.validate(handout)
+        given = [(mark, text) for mark, text in cells(notebook) if "hide-cell" not in mark][:-1]
+        assert [cell.cell_type == "markdown" for cell in handout.cells] == ["[markdown]" in mark for mark, _ in given]
+        assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in handout.cells)
+        text = "\n".join(cell.source for cell in handout.cells)
+        assert not re.search(r"\bsolutions?\b", text, re.IGNORECASE)
+        for asked in (r"^answer_\d+ = None$", r"\*\*Predict:\*\*"):
+            whole = "\n".join(text for _, text in given)
+            assert len(re.findall(asked, text, re.MULTILINE)) == len(re.findall(asked, whole, re.MULTILINE)) >= 3
+
+
+@of_each
 def test_only_public_names_are_used(notebook: Path) -> None:
     """Public is what the package lists, and what the documentation imports."""
     for node in ast.walk(code(notebook)):
@@ -108,16 +133,22 @@ def show(batch=8):
 """
 
 
+def script_of(name: str) -> Any:
+    """A script that stands beside the notebooks, as a module."""
+    spec = spec_from_file_location(name, ROOT / f"notebooks/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def executed(folder: Path, text: str) -> tuple[list[str], Any]:
     """What is wrong with a notebook of this text, and what is stored of it, if anything is."""
     for needed in ("ipykernel", "ipywidgets", "jupytext"):
         pytest.importorskip(needed)
     nbformat = pytest.importorskip("nbformat")
-    spec = spec_from_file_location("execute", ROOT / "notebooks/execute.py")
-    assert spec is not None
-    assert spec.loader is not None
-    execute = module_from_spec(spec)
-    spec.loader.exec_module(execute)
+    execute = script_of("execute")
     script = folder / "notebook.py"
     script.write_text(text, encoding="utf-8")
     problems, stored = list(execute._checked(script, True)), script.with_suffix(".ipynb")
