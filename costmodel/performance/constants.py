@@ -59,6 +59,7 @@ EFFICIENT = Reference(
 ODD = Reference(
     "He 2024, What Shapes Do Matrix Multiplications Like, answers; pytorch/pytorch issue 181718", confirmed=True
 )
+VLLM_ROWS = Reference("vllm-project/vllm pull request 49363: bf16 and fp8 products of few rows on H100", confirmed=True)
 MLA = Reference("deepseek-ai/FlashMLA: memory-bound decoding on H800")
 P2P = Reference("tinygrad/open-gpu-kernel-modules issue 6", confirmed=True)
 FA = Reference("Dao 2023, FlashAttention-2, figures 5-7")
@@ -234,6 +235,7 @@ class Constants:
     product_stream: float = _by_family(
         "share of attained bandwidth that products of 16 rows and more reach where memory bounds them",
         ("", 0.85, 0.97, 1.05, LLMC, "A100 0.76-0.80 of the datasheet's at 64 and 128 rows"),
+        ("hopper", 0.86, 1.02, 1.08, VLLM_ROWS, "H100 2.9-3.0 of 3.35 TB/s with 16 to 64 rows, start and end among it"),
         ("cdna1", 0.36, 0.48, 0.8, KNOWN, "as cdna2"),
         ("cdna2", 0.36, 0.46, 0.7, LLMC, "MI210 0.34 of the datasheet's at 32 and 64 rows"),
         ("cdna3", 0.6, 0.8, 0.95, KNOWN, "hipBLASLt, products of few rows"),
@@ -242,6 +244,7 @@ class Constants:
     row_stream: float = _by_family(
         "the same of products of one row",
         ("", 0.85, 0.97, 1.05, KNOWN, "kernels of a vector read as streams do"),
+        ("hopper", 0.86, 1.02, 1.08, VLLM_ROWS, "H100 2.9-3.1 of 3.35 TB/s with one row, start and end among it"),
         ("cdna1", 0.5, 0.75, 0.95, KNOWN, "as cdna2"),
         ("cdna2", 0.5, 0.75, 0.95, KNOWN, "rocBLAS, kernels of a vector"),
         ("cdna3", 0.65, 0.85, 0.97, KNOWN, "hipBLASLt, kernels of a vector"),
