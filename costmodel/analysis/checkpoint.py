@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import with_settings
 from costmodel.analysis.sweep.axes import label_of
+from costmodel.cost.budget import room_for
 from costmodel.cost.question import question as first_line
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_flops
+from costmodel.display.units import Budget, show_bytes, show_flops
 from costmodel.documents.arguments import typed
 from costmodel.errors import SettingError, shown
 from costmodel.training.keywords import GivenSettings
@@ -117,14 +118,18 @@ class CheckpointChoice(Answer):
 
 @takes_settings(without="checkpoint")
 def cheapest_checkpoint(
-    model: Architecture | str, memory: str | int, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str,
+    memory: str | int | None = None,
+    *,
+    reserve: str | int | None = None,
+    **settings: Unpack[GivenSettings],
 ) -> CheckpointChoice:
     """The value of `checkpoint` that recomputes least among those with which a training step fits `memory`.
 
     Args:
         model: as `predict` takes it.
-        memory: such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
+        memory: such as "24 GiB", or a machine such as "t4" (default: that of the setting `on`).
+        reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         **settings: all that `predict` takes but checkpoint.
 
     Raises:
@@ -141,7 +146,7 @@ def cheapest_checkpoint(
         raise SettingError(f"checkpoint={shown(checkpoint)} is what is to be chosen: leave it out")
     if not prediction.settings.training:
         raise SettingError(f"mode={prediction.settings.mode!r} recomputes nothing: choose a checkpoint in mode 'train'")
-    budget, spared = read_budget(memory), read_reserve(reserve)
+    budget, spared = room_for(memory, reserve, on=prediction.settings.on)
     candidates = sorted(_candidates(prediction), key=lambda candidate: (candidate.recomputed_flops, candidate.peak))
     question = first_line(prediction.model, prediction.settings, ("checkpoint",))
     return CheckpointChoice(question, budget, spared, tuple(candidates))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout, Reason
 from costmodel.analysis.predict import predict
-from costmodel.analysis.recommend import budget_of
 from costmodel.architectures.base import Architecture, divisors
+from costmodel.cost.budget import room_for
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
-from costmodel.display.units import Budget, read_reserve, show_bytes, show_exact, show_few, show_seconds
+from costmodel.display.units import Budget, show_bytes, show_exact, show_few, show_seconds
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
@@ -296,7 +296,7 @@ def layouts(
     model: Architecture | str,
     *,
     memory: str | float | None = None,
-    reserve: str | int | None = 0,
+    reserve: str | int | None = None,
     network: LinkLike = None,
     within: Probability = 0.05,
     every: bool = False,
@@ -313,7 +313,7 @@ def layouts(
     Args:
         model: as `predict` takes it.
         memory: of a device, such as "80 GB" (default: that of the machine; without one nothing is left out).
-        reserve: memory to leave for what is not modelled.
+        reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         network: of one adapter between nodes, such as "400 Gb/s" (default: that of the machine's ready cluster).
         within: those are worked out that are at most so much slower than the best, such as 0.05, of which the simplest
             is named; and the ten fastest.
@@ -348,8 +348,8 @@ def layouts(
     inside = None if on is None or "tp" in options else load_cluster(on, network).size
     if inside is not None:
         options["tp"] = [degree for degree in divisors(fixed["devices"]) if degree <= inside]
-    budget = None if memory is None and on is None else budget_of(memory, None if on is None else machine_of(on))
-    room = None if budget is None else budget.bytes - read_reserve(reserve)
+    budget, spared = (None, 0) if memory is None and on is None else room_for(memory, reserve, on=on, groups=1)
+    room = None if budget is None else budget.bytes - spared
     search = LayoutSearch(architecture, fixed, options, room, network, None if every else within)
     search.run(progress)
     if not (search.entries or search.unfit.reasons):
@@ -359,7 +359,7 @@ def layouts(
         architecture.title,
         fixed["devices"],
         budget,
-        read_reserve(reserve),
+        spared,
         machine=None if on is None else machine_of(on).name,
         within=within,
         inside=inside,

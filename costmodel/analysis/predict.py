@@ -75,11 +75,13 @@ class Prediction(Costs, Data):
 
         return explain(self, quantity)
 
-    def fits(self, memory: str | float, *, reserve: str | int = 0) -> Fit:
+    def fits(self, memory: MachineLike | float | None = None, *, reserve: str | int | None = None) -> Fit:
         """Whether the peak fits `memory`, such as "24 GiB", with `reserve` left for what is not modelled.
 
-        What is not modelled: the driver's context, library workspaces, fragmentation. Raises SettingError, also for a
-        number so small that GiB were meant.
+        memory: an amount, or a machine such as "h100-sxm", whose own it is (default: that of the setting `on`).
+        reserve: for the driver's context, library workspaces and fragmentation (default: of a machine what its driver
+        takes at most, see `driver`; of an amount nothing). Raises SettingError, also for a number so small that GiB
+        were meant.
         """
         from costmodel.cost.budget import fit
 

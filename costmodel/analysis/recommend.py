@@ -16,10 +16,11 @@ from costmodel.analysis.search import Curve, last_true, with_settings
 from costmodel.analysis.solve import solve_for
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.trace import check_applies
+from costmodel.cost.budget import room_for
 from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, wrapped
-from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_few
+from costmodel.display.units import Budget, show_bytes, show_few
 from costmodel.documents.arguments import Bounds, fits, typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.importers.files import read_setting
@@ -351,7 +352,7 @@ def recommend(
     memory: str | float | None = None,
     *,
     samples: int | None = None,
-    reserve: str | int = 0,
+    reserve: str | int | None = None,
     flops_per_byte: float = FLOPS_PER_BYTE,
     **settings: Unpack[SeveralSettings],
 ) -> Recommendations:
@@ -366,9 +367,9 @@ def recommend(
 
     Args:
         model: as `predict` takes it.
-        memory: such as "24 GiB", as `Prediction.fits` takes it (default: that of the machine).
+        memory: such as "24 GiB", as `Prediction.fits` takes it or a machine (default: that of the setting `on`).
         samples: of an optimizer step, reached by accumulating (default: one batch, as large as fits).
-        reserve: memory to leave for what is not modelled.
+        reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         flops_per_byte: FLOPs that the device could do while it moves a byte.
         **settings: all that `predict` takes; of a list of precisions, optimizers, kinds of attention, checkpoints or
             batches one is chosen.
@@ -385,7 +386,7 @@ def recommend(
     """
     if (over := settings.pop("over", None)) is not None:
         model = load(model, over=over)
-    budget, spared = budget_of(memory, settings.get("on")), read_reserve(reserve)
+    budget, spared = room_for(memory, reserve, on=settings.get("on"))
     if not fits(flops_per_byte, Annotated[float, Bounds("FLOPs", 0, below=1e9)]):
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
     options = {name: _listed(name, value) for name, value in settings.items()}
@@ -423,18 +424,6 @@ def recommend(
 
 RANK = 16
 """Of adapters, where they are tried (Hu et al. 2022, table 6: more does little)."""
-
-
-def budget_of(memory: Any, on: Any) -> Budget:
-    """The memory that is given, or the machine's. Raises SettingError."""
-    if memory is None and on is None:
-        raise SettingError("memory is not given: give what there is, such as memory='24 GiB', or a machine with on")
-    if memory is None:
-        from costmodel.hardware.cluster import machine_of
-
-        machine = machine_of(on)
-        return Budget(machine.memory, f"of {machine.name}")
-    return read_budget(memory)
 
 
 def _listed(name: str, value: Any) -> Any:

@@ -18,7 +18,7 @@ from costmodel.analysis.search import (
     size_of,
     varied_size,
 )
-from costmodel.cost.budget import fit
+from costmodel.cost.budget import fit, room_for
 from costmodel.cost.quantities import BETTER, TIMED, plain
 from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
@@ -27,7 +27,6 @@ from costmodel.display.units import (
     UNITS,
     Budget,
     read_amount,
-    read_budget,
     read_count,
     read_reserve,
     show_amount,
@@ -197,7 +196,7 @@ def solve(
     target: str | float,
     *,
     for_: str,
-    reserve: str | int = 0,
+    reserve: str | int | None = None,
     **settings: Unpack[GivenSettings],
 ) -> Solution:
     """The largest value of `for_` at which `quantity` is at most `target`, checked by `predict` there and one past it.
@@ -209,9 +208,10 @@ def solve(
     Args:
         model: as `predict` takes it.
         quantity: such as "memory.peak" or "flops.total".
-        target: bytes such as "24 GiB" for memory, else a number or text such as "124M" or "2.5 TFLOP".
+        target: for memory bytes such as "24 GiB" or a machine such as "t4", else a number or text such as "124M" or
+            "2.5 TFLOP".
         for_: the size to vary: batch, seq, image, accumulate, or a size of the model such as layers or width.
-        reserve: memory to leave for what is not modelled.
+        reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         **settings: all that `predict` takes but what is to be found.
 
     Raises:
@@ -229,14 +229,18 @@ def solve(
 
 @takes_settings(without="batch")
 def max_batch(
-    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str,
+    memory: str | float,
+    *,
+    reserve: str | int | None = None,
+    **settings: Unpack[GivenSettings],
 ) -> Solution:
     """The largest batch whose peak fits `memory`; see `solve`.
 
     Args:
         model: as `predict` takes it.
-        memory: what there is, such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
+        memory: what there is, such as "24 GiB", or a machine such as "h100-sxm".
+        reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         **settings: all that `predict` takes but batch.
 
     Raises:
@@ -253,14 +257,18 @@ def max_batch(
 
 @takes_settings(without="seq")
 def max_seq(
-    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str,
+    memory: str | float,
+    *,
+    reserve: str | int | None = None,
+    **settings: Unpack[GivenSettings],
 ) -> Solution:
     """The longest sequence whose peak fits `memory`; see `solve`.
 
     Args:
         model: as `predict` takes it.
-        memory: what there is, such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
+        memory: what there is, such as "24 GiB", or a machine such as "h100-sxm".
+        reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         **settings: all that `predict` takes but seq.
 
     Raises:
@@ -277,14 +285,18 @@ def max_seq(
 
 @takes_settings()
 def max_layers(
-    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str,
+    memory: str | float,
+    *,
+    reserve: str | int | None = None,
+    **settings: Unpack[GivenSettings],
 ) -> Solution:
     """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`.
 
     Args:
         model: as `predict` takes it.
-        memory: what there is, such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
+        memory: what there is, such as "24 GiB", or a machine such as "h100-sxm".
+        reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         **settings: all that `predict` takes but layers.
 
     Raises:
@@ -301,14 +313,18 @@ def max_layers(
 
 @takes_settings()
 def max_width(
-    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str,
+    memory: str | float,
+    *,
+    reserve: str | int | None = None,
+    **settings: Unpack[GivenSettings],
 ) -> Solution:
     """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`.
 
     Args:
         model: as `predict` takes it.
-        memory: what there is, such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
+        memory: what there is, such as "24 GiB", or a machine such as "h100-sxm".
+        reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         **settings: all that `predict` takes but width.
 
     Raises:
@@ -323,10 +339,10 @@ def max_width(
     return solve(model, "memory.peak", memory, for_="width", reserve=reserve, **settings)
 
 
-def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, int]:
-    """A target and a reserve in the quantity's unit. Raises SettingError."""
+def read_target(quantity: str, target: Any, reserve: Any = None, groups: int = 0) -> tuple[Budget, int]:
+    """A target and a reserve in the quantity's unit, with so many groups of ranks. Raises SettingError."""
     if quantity.startswith("memory."):
-        return read_budget(target, "target"), read_reserve(reserve)
+        return room_for(target, reserve, groups=groups)
     if read_reserve(reserve):
         raise SettingError(f"reserve={shown(reserve)} is memory: leave it out for {quantity}")
     if quantity in TIMES:
@@ -351,10 +367,11 @@ def _timed_target(quantity: str, target: Any) -> Budget:
     return Budget(float(number), f"{float(number):g}")
 
 
-def solve_for(question: Prediction, quantity: str, target: Any, for_: str, reserve: Any = 0) -> Solution:
+def solve_for(question: Prediction, quantity: str, target: Any, for_: str, reserve: Any = None) -> Solution:
     """`solve` for the question of a prediction, whose own value of `for_` does not matter."""
     question.value(quantity)
-    budget, spared = read_target(quantity, target, reserve)
+    groups = question.driver.groups if question.settings.layout.devices > 1 else 0
+    budget, spared = read_target(quantity, target, reserve, groups)
     return _Search(varied_size(question, for_), quantity, budget, spared).solution()
 
 

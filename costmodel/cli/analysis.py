@@ -99,7 +99,7 @@ def recommend(
     from costmodel.analysis.recommend import recommend as recommended
 
     return recommended(
-        model, memory=memory, samples=samples, reserve=reserve or 0, flops_per_byte=flops_per_byte, **_choices(settings)
+        model, memory=memory, samples=samples, reserve=reserve, flops_per_byte=flops_per_byte, **_choices(settings)
     )
 
 
@@ -152,7 +152,7 @@ def layouts(
     from costmodel.analysis.layouts import layouts as every_layout
 
     choices = _choices(settings)
-    choices |= {"memory": memory, "reserve": reserve or 0, "network": network, "within": within, "every": every}
+    choices |= {"memory": memory, "reserve": reserve, "network": network, "within": within, "every": every}
     with counted("layouts") as progress:
         return every_layout(model, progress=progress, **choices)
 

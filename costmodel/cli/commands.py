@@ -240,7 +240,11 @@ def writable(_: click.Context, __: click.Parameter, path: str | None) -> str | N
 
 MODEL = argument("model", "A ready model's name, or the path of a YAML or JSON file.")
 QUANTITY = argument("quantity", "params, flops.forward, memory.activations, memory.peak, ...")
-RESERVE = option("--reserve", metavar="SIZE", help="Memory to leave for what is not modelled.")
+RESERVE = option(
+    "--reserve",
+    metavar="SIZE",
+    help="Memory to leave for what is not modelled (default: of a machine what its driver takes).",
+)
 
 
 class Verbs(click.Group):

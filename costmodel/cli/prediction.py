@@ -159,13 +159,14 @@ def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
 
 @verb(
     MODEL,
-    argument("memory", "What there is, such as 24GiB or 80GB."),
+    argument("memory", "What there is, such as 24GiB or 80GB, or a machine such as h100-sxm."),
     RESERVE,
     option("--choose", is_flag=True, help="Find the checkpoint that fits and recomputes least."),
     *OPTIONS,
     examples=(
         "fits gpt2-small 24GiB --batch 32 --seq 512 --checkpoint block --reserve 1GiB",
         "fits gpt2-small 24GiB --batch 32 --seq 512 --choose",
+        "fits llama-3.1-8b h100-sxm --mode inference --precision bf16 --attention flash",
     ),
     judged=True,
 )
@@ -174,10 +175,10 @@ def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: d
     if choose:
         from costmodel.analysis.checkpoint import cheapest_checkpoint
 
-        return cheapest_checkpoint(model, memory, reserve=reserve or 0, **settings)
+        return cheapest_checkpoint(model, memory, reserve=reserve, **settings)
     from costmodel.analysis.predict import predict as predicted
 
-    return predicted(model, **settings).fits(memory, reserve=reserve or 0)
+    return predicted(model, **settings).fits(memory, reserve=reserve)
 
 
 @verb(

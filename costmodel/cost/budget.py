@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -9,6 +11,7 @@ from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Marked
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
+from costmodel.errors import SettingError
 
 if TYPE_CHECKING:
     from costmodel.cost.costs import Costs
@@ -47,7 +50,7 @@ class Fit(Answer):
         """The question, and the verdict in one line."""
         verdict = "fits" if self else "does not fit"
         spare = f"{show_bytes(abs(self.margin))} {'to spare' if self else 'too much'}"
-        reserve = f", reserve {show_bytes(self.reserve)}" if self.reserve else ""
+        reserve = f", reserve {show_bytes(self.reserve)} for what is not modelled" if self.reserve else ""
         sentence = (
             f"{verdict}: peak {show_bytes(self.peak)}{reserve}, budget {show_bytes(self.budget.bytes)} "
             f"({self.budget.reading}), {spare}; {self.binds}"
@@ -102,10 +105,44 @@ class DriverMemory(NamedTuple):
         )
 
 
-def fit(p: Costs, memory: Any, reserve: Any = 0) -> Fit:
+MACHINE_NAME = re.compile(r"[A-Za-z][^/]*\d|.*[/\\]|.*\.(yaml|yml|json)$")
+"""Text that names a machine, not an amount of memory, which starts with its number."""
+
+
+def room_for(memory: Any, reserve: Any = None, *, on: Any = None, groups: int = 0) -> tuple[Budget, int]:
+    """What a device has of memory, and what of it is left for what is not modelled [bytes].
+
+    memory: an amount, or a machine or its name; None: that of the machine `on`. reserve: None: what the driver takes at
+    most (`DriverMemory`) with so many groups of ranks if the memory is that of a GPU, else nothing.
+
+    Raises CostModelError, also where there is neither memory nor a machine.
+    """
+    from costmodel.hardware.cluster import Cluster, machine_of
+    from costmodel.hardware.machine import Machine
+
+    if memory is None and on is None:
+        raise SettingError("memory is not given: give what there is, such as memory='24 GiB', or a machine with on")
+    where = on if memory is None else memory
+    named = isinstance(where, Machine | Cluster | os.PathLike) or (
+        isinstance(where, str) and MACHINE_NAME.match(where) is not None
+    )
+    if memory is not None and not named:
+        return read_budget(memory), read_reserve(reserve)
+    machine = machine_of(where)
+    if reserve is None:
+        spared = DriverMemory.of(groups).high if machine.category == "gpu" else 0
+    else:
+        spared = read_reserve(reserve)
+    return Budget(machine.memory, f"of {machine.name}"), spared
+
+
+def fit(p: Costs, memory: Any, reserve: Any = None) -> Fit:
     """See `Prediction.fits`."""
+    budget, spared = room_for(
+        memory, reserve, on=p.settings.on, groups=p.driver.groups if p.settings.layout.devices > 1 else 0
+    )
     step = p.timeline.peak_step
     line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
     where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")
     binds = f"most of the peak is {line} ({show_bytes(size)}), in {where}"
-    return Fit(question(p.model, p.settings), read_budget(memory), p.memory.peak, read_reserve(reserve), binds)
+    return Fit(question(p.model, p.settings), budget, p.memory.peak, spared, binds)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import costmodel as cm
 from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
-from costmodel.display.units import read_budget
-from costmodel.errors import SettingError
+from costmodel.display.units import read_budget, show_bytes
+from costmodel.errors import CostModelError, SettingError
 from tests.command import here, refused
 
 MODEL = MLP(sizes=[784, 512, 10])
@@ -37,7 +38,7 @@ def test_amounts_are_read_by_their_unit(text: Any, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["-3 GB", "", "GB", "24 XB", "1e9", "24 GiB GiB", None, True, 0, -1, 2.5, "0 GB", "24 i", "24 iB", [24]]
+    "text", ["-3 GB", "", "GB", "24 XB", "1e9", "24 GiB GiB", True, 0, -1, 2.5, "0 GB", "24 i", "24 iB", [24]]
 )
 def test_what_is_no_amount_is_refused(text: Any) -> None:
     with pytest.raises(SettingError, match=r"memory=.*use text such as '24 GiB'"):
@@ -77,3 +78,29 @@ def test_the_exit_code_says_whether_it_fits(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("text", ["-3 GB", "-3GB", "-24 GiB"])
 def test_a_negative_amount_in_a_shell_is_not_taken_for_an_option(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     refused(here(capsys, "fits", "mlp-mnist", text), "is not positive: use one such as '24 GiB'")
+
+
+def test_a_machine_s_memory_is_less_a_reserve_for_its_driver() -> None:
+    p = cm.predict("gpt2-small", seq=64)
+    fit = p.fits("T4")
+    assert (fit.budget.bytes, fit.reserve) == (cm.load_machine("t4").memory, p.driver.high)
+    assert f"reserve {show_bytes(p.driver.high)} for what is not modelled" in str(fit)
+    assert (p.fits("16 GiB").reserve, p.fits("t4", reserve=0).reserve, p.fits("m1").reserve) == (0, 0, 0)
+    assert cm.predict("gpt2-small", seq=64, on="t4").fits().margin == fit.margin
+    many = cm.predict("gpt2-small", seq=64, tp=2)
+    assert many.fits("t4").reserve == many.driver.high > p.driver.high
+    for found in (
+        cm.max_batch("gpt2-small", "t4", seq=64),
+        cm.recommend("gpt2-small", on="t4", seq=64, checkpoint="none", optimizer="sgd", precision="fp32"),
+        cm.cheapest_checkpoint("gpt2-small", "t4", seq=64),
+    ):
+        assert found.reserve == p.driver.high
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [("h100-sxn", "did you mean 'h100-sxm'"), ("lots", "use text such as '24 GiB'"), (None, "or a machine with on")],
+)
+def test_what_is_neither_an_amount_nor_a_machine_is_refused(memory: Any, said: str) -> None:
+    with pytest.raises(CostModelError, match=said):
+        cm.predict("mlp-mnist").fits(memory)
