@@ -147,14 +147,20 @@ def _with_run(time: Time, options: dict[str, Any]) -> Reply:
 @verb(
     MODEL,
     QUANTITY,
+    option("--latex", is_flag=True, help="Print it for a paper: an equation, its letters, and what to cite."),
     *OPTIONS,
-    examples=("explain gpt2-small params", "explain gpt2-small memory.activations --batch 32 --seq 512"),
+    examples=(
+        "explain gpt2-small params",
+        "explain gpt2-small memory.activations --batch 32 --seq 512",
+        "explain gpt2-small flops.total --latex",
+    ),
 )
-def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
+def explain(model: str, quantity: str, latex: bool, settings: dict[str, Any]) -> Any:
     """One quantity: its formula, what each letter is, the numbers put in, its value and its sources."""
     from costmodel.analysis.predict import predict as predicted
 
-    return predicted(model, **settings).explain(quantity)
+    explanation = predicted(model, **settings).explain(quantity)
+    return Reply(explanation.to_dict(), explanation.latex(), explanation) if latex else explanation
 
 
 @verb(

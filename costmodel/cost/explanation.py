@@ -15,6 +15,7 @@ from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
 from costmodel.display.answer import Data
 from costmodel.display.table import wrapped
 from costmodel.display.units import UNITS
+from costmodel.documents.citation import entry, latex_text, software
 from costmodel.errors import unknown
 from costmodel.graph.call import Block
 from costmodel.symbolic.guards import expression
@@ -103,6 +104,47 @@ class Explanation(Data):
         """The formula with each letter's value put in, not worked out."""
         return self.reading.text({d.symbol: d.value for d in self.letters})
 
+    def latex(self) -> str:
+        """An equation for a paper: the formula, the numbers put in, the value; its letters, and what to cite.
+
+        It needs the package amsmath. Entries of BibTeX follow as comments.
+
+        Example:
+            >>> import costmodel as cm
+            >>> print(cm.predict("mlp-mnist").explain("params").latex().splitlines()[1])
+            \\mathrm{params}
+
+        """
+        import sympy
+
+        name = rf"\mathrm{{{latex_text(self.quantity)}}}"
+        lines = [sympy.latex(self.formula), _set(self.numbers), rf"{_grouped(self.value)}\ \text{{{self.unit}}}"]
+        letters = [
+            rf"${sympy.latex(sympy.Symbol(d.symbol))} = {_grouped(d.value)}$ ({latex_text(d.meaning)})"
+            for d in self.letters
+        ]
+        return "\n".join(
+            [
+                r"\begin{align*}",
+                name,
+                "\n".join(rf"  &= {line}{chr(92) * 2}" for line in lines[:-1]),
+                f"  &= {lines[-1]}",
+                r"\end{align*}",
+                *([f"with {', '.join(letters)}."] if letters else []),
+                *(f"% {line}" for line in self.bibtex().splitlines()),
+            ]
+        )
+
+    def bibtex(self) -> str:
+        """Entries of BibTeX for the program, with this number as its note, and for where the formulas are from."""
+        entries = [software(f"{self.quantity} = {self.value:,} {self.unit} of {self.question}")]
+        for number, source in enumerate(self.sources, 1):
+            kind, _, words = source.partition(": ") if ": " in source[:40] else ("", "", source)
+            entries.append(
+                entry("misc", f"costmodel:{kind.replace(' ', '-') or number}", {"title": kind, "note": words})
+            )
+        return "\n\n".join(entries)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         import sympy
@@ -160,6 +202,17 @@ class Explanation(Data):
         note = [f"note: {self.note}", ""] if self.note else []
         assumptions = [*(f"assumed: {sentence}" for sentence in self.assumptions), ""] if self.assumptions else []
         return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *assumptions, *sources])
+
+
+def _grouped(number: int) -> str:
+    """A number whose thousands LaTeX sets apart as text does."""
+    return f"{number:,}".replace(",", "{,}")
+
+
+def _set(numbers: str) -> str:
+    """A formula with numbers put in, as LaTeX sets it."""
+    powers = re.sub(r"\*\*(\d+)", r"^{\1}", numbers).replace("*", r" \cdot ")
+    return re.sub(r"\b(Max|Min|floor|ceiling)\(", lambda of: rf"\operatorname{{{of[1].lower()}}}(", powers)
 
 
 def _spread(left: str, right: str) -> str:

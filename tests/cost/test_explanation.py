@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import sympy
+import yaml
 
 import costmodel as cm
 from costmodel.analysis.predict import predict
@@ -115,3 +118,27 @@ def test_an_unknown_quantity_names_the_nearest() -> None:
 def test_the_public_names_are_there() -> None:
     for name in cm.__all__:
         assert getattr(cm, name) is not None
+
+
+@pytest.mark.parametrize("quantity", ["params", "flops.total", "memory.activations", "memory.peak", "traffic.forward"])
+def test_an_equation_for_a_paper_has_the_numbers_and_what_to_cite(quantity: str) -> None:
+    explanation = cm.predict("gpt2-small", batch=3).explain(quantity)
+    lines = explanation.latex().splitlines()
+    assert (lines[0], lines[5]) == (r"\begin{align*}", r"\end{align*}")
+    numbers = lines[3].removeprefix("  &= ").removesuffix(r"\\").replace(r"\cdot", "*")
+    numbers = re.sub(r"\^\{(\d+)\}", r"**\1", numbers).replace(r"\operatorname{max}", "max")
+    assert eval(numbers) == explanation.value
+    assert lines[4].replace("{,}", "").startswith(f"  &= {explanation.value}")
+    cited = explanation.bibtex()
+    assert cited.count("@misc{") == len(explanation.sources)
+    citation = yaml.safe_load((Path(cm.__file__).parent.parent / "CITATION.cff").read_text())
+    assert citation["version"] == cm.__version__
+    assert f"title = {{{citation['title']}}}," in cited
+    assert f"version = {{{citation['version']}}}," in cited
+
+
+def test_what_is_cited_is_no_command_of_latex() -> None:
+    evil = cm.MLP(sizes=[4, 2], name=r"\input{secret} $x_1$ 100%")
+    cited = cm.predict(evil).explain("params").bibtex()
+    assert r"\input" not in cited
+    assert r"\textbackslash{}input\{secret\} \$x\_1\$ 100\%" in cited
