@@ -120,7 +120,7 @@ def short_settings(app, what, name, made, options, lines):
     at = lines.index("Settings:")
     taken = [line.partition(":")[0].strip() for line in lines[at + 1 :] if line.strip()]
     own = {n: p.default for n, p in inspect.signature(made).parameters.items() if n in taken}
-    defaults = [f"``{n}={own[n]!r}``" for n in taken if own[n] not in (..., SETTINGS[n].default)]
+    defaults = [f"``{n}={own[n]!r}``" for n in own if n in SETTINGS and own[n] not in (..., SETTINGS[n].default)]
     lines[at:] = [":doc:`Settings </reference/settings>`: " + ", ".join(f"``{n}``" for n in taken) + ".", ""]
     if defaults:
         lines += ["By default " + ", ".join(defaults) + ".", ""]
