@@ -43,16 +43,16 @@ class Score(NamedTuple):
 def scored(row: dict[str, Any]) -> Scored:
     """One row."""
     model = row["model"] if isinstance(row["model"], str) else cm.GPT(**row["model"])
-    machine = cm.load_machine(row["machine"])
+    machine = row["machine"]
     if "hardware" in row:
-        machine = cm.Machine(**machine.model_dump() | row["hardware"])
+        machine = cm.Machine(**cm.load_machine(machine).model_dump() | row["hardware"])
     p = cm.predict(model, **row["settings"])
     network = row.get("network") if p.settings.layout.devices > 1 else None
     stack = row.get("stack", "eager")
     time = p.on(machine, network=network, stack=stack if isinstance(stack, str) else cm.Stack(**stack))
     ratio = time.seconds / row["seconds"]
     general = {name: rows[""].typical for name, rows in TABLE.items() if "" in rows}
-    left_out = float(time.seconds_with(typical(machine).changed(**general))) / row["seconds"]
+    left_out = float(time.seconds_with(typical(time.machine).changed(**general))) / row["seconds"]
     return Scored(ratio, left_out, time.mfu * ratio, time.low <= row["seconds"] <= time.high)
 
 
