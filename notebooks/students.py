@@ -5,6 +5,7 @@ Answers are checked by the notebooks as they are committed: put a student's cell
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> int:
     target.mkdir(parents=True, exist_ok=True)
     for name, notebook in handouts():
         nbformat.write(notebook, target / f"{name}.ipynb")
+    shutil.copy(HERE / "pictures.mplstyle", target)  # which they read
     return 0
 
 
