@@ -698,7 +698,7 @@ class TransformerSpec(ComposedModel):
     @property
     def stage_parts(self) -> StageParts:
         """See `Architecture.stage_parts`: its blocks, the first with the embeddings, the last with what is after it."""
-        return StageParts([("block", peek(self.layers))])
+        return StageParts([("block", int(self.layers))])  # of other counts other blocks are a stage
 
     @property
     def pattern(self) -> list[Variant]:

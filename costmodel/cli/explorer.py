@@ -41,6 +41,7 @@ def _workers() -> AbstractContextManager[ProcessPoolExecutor | None]:
     examples=(
         "explore gpt2-small --out gpt2.html",
         "explore gpt2-small llama-3.1-8b --out page.html --precision bf16,bf16-autocast --batch 1:256",
+        "explore llama-3.1-8b --devices 64 --out layouts.html",
         "explore my-model.yaml --over width=256:4096 --optimizer adamw,muon --checkpoint none,block",
     ),
 )
@@ -48,7 +49,8 @@ def explore(models: tuple[str, ...], out: str, settings: dict[str, Any]) -> Repl
     """A page for a browser: sliders for every size, and at once parameters, FLOPs, memory, layers and their formulas.
 
     It is one file, works without a server or a network, and gives the numbers of predict. Several values of a setting
-    are a slider or a choice of the page, one value holds for all of it.
+    are a slider or a choice of the page, one value holds for all of it; --devices has sliders for the degrees of a
+    layout over at most so many, with memory of every rank, what is sent and a pipeline's bubble.
     """
     from costmodel.explorer.page import explore as explored
 

@@ -135,16 +135,19 @@ class Costs:
 
     @cached_property
     def _kinds_of_ranks(self) -> list[Self]:
+        ranks = self.ranks_in_order
+        return sorted(ranks, key=lambda rank: int(rank.timeline.peak), reverse=True) if len(ranks) > 1 else ranks
+
+    @cached_property
+    def ranks_in_order(self) -> list[Self]:
+        """The ranks that differ, from the first stage of a pipeline to its last; sizes may be letters."""
         of_rank = "tape" in vars(self) and not self.tape.layout.single
         if of_rank or self.settings.layout.single:
             return [self]
         if self._pipeline is None:
             stages = self._stages if self.settings.layout.pp > 1 else [trace(self.model, self.settings)]
-            ranks = [type(self)(self.model, self.settings, tape) for tape in stages]
-            return sorted(ranks, key=lambda rank: int(rank.timeline.peak), reverse=True) if len(ranks) > 1 else ranks
-        places = self._pipeline.ranks
-        ranks = [type(self)(self.model, self.settings, place.tapes[0], place) for place in places]
-        return sorted(ranks, key=lambda rank: int(rank.timeline.peak), reverse=True)
+            return [type(self)(self.model, self.settings, tape) for tape in stages]
+        return [type(self)(self.model, self.settings, place.tapes[0], place) for place in self._pipeline.ranks]
 
     @cached_property
     def _pipeline(self) -> Pipeline | None:
@@ -242,7 +245,7 @@ class Costs:
         if quantity.startswith("memory.") and self.rank is not self:
             return self.rank._number(quantity)
         if quantity == "memory.activations" and self.place is not None:
-            return max(self.timeline.levels[ACTIVATIONS])
+            return self.timeline.most(ACTIVATIONS)
         if quantity in SUMMED:
             return sum([getattr(row, column) for column in ROW_COLUMNS[quantity] for row in self.layers])
         if quantity in _FROM_TAPE:
@@ -351,7 +354,7 @@ class Costs:
         """
         if not isinstance(quantity, str) or quantity not in QUANTITIES:
             raise unknown("quantity", quantity, QUANTITIES)
-        if self._forms is not None:
+        if self._forms is not None or self._recipe is None:  # of a trace each is worked out by itself
             return self._number(quantity)
         value: Any = self
         for part in quantity.split("."):

@@ -563,7 +563,7 @@ class Pipeline:
         self.model = model
         self.settings = settings
         self.schedule = settings.layout.pipeline(settings.micro_batches)
-        self._traced: dict[tuple[object, ...], Tape] = {}
+        self._traced: list[tuple[object, Tape]] = []
         self._passes: dict[tuple[object, ...], StagePasses] = {}
 
     @cached_property
@@ -574,9 +574,11 @@ class Pipeline:
             layout = self.settings.layout._replace(stage=stage)
             arrival = tuple(y.layout for y in tapes[-1].result) if tapes else ()
             kind = (self.model.stage_kind(layout), layout.first, layout.last, arrival)
-            if kind not in self._traced:
-                self._traced[kind] = trace(self.model, self.settings, layout=layout, arrival=arrival)
-            tapes.append(self._traced[kind])
+            alike = next((tape for other, tape in self._traced if other == kind), None)  # a hash would fix letters
+            if alike is None:
+                alike = trace(self.model, self.settings, layout=layout, arrival=arrival)
+                self._traced.append((kind, alike))
+            tapes.append(alike)
         return tapes
 
     def passes(self, stage: int, gathered: Gathered = "none") -> StagePasses:

@@ -60,20 +60,31 @@ class Collectives(Answer):
 
     def sums(self) -> list[dict[str, Any]]:
         """A row for each axis and operation on a type: how many collectives, their bytes and what is sent for them."""
-        groups: dict[tuple[Any, ...], list[CollectiveCalls]] = {}
+        groups: list[list[CollectiveCalls]] = []
         for call in self.calls:
-            groups.setdefault((call.axis, call.operation, call.devices, call.dtype), []).append(call)
+            kind = (
+                call.axis,
+                call.operation,
+                call.dtype,
+                call.devices,
+            )  # compared, as a letter's hash would fix its size
+            for group in groups:
+                if kind == (group[0].axis, group[0].operation, group[0].dtype, group[0].devices):
+                    group.append(call)
+                    break
+            else:
+                groups.append([call])
         return [
             {
-                "axis": axis,
-                "operation": operation,
-                "devices": devices,
-                "dtype": dtype,
+                "axis": calls[0].axis,
+                "operation": calls[0].operation,
+                "devices": calls[0].devices,
+                "dtype": calls[0].dtype,
                 "times": sum(call.times for call in calls),
                 "bytes": sum(call.times * call.bytes for call in calls),
                 "wire_bytes": sum(call.times * call.wire_bytes for call in calls),
             }
-            for (axis, operation, devices, dtype), calls in groups.items()
+            for calls in groups
         ]
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -301,8 +302,12 @@ class Timeline(Answer):
     @cached_property
     def temporaries(self) -> int:
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
-        sizes = self.levels[TEMPORARIES]
-        every = [level[TEMPORARIES] for variants in self.every for level in variants]
+        return self.most(TEMPORARIES)
+
+    def most(self, line: int) -> int:
+        """The most that comes and goes on one of `LINES`, by its place, at any step [bytes]; with letters as `peak`."""
+        sizes = self.levels[line]
+        every = [level[line] for variants in self.every for level in variants]
         return largest(every or [sizes[now] for now in self._highest(sizes)])
 
     @cached_property
@@ -484,13 +489,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     for line in ON_HOST:
         alive.pop(line)
     changes = lifetimes.changes()
-    letters = [allocation.size for allocation in lifetimes.allocations if type(allocation.size) is not int]
-    letters += [loop.more for loop in lifetimes.loops if type(loop.more) is not int]
-    if any(isinstance(size, SymInt) and size.guarded for size in letters):
-        every = lifetimes.every_level(changes)
-        levels = tuple(zip(*(level for level, *_ in every), strict=True))
-    else:
-        levels, every = lifetimes.levels(changes), ()
+    levels, every = _levels(lifetimes, changes)
     moments, loops = tuple(lifetimes.moments), tuple(lifetimes.loops)
     return Timeline(
         Alive(**alive),
@@ -505,6 +504,15 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     )
 
 
+def _levels(lifetimes: Lifetimes, changes: Course) -> tuple[Course, tuple[tuple[LineBytes, ...], ...]]:
+    """`Timeline.levels` and `Timeline.every`."""
+    sizes = chain((size for line in changes for size in line), (loop.more for loop in lifetimes.loops))
+    if any(type(size) is not int and isinstance(size, SymInt) and size.guarded for size in sizes):
+        every = lifetimes.every_level(changes)
+        return tuple(zip(*(level for level, *_ in every), strict=True)), every
+    return lifetimes.levels(changes), ()
+
+
 def timeline_of_rank(
     model: Architecture, settings: Settings, rank: PipelineRank, persistent: Mapping[str, int]
 ) -> Timeline:
@@ -515,13 +523,15 @@ def timeline_of_rank(
     for line in ON_HOST:
         alive.pop(line)
     lifetimes, changes = rank.lifetimes, rank.changes
+    levels, every = _levels(lifetimes, changes)
     return Timeline(
         Alive(**alive),
         tuple(lifetimes.moments),
-        lifetimes.levels(changes),
+        levels,
         changes,
         tuple(lifetimes.loops),
-        messages=tuple(lifetimes.messages),
+        every,
+        tuple(lifetimes.messages),
     )
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodel.analysis.closed_forms import Forms, Leaf, Refusal
-from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.timeline import Alive
 from costmodel.explorer.javascript import Formulas
 from costmodel.explorer.laws import ARGUMENTS
-from costmodel.explorer.regimes import COLUMNS, LINES, Key, PageForms
+from costmodel.explorer.regimes import COLUMNS, LINES, MODEL_QUANTITIES, RANK_QUANTITIES, SUMS, Key, PageForms
 from costmodel.graph.kernel import Kernel
 from costmodel.symbolic.guards import Branch
 
@@ -25,7 +24,8 @@ class Part(NamedTuple):
     """The forms of one combination of choices, as plain data; numbers are places in its own lists.
 
     tree: a leaf's number, None where there has been no look, or [condition, outcome, tree, outcome, tree, ...].
-    leaves: [rows, {optimizer: [quantities, persistent, levels, kernels]}], or [message, point] of a refusal.
+    leaves: [rows, {optimizer: [quantities, ranks, kernels]}], a rank [quantities, persistent, levels, sums], or
+    [message, point] of a refusal.
     kernels: one of each law.
     """
 
@@ -64,31 +64,40 @@ def _refusal(leaf: Refusal) -> list[Any]:
 
 
 def _leaf(leaf: Forms, formulas: Formulas) -> list[Any]:
-    rows: dict[int, list[Any]] = {}
-    levels: dict[str, dict[int, list[Any]]] = {}
-    kernels: dict[str, dict[int, list[Any]]] = {}
-    others: dict[tuple[str, str], dict[str, int]] = {}
+    listed: dict[tuple[str, str, int], dict[int, list[Any]]] = {}
+    named: dict[tuple[str, str, int], dict[str, int]] = {}
     for key, formula in leaf.formulas.items():
         assert isinstance(key, Key)
-        number = formulas.number(formula)
-        if key.section == "row":
-            rows.setdefault(key.number, list(key.place)).append(number)
-        elif key.section in ("level", "kernel"):
-            of = levels if key.section == "level" else kernels
-            of.setdefault(key.optimizer, {}).setdefault(key.number, list(key.place)).append(number)
+        number, of = formulas.number(formula), (key.section, key.optimizer, key.rank)
+        if key.section in ("quantity", "rank", "persistent"):
+            named.setdefault(of, {})[key.name] = number
         else:
-            others.setdefault((key.section, key.optimizer), {})[key.name] = number
+            listed.setdefault(of, {}).setdefault(key.number, list(key.place)).append(number)
+
+    def items(section: str, optimizer: str = "", rank: int = 0) -> list[list[Any]]:
+        return list(listed.get((section, optimizer, rank), {}).values())
+
+    ranks: dict[str, list[Any]] = {}
+    for section, optimizer, rank in named:
+        if section == "rank":
+            numbers, throughout = named[section, optimizer, rank], named["persistent", optimizer, rank]
+            ranks.setdefault(optimizer, []).append(
+                [
+                    [numbers[quantity] for quantity in RANK_QUANTITIES],
+                    [throughout[line] for line in PERSISTENT],
+                    items("level", optimizer, rank),
+                    items("sum", optimizer, rank),
+                ]
+            )
     return [
-        list(rows.values()),
+        items("row"),
         {
             optimizer: [
-                [numbers.get(quantity, -1) for quantity in QUANTITIES],
-                [others["persistent", optimizer][line] for line in PERSISTENT],
-                list(levels[optimizer].values()),
-                list(kernels.get(optimizer, {}).values()),
+                [named["quantity", optimizer, 0].get(quantity, -1) for quantity in MODEL_QUANTITIES],
+                own,
+                items("kernel", optimizer),
             ]
-            for (section, optimizer), numbers in others.items()
-            if section == "quantity"
+            for optimizer, own in ranks.items()
         },
     ]
 
@@ -116,6 +125,7 @@ class Bundle:
         self.texts, self.quotients, self.words = Distinct(), Distinct(), Distinct()
         self.conditions, self.nodes, self.leaves = Distinct(), Distinct(), Distinct()
         self.rows, self.levels, self.tasks, self.lists = Distinct(), Distinct(), Distinct(), Distinct()
+        self.ranks, self.sums = Distinct(), Distinct()
         self.kernels: dict[str, Kernel] = {}
         self.trees: dict[str, int | None] = {}
 
@@ -146,15 +156,22 @@ class Bundle:
             ]
             return self.lists.number(tuple(map(store.number, entries)))
 
+        def formulas(items: Sequence[int]) -> int:
+            return self.lists.number(tuple(numbers[number] if number >= 0 else -1 for number in items))
+
+        def rank(quantities: Sequence[int], persistent: Sequence[int], levels: Any, sums: Any) -> int:
+            return self.ranks.number(
+                (formulas(quantities), formulas(persistent), listed(self.levels, levels, 3), listed(self.sums, sums, 3))
+            )
+
         forms = [
             (
                 self.words.number(optimizer),
-                self.lists.number(tuple(numbers[number] if number >= 0 else -1 for number in quantities)),
-                self.lists.number(tuple(numbers[number] for number in persistent)),
-                listed(self.levels, levels, 3),
+                formulas(quantities),
+                self.lists.number(tuple(rank(*each) for each in ranks)),
                 listed(self.tasks, kernels, 4),
             )
-            for optimizer, (quantities, persistent, levels, kernels) in by_optimizer.items()
+            for optimizer, (quantities, ranks, kernels) in by_optimizer.items()
         ]
         return self.leaves.number((listed(self.rows, rows, 2), *forms))
 
@@ -184,12 +201,16 @@ class Bundle:
             "nodes": self.nodes.items,
             "leaves": self.leaves.items,
             "rows": self.rows.items,
+            "ranks": self.ranks.items,
             "levels": self.levels.items,
+            "sums": self.sums.items,
             "tasks": self.tasks.items,
             "lists": self.lists.items,
             "columns": COLUMNS,
             "persistent": PERSISTENT,
             "lines": LINES,
-            "quantities": QUANTITIES,
+            "quantities": MODEL_QUANTITIES,
+            "rankQuantities": RANK_QUANTITIES,
+            "sumColumns": SUMS,
             "arguments": ARGUMENTS,
         }

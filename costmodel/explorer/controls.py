@@ -13,8 +13,8 @@ from costmodel.analysis.sweep.axes import Axis, label_of, read_axes
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.trace import OF_TRAINING, applicable, batch_shape
-from costmodel.cost.recipes import SIDES
-from costmodel.errors import CostModelError, SettingError, SpecError
+from costmodel.cost.recipes import SIDES, SIZES
+from costmodel.errors import CostModelError, SettingError, SpecError, shown
 from costmodel.explorer.regimes import SliderSize
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch
@@ -33,6 +33,18 @@ STARTS = ("batch", "seq", "target_seq", "image")
 """Settings that say where a slider starts, if one value is given."""
 OF_A_STEP = (*OF_TRAINING, "loss_chunks", "update")
 """Choices that an inference does not have."""
+OF_LAYOUTS: dict[str, Any] = {
+    "mode": "train",
+    "optimizer": "adamw",
+    "precision": "bf16",
+    "checkpoint": "none",
+    "attention": "flash",
+}
+"""What a page with degrees of a layout offers unless other values are given, as degrees have many more regimes."""
+AXES = ("tp", "ep", "pp", "cp", "fsdp", "dp")
+"""Axes of a layout, each with a slider for its degree; cp beside pp only if it is asked for."""
+MOST_DEGREES = {"tp": 8, "cp": 4, "ep": 8, "pp": 4}
+"""Of an axis, unless other degrees are given; samples are split over all devices."""
 BATCH = 8
 """Where a page starts unless another batch is given."""
 MOST_STOPS = 64
@@ -90,7 +102,8 @@ class Controls(NamedTuple):
 
 def controls_of(model: Architecture, question: Mapping[str, Any]) -> Controls:
     """What to offer, by what is asked of `explore`. Raises CostModelError."""
-    axes, settings, changed = read_axes(model, {name: _single(value) for name, value in question.items()})
+    question = with_degrees(model, {name: _single(value) for name, value in question.items()})
+    axes, settings, changed = read_axes(model, question)
     for axis in axes:
         if axis.name in SETTING_NAMES and axis.name not in applicable(model):
             predict(model, **{axis.name: axis.values[-1]})  # says why it does not apply
@@ -100,7 +113,10 @@ def controls_of(model: Architecture, question: Mapping[str, Any]) -> Controls:
     predict(model, **starts, **settings)  # one that is wrong altogether is refused before the work
     choices = tuple(_choices(model, axes, settings))
     listed = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
-    controls = Controls(model, tuple(_sizes(model, settings, starts, listed)), choices, settings)
+    sizes = tuple(_sizes(model, settings, starts, listed))
+    if any(choice.name == "pp" for choice in choices):  # other sizes of a model are cut into other stages
+        sizes = tuple(size for size in sizes if size.name in listed or size.name in SIZES)
+    controls = Controls(model, sizes, choices, settings)
     if (count := len(controls.combinations())) > MOST_COMBINATIONS:
         raise SettingError(
             f"{count:,} combinations of choices are too many for a page: offer at most {MOST_COMBINATIONS}, with fewer "
@@ -115,6 +131,49 @@ def controls_of(model: Architecture, question: Mapping[str, Any]) -> Controls:
         settings={**settings, **constants},
         fixed=tuple(size.name for size in controls.sizes if size not in offered),
     )
+
+
+def with_degrees(model: Architecture, question: Mapping[str, Any]) -> dict[str, Any]:
+    """A question with degrees to choose between: of `devices` those of every axis that the model and runtime take.
+
+    Raises SettingError.
+    """
+    question = dict(question)
+    devices = question.pop("devices", None)
+    if devices is None and not any(isinstance(question.get(name), list | range) for name in AXES):
+        return question
+    usual = {**OF_LAYOUTS, "precision": "bf16" if question.get("runtime", "torch") == "torch" else "bf16-master"}
+    if question.get("mode", "train") != "train":
+        usual = {name: value for name, value in usual.items() if name not in OF_A_STEP}
+    question = {**{name: value for name, value in usual.items() if name in applicable(model)}, **question}
+    if devices is None:
+        return question
+    most = max(devices) if isinstance(devices, list | range) and len(devices) else devices
+    if type(most) is not int or not 1 < most <= 2**20:
+        raise SettingError(f"devices={shown(devices)} is not the most devices of a layout: use 2 to {2**20:,}")
+    for name in AXES:
+        if name in question or (name == "dp" and "fsdp" in question) or (name == "cp" and "pp" in question):
+            continue
+        limit = min(most, MOST_DEGREES.get(name, most))
+        degrees = [
+            n for n in (2**power for power in range(21)) if n <= limit and _degree_taken(model, question, name, n)
+        ]
+        if len(degrees) > 1:
+            question[name] = degrees
+    if isinstance(question.get("pp"), list) and "accumulate" not in question and "global_batch" not in question:
+        question["accumulate"] = 4 * max(question["pp"])
+    return question
+
+
+def _degree_taken(model: Architecture, question: Mapping[str, Any], name: str, degree: int) -> bool:
+    """Whether a model can be laid out so along one axis alone; experts over ranks that weights are split over."""
+    settings = {
+        each: value[0] if isinstance(value, list | range) else value
+        for each, value in question.items()
+        if each in SETTING_NAMES and each not in STARTS
+    }
+    beside = {"pp": {"accumulate": max(degree, settings.get("accumulate") or 1)}, "ep": {"fsdp": degree}}
+    return degree == 1 or _taken(model, {**settings, **beside.get(name, {}), name: degree})
 
 
 def _single(value: Any) -> Any:
@@ -200,7 +259,8 @@ def _sizes(
         stops = listed.get(name) or _stops(model, name, value, shape)
         if name in listed and value not in stops:
             value = stops[0]
-        yield SliderSize(name, symbol, meaning, value, tuple(thinned(sorted({*stops, value}))))
+        discrete = name in ("accumulate", *DEGREES)
+        yield SliderSize(name, symbol, meaning, value, tuple(thinned(sorted({*stops, value}))), discrete)
 
 
 def _stops(model: Architecture, name: str, value: int, shape: BatchShape) -> list[int]:

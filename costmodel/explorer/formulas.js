@@ -71,7 +71,7 @@ class Model {
       const least = size.stops[0];
       const most = size.stops[size.stops.length - 1];
       const value = sizes[size.name];
-      if (!Number.isSafeInteger(value) || value < least || value > most)
+      if (!Number.isSafeInteger(value) || value < least || value > most || (size.discrete && !size.stops.includes(value)))
         return { why: "range", size, least, most };
     }
     const key = this.key(choices);
@@ -112,12 +112,42 @@ class Model {
     const { data } = this;
     const offered = data.choices.find((choice) => choice.name === "optimizer");
     const wanted = offered && this.training(choices) ? offered.labels[choices.optimizer] : null;
-    const [, quantities, persistent, levels, tasks] =
-      optimizers.find(([name]) => this.words(name) === wanted) ?? optimizers[0];
-    const answer = { path, quantities: {}, phases: [], rows: [] };
-    data.lists[quantities].forEach((number, place) => {
-      if (number >= 0) answer.quantities[data.quantities[place]] = { value: this.value(number), number };
+    const [, quantities, ranks, tasks] = optimizers.find(([name]) => this.words(name) === wanted) ?? optimizers[0];
+    const answer = { path, quantities: this.named(quantities, data.quantities) };
+    answer.ranks = data.lists[ranks].map((at, place) => this.rank(place, ...data.ranks[at]));
+    answer.rank = answer.ranks.reduce((a, b) => (b.peak.total > a.peak.total ? b : a)); // the heaviest, the first of equals
+    answer.phases = answer.rank.phases;
+    answer.peak = answer.rank.peak;
+    for (const quantity of data.rankQuantities)
+      if (quantity.includes(".")) answer.quantities[quantity] = answer.rank.quantities[quantity];
+    answer.quantities["memory.peak"] = { value: answer.peak.total, step: answer.peak };
+    answer.rows = data.lists[rows].map((at) => {
+      const [name, kind, ...numbers] = data.rows[at];
+      return { id: at, name: this.words(name), kind: this.words(kind), ...this.columns(numbers, data.columns) };
     });
+    answer.tasks = data.lists[tasks].map((at) => this.task(data.tasks[at]));
+    return answer;
+  }
+
+  // Quantities by name: of each its value, and its formula's number.
+  named(list, names) {
+    const quantities = {};
+    this.data.lists[list].forEach((number, place) => {
+      if (number >= 0) quantities[names[place]] = { value: this.value(number), number };
+    });
+    return quantities;
+  }
+
+  // Formulas' numbers, and their values, by column.
+  columns(numbers, names) {
+    const named = Object.fromEntries(numbers.map((number, place) => [names[place], number]));
+    return { numbers: named, values: Object.fromEntries(Object.entries(named).map(([name, n]) => [name, this.value(n)])) };
+  }
+
+  // What one rank holds, has alive at most in each phase, and sends. place: its number along a pipeline.
+  rank(place, quantities, persistent, levels, sums) {
+    const { data } = this;
+    const phases = [];
     const there = Object.fromEntries(data.lists[persistent].map((number, place) => [data.persistent[place], number]));
     for (const level of data.lists[levels]) {
       const [phase, layer, rounds, ...numbers] = data.levels[level];
@@ -125,27 +155,25 @@ class Model {
       let total = 0n;
       for (const line in numbersOf) total += this.value(numbersOf[line]);
       const name = this.words(phase);
-      const best = answer.phases.find((each) => each.phase === name);
+      const best = phases.find((each) => each.phase === name);
       if (best && best.total >= total) continue;
       const step = { phase: name, layer: this.words(layer), rounds: this.words(rounds), total, numbers: numbersOf };
       if (best) Object.assign(best, step);
-      else answer.phases.push(step);
+      else phases.push(step);
     }
-    for (const step of answer.phases)
+    for (const step of phases)
       step.lines = Object.fromEntries(Object.entries(step.numbers).map(([line, n]) => [line, this.value(n)]));
-    answer.peak = answer.phases.reduce((a, b) => (b.total > a.total ? b : a));
-    answer.quantities["memory.peak"] = { value: answer.peak.total, step: answer.peak };
-    answer.rows = data.lists[rows].map((at) => {
-      const [name, kind, ...numbers] = data.rows[at];
-      const row = { id: at, name: this.words(name), kind: this.words(kind), numbers: {}, values: {} };
-      numbers.forEach((number, place) => {
-        row.numbers[data.columns[place]] = number;
-        row.values[data.columns[place]] = this.value(number);
-      });
-      return row;
-    });
-    answer.tasks = data.lists[tasks].map((at) => this.task(data.tasks[at]));
-    return answer;
+    return {
+      place, phases, peak: phases.reduce((a, b) => (b.total > a.total ? b : a)),
+      quantities: this.named(quantities, data.rankQuantities),
+      sums: data.lists[sums].map((at) => {
+        const [axis, operation, dtype, ...numbers] = data.sums[at];
+        return {
+          axis: this.words(axis), operation: this.words(operation), dtype: this.words(dtype),
+          ...this.columns(numbers, data.sumColumns),
+        };
+      }),
+    };
   }
 
   // A kernel of a layer: its numbers are all its launches', and happen so many times in a step.

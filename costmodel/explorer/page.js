@@ -105,15 +105,68 @@ function reachable(size, place) {
   return size.stops[place];
 }
 
+// A choice between whole numbers, such as the stages of a pipeline, is a slider.
+const numeric = (choice) => choice.labels.length > 1 && choice.labels.every((label) => /^\d+$/.test(label));
+
+function choiceSlider(choice, id) {
+  const shown = h("output", { for: id });
+  const slider = h("input", { type: "range", id, min: "0", max: String(choice.labels.length - 1), step: "1" });
+  const show = () => {
+    shown.textContent = choice.labels[state.choices[choice.name]];
+    slider.value = String(state.choices[choice.name]);
+    slider.setAttribute("aria-valuetext", shown.textContent);
+  };
+  slider.addEventListener("input", () => {
+    state.choices[choice.name] = Number(slider.value);
+    show();
+    soon();
+  });
+  show();
+  return h("div", { class: "size", id: `${id}-row` }, h("label", { for: id }, choice.meaning.replace(/\.$/, ""), " ", h("i", {}, choice.name)), shown, slider);
+}
+
+// How many devices there are: of more the axis with samples of its own takes them.
+function devicesControl() {
+  const axis = SAMPLERS.find((each) => each in state.values || data().choices.some((choice) => choice.name === each));
+  const degrees = axis in state.values ? data().sizes.find((size) => size.name === axis).stops
+    : axis ? data().choices.find((choice) => choice.name === axis).labels.map(Number) : [];
+  const shown = h("output", { for: "devices-slider" });
+  if (!axis) {
+    controls.devices = { show: () => (shown.textContent = showExact(devicesOf())) };
+    return h("div", { class: "size" }, h("span", {}, "devices"), shown);
+  }
+  const slider = h("input", { type: "range", id: "devices-slider", min: "0", max: String(degrees.length - 1), step: "1" });
+  slider.addEventListener("input", () => {
+    const at = Number(slider.value);
+    if (axis in state.values) state.values[axis] = degrees[at];
+    else state.choices[axis] = at;
+    soon();
+  });
+  controls.devices = {
+    show() {
+      shown.textContent = showExact(devicesOf());
+      slider.value = String(Math.max(0, degrees.indexOf(degree(axis))));
+      slider.setAttribute("aria-valuetext", shown.textContent);
+      const own = data().choices.findIndex((choice) => choice.name === axis);
+      if (own >= 0 && $(`choice-${own}`)) {
+        $(`choice-${own}`).value = String(state.choices[axis]);
+        $(`choice-${own}-row`).querySelector("output").textContent = String(degree(axis));
+      }
+    },
+  };
+  return h("div", { class: "size" }, h("label", { for: "devices-slider" }, "devices, by ", h("i", {}, axis)), shown, slider);
+}
+
 function showSizes() {
-  for (const { field, slider, error, size } of Object.values(controls)) {
+  controls.devices?.show();
+  for (const { field, slider, error, size } of Object.values(controls).filter((control) => control.size)) {
     const value = state.values[size.name];
     const least = size.stops[0];
     const most = size.stops[size.stops.length - 1];
-    const wrong = !(value >= least && value <= most);
+    const wrong = !(value >= least && value <= most) || (size.discrete && !size.stops.includes(value));
     error.hidden = !wrong;
     error.textContent = wrong
-      ? `${Number.isNaN(value) ? "Not a whole number" : "Not in this page"}: from ${showExact(least)} to ${showExact(most)}`
+      ? `${Number.isNaN(value) ? "Not a whole number" : "Not in this page"}: ${rangeText(size)}`
       : "";
     field.setAttribute("aria-invalid", String(wrong));
     if (document.activeElement !== field && !Number.isNaN(value)) field.value = showExact(value);
@@ -126,20 +179,28 @@ function showSizes() {
   }
 }
 
+const rangeText = (size) => size.discrete ? listed(size.stops.map(showExact)) : `from ${showExact(size.stops[0])} to ${showExact(size.stops[size.stops.length - 1])}`;
+const listed = (words) => words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} or ${words[words.length - 1]}`;
+
 function buildControls() {
   for (const name of Object.keys(controls)) delete controls[name];
   const form = $("controls");
   const ofBatch = (size) => size.setting !== "";
+  const ofLayout = (each) => [...AXES, "ep", "vpp"].includes(each.name);
   const groups = [
-    ["Batch", data().sizes.filter(ofBatch)],
+    ["Batch", data().sizes.filter((size) => ofBatch(size) && !ofLayout(size))],
+    ["Devices", data().sizes.filter(ofLayout)],
     ["Model", data().sizes.filter((size) => !ofBatch(size))],
   ];
+  const degrees = data().choices.filter((choice) => ofLayout(choice) && numeric(choice));
   const fieldsets = groups
-    .filter(([, sizes]) => sizes.length)
+    .filter(([title, sizes]) => sizes.length || (title === "Devices" && laidOut()))
     .map(([title, sizes]) =>
-      h("details", { open: title === "Batch" || !NARROW.matches }, h("summary", {}, title),
-        ...sizes.map((size) => sizeControl(size, data().sizes.indexOf(size)))));
-  const choices = data().choices.filter((choice) => choice.labels.length > 1);
+      h("details", { open: title !== "Model" || !NARROW.matches }, h("summary", {}, title),
+        ...(title === "Devices" ? [devicesControl()] : []),
+        ...sizes.map((size) => sizeControl(size, data().sizes.indexOf(size))),
+        ...(title === "Devices" ? degrees.map((choice) => choiceSlider(choice, `choice-${data().choices.indexOf(choice)}`)) : [])));
+  const choices = data().choices.filter((choice) => choice.labels.length > 1 && !degrees.includes(choice));
   const settings = h("details", { open: !NARROW.matches }, h("summary", {}, "Settings"));
   for (const choice of choices) {
     const id = `choice-${data().choices.indexOf(choice)}`;
@@ -445,11 +506,108 @@ function fill(holder, caption, heads, rows, sums = new Set()) {
   }
   rows.forEach(([, ...cells], at) => cells.forEach(([text, make, kind], place) => {
     const cell = holder.cells[at][place];
+    cell.dataset.head = heads[place + 1];
     if (cell.textContent !== text) cell.textContent = text;
     const name = [kind, make ? "has-formula" : ""].filter(Boolean).join(" ");
     if (cell.className !== name) cell.className = name;
     cell.formula = make;
   }));
+  stack(holder);
+}
+
+// A table that is wider than its place has its rows one below another, each number under its own head: none is cut.
+function stack(holder) {
+  holder.classList.remove("stacked");
+  holder.classList.toggle("stacked", holder.scrollWidth > holder.clientWidth + 1);
+}
+
+// ---- Devices
+
+const AXES = ["tp", "cp", "fsdp", "dp", "pp"]; // whose degrees multiply; experts are spread over ranks of these
+const SAMPLERS = ["fsdp", "dp"];
+
+// The degree of an axis as it is set, or as it is for the whole page.
+function degree(axis) {
+  if (axis in state.values) return state.values[axis];
+  const choice = data().choices.find((each) => each.name === axis);
+  return Number(choice ? choice.labels[state.choices[axis]] : data().fixed[axis] ?? 1);
+}
+const devicesOf = () => AXES.reduce((product, axis) => product * degree(axis), 1);
+const laidOut = () => [...AXES, "ep"].some((axis) => axis in state.values || axis in data().fixed || axis in state.choices);
+
+function showDevices() {
+  const count = devicesOf();
+  $("devices").hidden = !laidOut();
+  if ($("devices").hidden) return;
+  const { ranks, rank } = now;
+  const name = (one) => (ranks.length > 1 ? `stage rank ${one.place}` : "every rank");
+  const degrees = [...AXES, "ep"].filter((axis) => degree(axis) > 1).map((axis) => `${axis} ${degree(axis)}`);
+  const idle = now.quantities["pipeline.idle"];
+  const busy = now.quantities["pipeline.busy"];
+  const parts = [
+    `${showExact(count)} ${count === 1 ? "device" : "devices"}${degrees.length ? `: ${degrees.join(" × ")}` : ""}.`,
+    ranks.length > 1
+      ? `Each of ${ranks.length} kinds of rank is ${showExact(count / ranks.length)} devices alike. The heaviest is ${name(rank)}, with ${showBytes(rank.peak.total)}; memory above is that rank's, parameters and FLOPs below are the whole model's.`
+      : count > 1 ? "All ranks are alike; memory above is of one, parameters and FLOPs below are the whole model's." : "",
+  ];
+  if (idle) {
+    const share = Number(idle.value) / Number(idle.value + busy.value);
+    parts.push(`Bubble: a rank waits ${(100 * share).toFixed(1)}% of a step (${showExact(idle.value)} of ${showExact(idle.value + busy.value)} units, ` +
+      "a forward pass of a stage being one and a backward pass two), if stages took equally long and sending took no time.");
+  } else if (degree("pp") > 1) parts.push("The one batch goes through the stages in turn, so at any moment one of them works.");
+  parts.push("Seconds are not worked out here: they depend on links and on what hides under what; ask costmodel predict with on, as below.");
+  $("devices-lead").textContent = parts.filter(Boolean).join(" ");
+  const budget = bytesOf(state.budget);
+  const most = ranks.reduce((a, one) => (one.peak.total > a ? one.peak.total : a), budget ?? 1n);
+  $("rank-bars").replaceChildren(...(ranks.length > 1 ? ranks : []).map((one) => {
+    const fill = h("div", { class: "fill" });
+    fill.style.width = `${(95 * Number(one.peak.total)) / Number(most)}%`;
+    for (const line of LINES) {
+      if (!one.peak.lines[line]) continue;
+      const piece = h("span", { title: `${NAMES[line]} ${showBytes(one.peak.lines[line])}` });
+      piece.style.width = `${(100 * Number(one.peak.lines[line])) / Number(one.peak.total)}%`;
+      piece.style.background = DATA.colours[line];
+      fill.append(piece);
+    }
+    const track = h("div", { class: "track" }, fill);
+    if (budget !== null) {
+      const mark = h("div", { class: "budget" });
+      mark.style.left = `${(95 * Number(budget)) / Number(most)}%`;
+      track.append(mark);
+    }
+    const row = h("div", { class: `bar-row${one === rank ? " peak" : ""}`, role: "img", tabindex: "-1", "aria-label": `${name(one)}: ${showBytes(one.peak.total)}` },
+      h("div", { class: "name" }, name(one)), track, h("div", { class: "total" }, showBytes(one.peak.total)));
+    return explainable(row, ofPeak(() => now.ranks[one.place].peak));
+  }));
+  const of = (one, quantity, what, show, unit) => [show(one.quantities[quantity].value), () => {
+    const { value, number } = now.ranks[one.place].quantities[quantity];
+    return { what: `${what} of ${name(one)}`, unit, show, value, parts: [["", number]] };
+  }];
+  const memory = ["weights", "gradients", "optimizer", "activations"];
+  fill($("ranks-table"), "Ranks that differ", ["rank", ...(ranks.length > 1 ? ["in flight"] : []), "parameters", "FLOPs", ...memory.map((line) => NAMES[line]), "peak", "sent"],
+    ranks.map((one) => [
+      name(one),
+      ...(ranks.length > 1 ? [of(one, "in_flight", "micro-batches in flight", showExact, "")] : []),
+      of(one, "params", "parameters", showCount, "parameters"), of(one, "flops", "FLOPs", showFlops, "FLOP"),
+      ...memory.map((line) => of(one, `memory.${line}`, NAMES[line], showBytes, "bytes")),
+      [showBytes(one.peak.total), ofPeak(() => now.ranks[one.place].peak)],
+      of(one, "collectives.wire_bytes", "bytes sent", showBytes, "bytes"),
+    ]));
+  $("sums-lead").textContent = rank.sums.length
+    ? "bytes: of the whole tensor over all ranks of the axis; sent: by this rank, around a ring, so 2(n−1)/n of an all-reduce, (n−1)/n of what is gathered, scattered or exchanged."
+    : "Nothing: there are no collectives.";
+  const cell = (at, column, what, show, unit) => [show(rank.sums[at].values[column]), () => {
+    const sum = now.rank.sums[at];
+    return { what, unit, show, value: sum.values[column], parts: [["", sum.numbers[column]]] };
+  }];
+  const sums = rank.sums.map((sum, at) => {
+    const what = `${sum.axis} ${sum.operation}`;
+    return [what, [sum.dtype, null, "word"], cell(at, "devices", `${what}, devices`, showExact, ""), cell(at, "times", `${what}, times`, showExact, ""),
+      cell(at, "bytes", `${what}, bytes`, showBytes, "bytes"), cell(at, "wire_bytes", `${what}, sent`, showBytes, "bytes")];
+  });
+  const all = (column) => rank.sums.reduce((sum, each) => sum + each.values[column], 0n);
+  if (sums.length) sums.push(["total", ["", null, "word"], [""], [showExact(all("times"))], [showBytes(all("bytes"))], [showBytes(all("wire_bytes"))]]);
+  fill($("sums-table"), "Collectives by axis and operation", ["collectives", "type", "devices", "times", "bytes", "sent"], sums, new Set([sums.length - 1]));
 }
 
 function shareText(part, whole) {
@@ -883,7 +1041,7 @@ let fillAgain = () => {};
 
 function refusalText(found) {
   if (found.why === "range")
-    return `${found.size.meaning} is outside what this page holds, ${showExact(found.least)} to ${showExact(found.most)}.\n` +
+    return `${found.size.meaning} is outside what this page holds, ${rangeText(found.size).replace(/^from /, "")}.\n` +
       "Make another page with a wider range, or ask costmodel predict.";
   if (found.why === "refused") {
     const point = found.point?.map((value, at) => `${data().sizes[at].symbol} = ${showExact(value)}`);
@@ -924,6 +1082,7 @@ function update() {
     showCards();
     showBars();
     showMemory();
+    showDevices();
     showFlopsTable();
     showTime();
     showLayers();
@@ -935,7 +1094,7 @@ function update() {
     const row = $(`choice-${number}-row`);
     const off = !training && OF_TRAINING.has(choice.name);
     row?.classList.toggle("off", off);
-    if (row) row.querySelector("select").disabled = off;
+    if (row) row.querySelector("select, input").disabled = off;
   });
   showSizes();
   fillAgain();
@@ -1028,7 +1187,11 @@ function start() {
   document.addEventListener("pointerover", lookAt);
   document.addEventListener("focusin", lookAt);
   document.addEventListener("keydown", move);
-  window.addEventListener("resize", () => now && showMap());
+  window.addEventListener("resize", () => {
+    if (!now) return;
+    showMap();
+    document.querySelectorAll(".scroll").forEach(stack);
+  });
   $("fold").addEventListener("click", () => {
     const folded = $("dock").classList.toggle("folded");
     $("fold").setAttribute("aria-expanded", String(!folded));

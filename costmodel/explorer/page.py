@@ -126,7 +126,8 @@ def explore(
         executor: any `concurrent.futures.Executor` that does the work.
         progress: told how many combinations of choices are done, and of how many.
         **settings: all that `predict` takes, and fields of the models. on: one or more machines, which the page gives
-            seconds on (default: some that are common); None for a page without seconds. stack: one.
+            seconds on (default: some that are common); None for a page without seconds. stack: one. devices: the most
+            of a layout, whose degrees then are sliders, beside those that are given several values.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.

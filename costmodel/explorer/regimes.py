@@ -13,8 +13,12 @@ from costmodel.analysis.closed_forms import ClosedForms, Leaf, Refusal
 from costmodel.analysis.predict import Prediction
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
+from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.ranks import held_params
+from costmodel.cost.recipes import SIZES
 from costmodel.cost.rows import Row
+from costmodel.errors import CostModelError
 from costmodel.explorer.laws import key_of, numbers_of
 from costmodel.graph.kernel import Kernel
 from costmodel.performance.laws import with_numbers
@@ -29,6 +33,16 @@ LINES = ("gradients", "activations", "casts", "cache", "temporaries")
 """What comes and goes during a step."""
 OF_LEVELS = "memory.peak"
 """The quantity that has no formula of its own in the page, but is the highest of levels."""
+OF_RANKS = tuple(name for name in QUANTITIES if name.startswith(("memory.", "collectives.")) and name != OF_LEVELS)
+"""Quantities that each rank of a layout has for itself; a page gives those of its heaviest, as predictions do."""
+RANK_QUANTITIES = (*OF_RANKS, "params", "flops", "in_flight")
+"""What is told of each rank: with those what it holds, what it computes in a step, and micro-batches in flight."""
+PIPELINE = ("pipeline.idle", "pipeline.busy")
+"""What a rank of a pipeline waits and works in a step, in passes of equal stages."""
+MODEL_QUANTITIES = (*(name for name in QUANTITIES if name not in (*OF_RANKS, OF_LEVELS)), *PIPELINE)
+"""Quantities of the whole model."""
+SUMS = ("devices", "times", "bytes", "wire_bytes")
+"""What a rank's collectives along one axis come to."""
 DRAWN = 2_000
 """Settings drawn at random, each of which is in a known regime in the end."""
 TIES = 200
@@ -42,21 +56,26 @@ MOST_REGIMES = 200
 
 
 class SliderSize(NamedTuple):
-    """A size that the page can set: where it starts, and where its slider can stand, in order."""
+    """A size that the page can set: where it starts, and where its slider can stand, in order.
+
+    discrete: whether it has no other values, as degrees of a layout.
+    """
 
     name: str
     symbol: str
     meaning: str
     value: int
     stops: tuple[int, ...]
+    discrete: bool = False
 
 
 class Key(NamedTuple):
     """What a formula is of.
 
-    section: "quantity", "persistent", "level" or "kernel", each of an optimizer, or "row". number: of a level, kernel
-    or row. place: of a level its phase, layer and rounds; of a kernel its layer, its phase, its law's key and whether
-    it is run again for backward; of a row its name and kind.
+    section: "row", or of an optimizer "quantity" or "kernel", or of one of its ranks too "rank", "persistent", "level"
+    or "sum". number: of a level, sum, kernel or row. place: of a level its phase, layer and rounds; of a sum its axis,
+    operation and type; of a kernel its layer, its phase, its law's key and whether it is run again for backward; of a
+    row its name and kind. rank: its place in a pipeline.
     """
 
     section: str
@@ -64,6 +83,7 @@ class Key(NamedTuple):
     optimizer: str = ""
     number: int = 0
     place: tuple[str, ...] = ()
+    rank: int = 0
 
 
 class PageForms(ClosedForms):
@@ -92,13 +112,23 @@ class PageForms(ClosedForms):
     def explore(self, seed: int = 0) -> None:
         """Find the regimes that sizes within their ranges are in: at stops, at many points drawn at random, at ties.
 
-        Raises CostModelError if there is no answer where all sizes start.
+        Raises CostModelError if there is no answer where all sizes start, nor with one of them elsewhere.
         """
-        start = {size.name: size.value for size in self.sizes}
-        self.predict(start)
+        start = self._start()
         draw = random.Random(seed)
         self._look(self._points(start, draw))
         self._look(self._ties(start, draw))
+
+    def _start(self) -> dict[str, int]:
+        """Where all sizes start, or if there is no answer, as of too few micro-batches for a pipeline, near there."""
+        start = {size.name: size.value for size in self.sizes}
+        if not (reason := self.reason(start)):
+            return start
+        for size in self.sizes:
+            for stop in size.stops if size.name in SIZES else ():
+                if not self.reason(near := {**start, size.name: stop}):
+                    return near
+        raise CostModelError(reason)
 
     def _look(self, points: Iterable[Mapping[str, int]]) -> None:
         """Trace at those points that are in no known regime."""
@@ -132,11 +162,14 @@ class PageForms(ClosedForms):
                 tied = (
                     root_along(difference, drawn, letter, self.box[letter]) for letter in sorted(difference.letters)
                 )
-                yield from (point for point in tied if point is not None)
+                yield from (point for point in tied if point is not None and self._allowed(point))
 
     def _drawn(self, start: Mapping[str, int], draw: random.Random, count: int) -> Iterator[dict[str, int]]:
         """Each size where it starts, at a stop or anywhere, at random."""
-        others = {s.name: [draw.randint(s.stops[0], s.stops[-1]) for _ in range(8)] for s in self.sizes}
+        others = {
+            size.name: size.stops if size.discrete else [draw.randint(size.stops[0], size.stops[-1]) for _ in range(8)]
+            for size in self.sizes
+        }
         for _ in range(count):
             point = dict(start)
             for size in self.sizes:
@@ -148,6 +181,9 @@ class PageForms(ClosedForms):
                 elif kind < 0.7:
                     point[size.name] = draw.choice(others[size.name])
             yield point
+
+    def _allowed(self, point: Mapping[str, int]) -> bool:
+        return all(not size.discrete or point[size.name] in size.stops for size in self.sizes)
 
     def outcome(self, condition: Condition) -> int | None:
         """How a condition comes out at all sizes within their ranges, if it is always alike."""
@@ -186,12 +222,16 @@ class PageForms(ClosedForms):
         for number, row in enumerate(prediction.layers):
             for column in COLUMNS:
                 values[Key("row", column, number=number, place=(row.name, row.kind))] = getattr(row, column)
-        settings = prediction.settings
+        settings, of_model = prediction.settings, _of_model(prediction)
         for optimizer in self.optimizers or (settings.optimizer,):
             other = prediction
             if optimizer != settings.optimizer:
                 other = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.tape)
-            values |= _of_optimizer(other, label_of(optimizer)) | self._of_kernels(other, label_of(optimizer))
+            label = label_of(optimizer)
+            values |= {Key("quantity", name, label): value for name, value in of_model.items()}
+            for place, rank in enumerate(other.ranks_in_order):
+                values |= {key._replace(optimizer=label, rank=place): value for key, value in _of_rank(rank)}
+            values |= self._of_kernels(other, label)
         return values
 
     def _of_kernels(self, prediction: Prediction, optimizer: str) -> dict[Hashable, int]:
@@ -236,17 +276,30 @@ def root_along(difference: Polynomial, point: Mapping[str, int], letter: str, wi
         return None
 
 
-def _of_optimizer(prediction: Prediction, optimizer: str) -> dict[Hashable, int]:
-    """What depends on the optimizer, and all quantities."""
-    timeline = prediction.timeline
-    values: dict[Hashable, int] = {
-        Key("persistent", line, optimizer): size for line, size in timeline.persistent._asdict().items()
-    }
+def _of_model(prediction: Prediction) -> dict[str, int]:
+    """Quantities of the whole model, which are the same whatever the optimizer."""
+    values = {name: prediction.number(name) for name in MODEL_QUANTITIES if name not in PIPELINE}
+    layout = prediction.settings.layout
+    if layout.pp > 1 and prediction.settings.training:
+        schedule = layout.pipeline(prediction.settings.micro_batches)
+        passes = (schedule.idle, 3 * schedule.stages_per_rank * schedule.microbatches)
+        values |= dict(zip(PIPELINE, passes, strict=True))
+    return values
+
+
+def _of_rank(rank: Costs) -> Iterator[tuple[Key, int]]:
+    """What a rank holds, computes, has alive at most and sends."""
+    for name in OF_RANKS:
+        yield Key("rank", name), rank.number(name)
+    yield Key("rank", "params"), held_params(rank)
+    yield Key("rank", "flops"), rank.flops.hardware
+    yield Key("rank", "in_flight"), rank.in_flight
+    timeline = rank.timeline
+    for line, size in timeline.persistent._asdict().items():
+        yield Key("persistent", line), size
     for number, step in enumerate(timeline.highest):
         for line in LINES:
-            key = Key("level", line, optimizer, number, (step.phase, step.layer, step.rounds))
-            values[key] = getattr(step.alive, line)
-    for quantity in QUANTITIES:
-        if quantity != OF_LEVELS:
-            values[Key("quantity", quantity, optimizer)] = prediction.value(quantity)
-    return values
+            yield Key("level", line, "", number, (step.phase, step.layer, step.rounds)), getattr(step.alive, line)
+    for number, row in enumerate(rank.collectives.sums()):
+        for column in SUMS:
+            yield Key("sum", column, "", number, (row["axis"], row["operation"], row["dtype"])), row[column]

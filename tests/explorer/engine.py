@@ -26,8 +26,8 @@ function plain(value) {
 function asked(place, sizes, choices) {
   const found = models[place].at(JSON.parse(sizes), JSON.parse(choices));
   if (found.why) return JSON.stringify(plain({ why: found.why, message: found.message }));
-  const { quantities, peak, phases, rows } = found;
-  return JSON.stringify(plain({ quantities, peak, phases, rows }));
+  const { quantities, peak, phases, rows, ranks } = found;
+  return JSON.stringify(plain({ quantities, peak, phases, rows, ranks }));
 }
 """
 
@@ -82,9 +82,11 @@ def drawn(data: dict[str, Any], count: int, seed: int = 0) -> Iterator[tuple[dic
         sizes = {}
         for size in data["sizes"]:
             stops = size["stops"]
-            anywhere = draw.randint(stops[0], stops[-1])
+            anywhere = draw.choice(stops) if size["discrete"] else draw.randint(stops[0], stops[-1])
             sizes[size["name"]] = draw.choice([size["value"], draw.choice(stops), draw.choice(stops), anywhere])
-        if "heads" in sizes and draw.random() < 0.8:  # what the sliders do: they stop where there is such a model
+        if {"heads", "width"} <= {
+            *sizes
+        } and draw.random() < 0.8:  # what the sliders do: they stop where there is such a model
             step = sizes["heads"] * (2 if "kv_heads" in sizes else 1)
             stops = next(size["stops"] for size in data["sizes"] if size["name"] == "width")
             sizes["width"] = max(step * -(-stops[0] // step), sizes["width"] // step * step)
@@ -97,9 +99,11 @@ def drawn(data: dict[str, Any], count: int, seed: int = 0) -> Iterator[tuple[dic
         yield sizes, {choice["name"]: draw.randrange(len(choice["labels"])) for choice in data["choices"]}
 
 
-def predicted(model: Any, data: dict[str, Any], sizes: dict[str, int], choices: dict[str, int]) -> cm.Prediction:
-    """What `predict` answers at the same settings. Raises CostModelError."""
-    asked: dict[str, Any] = {}
+def predicted(
+    model: Any, data: dict[str, Any], sizes: dict[str, int], choices: dict[str, int], **fixed: Any
+) -> cm.Prediction:
+    """What `predict` answers at the same settings, and those that are fixed. Raises CostModelError."""
+    asked: dict[str, Any] = {**fixed}
     fields: dict[str, Any] = {}
     picked = {c["name"]: c["labels"][choices[c["name"]]] for c in data["choices"]}
     training = picked.get("mode", "train") == "train"
@@ -107,13 +111,39 @@ def predicted(model: Any, data: dict[str, Any], sizes: dict[str, int], choices: 
         if name not in SETTING_NAMES:
             fields[name] = int(label) if label.isdecimal() else label
         elif training or name not in ("optimizer", "checkpoint"):
-            asked[name] = label
+            asked[name] = int(label) if label.isdecimal() else label
     for name, value in sizes.items():
         if name.startswith("image."):
             asked["image"] = (sizes["image.height"], sizes["image.width"])
         else:
             (asked if name in SETTING_NAMES else fields)[name] = value
     return cm.predict(varied(model, fields), **asked)
+
+
+def check_ranks(found: dict[str, Any], p: cm.Prediction) -> None:
+    """Every rank holds, computes and sends what `predict` says, and a pipeline idles as its timetable does."""
+    ranks = sorted(found["ranks"], key=lambda rank: int(rank["peak"]["total"]), reverse=True)
+    assert len(ranks) == len(p.ranks)
+    for rank, own, row in zip(ranks, p.ranks, p.ranks.rows(), strict=True):
+        values = {name: int(each["value"]) for name, each in rank["quantities"].items()}
+        assert {name: values[name] for name in ("params", "flops", "in_flight")} == {
+            name: row[name] for name in ("params", "flops", "in_flight")
+        }
+        assert values["memory.activations"] == own.memory.activations
+        assert values["memory.weights"] == own.memory.weights
+        assert values["collectives.wire_bytes"] == row["wire_bytes"]
+        assert int(rank["peak"]["total"]) == own.memory.peak
+        sums = [
+            {"axis": each["axis"], "operation": each["operation"], "dtype": each["dtype"]}
+            | {column: int(value) for column, value in each["values"].items()}
+            for each in rank["sums"]
+        ]
+        assert sums == own.collectives.sums()
+    if "pipeline.idle" in found["quantities"]:
+        idle, busy = (int(found["quantities"][f"pipeline.{name}"]["value"]) for name in ("idle", "busy"))
+        schedule = p.settings.layout.pipeline(p.settings.micro_batches)
+        timetable = schedule.timetable(lambda action: 2 if action.kind == "B" else 1)
+        assert idle + busy == max(each[-1].end for each in timetable)
 
 
 def check_equal(found: dict[str, Any], p: cm.Prediction) -> None:
@@ -127,6 +157,7 @@ def check_equal(found: dict[str, Any], p: cm.Prediction) -> None:
         highest[step.phase] = max(highest.get(step.phase, 0), step.alive.total)
     assert {each["phase"]: int(each["total"]) for each in found["phases"]} == highest
     assert int(found["peak"]["total"]) == p.memory.peak
+    check_ranks(found, p)
     lines = {line: int(value) for line, value in found["peak"]["lines"].items()}
     alive = [step.alive._asdict() for step in p.timeline.steps]
     # Of steps that are equally high, the page's may be in another round than the one that a folded step is drawn at.

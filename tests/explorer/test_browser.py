@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import costmodel as cm
+from costmodel.display.units import show_bytes
 from tests.command import here
 from tests.explorer.engine import drawn, parts_of, predicted
 
@@ -72,7 +73,8 @@ class Opened:
         for number, choice in enumerate(self.data["choices"]):
             field = self.page.locator(f"#choice-{number}")
             if field.count() and field.is_enabled():
-                field.select_option(str(choices[choice["name"]]))
+                value = str(choices[choice["name"]])
+                field.fill(value) if field.get_attribute("type") == "range" else field.select_option(value)
         for number, size in enumerate(self.data["sizes"]):
             self.page.fill(f"#size-{number}", str(sizes[size["name"]]))
         self.settle()
@@ -269,6 +271,33 @@ CONTRAST = """(selector) => {
   const paper = light(getComputedStyle(document.body).backgroundColor);
   return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
 }"""
+
+
+def test_degrees_are_sliders_with_memory_by_rank_what_is_sent_and_the_bubble(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    model = cm.Transformer(vocab=96, context=64, layers=4, width=64, heads=8, tied=False)
+    path = made(tmp_path_factory, model, tp=[1, 2], pp=[1, 2, 4], accumulate=[4, 8], fsdp=[1, 2, 4])
+    opened = Opened(browser, path)
+    assert "1 device." in opened.text("#devices-lead")
+    sizes = {size["name"]: n for n, size in enumerate(opened.data["sizes"])}
+    opened.page.fill(f"#size-{sizes['tp']}", "2")
+    opened.page.fill(f"#choice-{[choice['name'] for choice in opened.data['choices']].index('pp')}", "2")
+    opened.page.fill("#devices-slider", "1")
+    opened.settle()
+    p = cm.predict(model, batch=8, seq=64, precision="bf16", attention="flash", tp=2, pp=4, accumulate=4, fsdp=2)
+    assert opened.number("peak") == p.memory.peak
+    assert "16 devices: tp 2 × fsdp 2 × pp 4" in opened.text("#devices-lead")
+    assert "waits 42.9% of a step (9 of 21 units" in opened.text("#devices-lead")
+    rows = opened.page.locator("#ranks-table tbody tr").all()
+    peaks = [row.locator("td").all_text_contents()[-2] for row in rows]
+    order = sorted(p.ranks, key=lambda rank: rank.place.rank if rank.place else 0)
+    assert peaks == [show_bytes(rank.memory.peak) for rank in order]
+    assert opened.page.locator("#sums-table tr.sum td").all_text_contents()[-1] == show_bytes(p.collectives.wire_bytes)
+    opened.page.fill(f"#size-{sizes['tp']}", "3")
+    opened.settle()
+    assert "outside what this page holds, 1 or 2" in opened.text("#refusal")
+    assert opened.wrong == []
 
 
 def test_several_models_have_a_switch(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:

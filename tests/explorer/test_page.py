@@ -109,6 +109,38 @@ def test_degrees_of_a_layout_are_sizes_of_the_page() -> None:
         cm.explore(model, tp=2, on="h100-sxm")
 
 
+LAID_OUT: dict[str, dict[str, Any]] = {
+    "stages": {"tp": [1, 2], "pp": [1, 2, 3], "accumulate": [3, 6]},
+    "shares": {"tp": [1, 2], "fsdp": [1, 4], "cp": [1, 2]},
+    "devices": {"devices": 4, "optimizer": ["adamw", "sgd"]},
+    "copies": {"dp": [1, 2, 4], "pp": [1, 2], "accumulate": [4], "precision": "fp32"},
+    "megatron": {"runtime": "megatron", "tp": [1, 2], "dp": [1, 2]},
+    "inference": {"mode": "inference", "pp": [1, 3], "tp": [1, 2]},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_every_rank_of_a_layout_is_that_of_predict(name: str) -> None:
+    asked = LAID_OUT[name]
+    model = cm.Transformer.of({**SPLIT, "tied": False, "fused_qkv": False})
+    engine = Engine(cm.explore(model, seq=[16, 32, 64], **asked).html)
+    data = engine.data["models"][0]
+    fixed = {name: int(label) if label.isdecimal() else label for name, label in data["fixed"].items()}
+    outcomes: Counter[str] = Counter()
+    for sizes, choices in settings_drawn(engine, how_many(60)):
+        found = engine.at(sizes, choices)
+        try:
+            p = predicted(model, data, sizes, choices, **fixed)
+        except cm.CostModelError:
+            assert found.get("why") in ("refused", "unknown"), (sizes, choices)
+            continue
+        assert "why" not in found, (sizes, choices, found)
+        check_equal(found, p)
+        outcomes[f"{len(found['ranks'])} kinds of {p.settings.layout.devices}"] += 1
+    assert len(outcomes) > 2
+
+
 def test_numbers_beyond_doubles_are_exact() -> None:
     wide = 10**9
     engine = Engine(cm.explore(SMALL, precision="fp32", mode="train", checkpoint="none", batch=[1, wide]).html)
