@@ -68,7 +68,8 @@ class Description(BaseModel):
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """Fields that are not at their default: the line can be typed."""
         for name, field in type(self).model_fields.items():
-            if (value := getattr(self, name)) != field.get_default(call_default_factory=True):
+            value, default = getattr(self, name), field.get_default(call_default_factory=True)
+            if type(value) is not type(default) or value != default:  # 0 is no 0.0
                 yield name, value
 
     def __setattr__(self, name: str, value: Any) -> None:
