@@ -71,7 +71,10 @@ VOLTA = Reference("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture
 TE_HOST = Reference("NVIDIA/TransformerEngine issue 2053: time of the host for nn.Linear and te.Linear", confirmed=True)
 POWER = Reference("power of CMOS: f·V², between linear and cubic in f")
 V100_POWER = Reference("1CatAI/1Cat-vLLM issue 535: nvidia-smi while a V100 prefills and decodes", confirmed=True)
-P3090 = Reference("jeanfbrito.github.io: RTX 3090 power limit sweet spot, llama.cpp", confirmed=True)
+P3090 = Reference(
+    "jeanfbrito.github.io: RTX 3090 power limit sweet spot, llama.cpp; noonghunna/club-3090 issues 58, 222",
+    confirmed=True,
+)
 P5060 = Reference("inventivehq.com: GPU power limit, tokens per watt, RTX 5060 Ti, llama.cpp", confirmed=True)
 NCCL = Reference("NCCL 2.19 to 2.27: tuning model and search (src/graph), nccl-tests as published", confirmed=True)
 RCCL = Reference("RCCL: tuning model (src/graph/tuning.cc)", confirmed=True)
@@ -174,7 +177,7 @@ class Constants:
         ("", 60.0, 100.0, 160.0, KNOWN, "stacked memory, 4-7 pJ a bit, and as much again to processors"),
         ("volta", 115.0, 140.0, 165.0, V100_POWER, "decoding 180-200 W of 300, of which 80 follow no work"),
         ("turing", 110.0, 150.0, 220.0, KNOWN, "GDDR6"),
-        ("ampere-graphics", 200.0, 250.0, 310.0, P3090, "RTX 3090 decodes at 350 W, 1 % slower at 280 W"),
+        ("ampere-graphics", 240.0, 320.0, 380.0, P3090, "RTX 3090 decodes at 337-389 W, 1 % slower at 280 W"),
         ("ada", 150.0, 210.0, 290.0, KNOWN, "GDDR6X and a large cache"),
         ("blackwell-graphics", 230.0, 280.0, 320.0, P5060, "RTX 5060 Ti decodes at 173 W, as fast at 147 W"),
         ("cpu", 30.0, 60.0, 120.0, KNOWN, "DDR4 and DDR5, memory modules apart"),

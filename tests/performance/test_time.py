@@ -270,8 +270,11 @@ def test_runs_energy_carbon_and_money_say_what_they_assume() -> None:
 MEASURED_WATTS = [
     ("v100-sxm2-32gb", {"mode": "decode", "past": 512}, (180, 200)),
     ("v100-sxm2-32gb", {"mode": "prefill", "seq": 2048}, (270, 300)),
+    ("rtx-3090", {"mode": "decode", "past": 512}, (337, 350)),
+    ("rtx-5060-ti-16gb", {"mode": "decode", "past": 512}, (173, 173)),
 ]
-"""1CatAI/1Cat-vLLM issue 535: nvidia-smi while a V100 decodes and prefills."""
+"""1CatAI/1Cat-vLLM issue 535: nvidia-smi while a V100 decodes and prefills; noonghunna/club-3090 issue 222 and
+jeanfbrito.github.io: an RTX 3090 with llama.cpp; inventivehq.com: an RTX 5060 Ti with llama.cpp."""
 
 
 @pytest.mark.parametrize(("machine", "how", "measured"), MEASURED_WATTS)
