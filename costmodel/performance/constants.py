@@ -60,6 +60,7 @@ ODD = Reference(
     "He 2024, What Shapes Do Matrix Multiplications Like, answers; pytorch/pytorch issue 181718", confirmed=True
 )
 VLLM_ROWS = Reference("vllm-project/vllm pull request 49363: bf16 and fp8 products of few rows on H100", confirmed=True)
+CCCL = Reference("NVIDIA/cccl pull requests 7391, 9881: element by element, 2^24 to 2^28 of them", confirmed=True)
 MLA = Reference("deepseek-ai/FlashMLA: memory-bound decoding on H800")
 P2P = Reference("tinygrad/open-gpu-kernel-modules issue 6", confirmed=True)
 FA = Reference("Dao 2023, FlashAttention-2, figures 5-7")
@@ -421,6 +422,8 @@ class Constants:
         ("ampere-graphics", 0.84, 0.9, 0.94, STREAM, "RTX 3090 0.93"),
         ("ada", 0.84, 0.9, 0.94, P2P, "copies on RTX 4090 0.91-0.92"),
         ("hopper", 0.8, 0.88, 0.93, STREAM, "H100 0.90-0.92"),
+        ("blackwell", 0.82, 0.87, 0.93, CCCL, "B200 0.87-0.88 as PyTorch's kernels go, 0.92-0.94 by bulk copies"),
+        ("blackwell-graphics", 0.81, 0.86, 0.89, CCCL, "RTX 5090 0.83-0.88"),
         ("cdna1", 0.7, 0.78, 0.84, STREAM, "MI100 0.78-0.82"),
         ("cdna2", 0.7, 0.78, 0.84, STREAM, "MI250X 0.80-0.84"),
         ("cdna3", 0.65, 0.75, 0.82, STREAM, "MI300X 0.76-0.81"),
