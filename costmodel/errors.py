@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -53,7 +54,7 @@ def not_installed(needs: str, extra: str) -> CostModelError:
     return CostModelError(f"{needs}: pip install '{DISTRIBUTION}[{extra}]'")
 
 
-MOST_LISTED = 300
+MOST_LISTED = 120
 """Characters of known names that an error lists; the others are counted."""
 
 
@@ -69,7 +70,7 @@ ALIASES = {
     "training": "train",
     "eval": "inference",
     "infer": "inference",
-    "cuda": "gpu",
+    "cuda": "gpu on",
     "sdpa": "flash",
     "flash_attention_2": "flash",
     "flash_attention_3": "flash",
@@ -98,7 +99,8 @@ ALIASES = {
     "adamw_torch": "adamw",
     "sgd_momentum": "momentum",
     "float8": "fp8",
-    "8bit": "adam-8bit",
+    "8bit": "adam-8bit int8",
+    "4bit": "int4",
     "dtype": "precision",
     "gpu": "on",
     "machine": "on",
@@ -119,7 +121,8 @@ ALIASES = {
     "expert_parallel_size": "ep",
     "context_parallel_size": "cp",
 }
-"""Other names that people give settings and their values, as `_folded` writes them; for errors."""
+"""Other names that people give settings and their values, as `_folded` writes them, by the name or names that these are
+called here; for errors."""
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -128,11 +131,18 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
     folded = {_folded(each): each for each in sorted(known, reverse=True)}
     key = _folded(name)
-    for same in (key, _folded(ALIASES.get(key, ""))):
+    for same in (key, *map(_folded, ALIASES.get(key, "").split())):
         if same in folded:
             return [folded[same]]
-    longer = sorted((each for each in folded if len(key) > 2 and each.startswith(key)), key=len)
+    longer = sorted((each for each in folded if len(key) > 2 and _begins(each, key)), key=len)
+    longer = longer or sorted((each for each in folded if len(key) > 2 and each.startswith(key)), key=len)
     return [folded[each] for each in (longer or get_close_matches(key, folded, n=3, cutoff=0.5))[:3]]
+
+
+def _begins(name: str, key: str) -> bool:
+    """Whether the first parts of a name are a key, whatever stands between them: "llama_3_8b" begins with "llama3"."""
+    starts = accumulate(re.findall(r"[^_.]+", name))
+    return re.sub(r"[_.]", "", key) in starts
 
 
 def _folded(name: str) -> str:

@@ -65,6 +65,12 @@ class Prediction(Costs, Data):
             raise unknown("quantity", quantity, ALL)
         return self.time.value(quantity) if quantity in TIMED else self.number(quantity)
 
+    def __getitem__(self, quantity: Any) -> Any:
+        """No items: raises SettingError, which names the attribute."""
+        known = quantity if isinstance(quantity, str) and quantity in ALL else "memory.peak"
+        ways = f"p.{known}, or p.value({known!r})"
+        raise SettingError(f"a prediction has attributes, no items such as {shown(quantity)}: use {ways}")
+
     def formula(self, quantity: str) -> sympy.Expr:
         """A quantity as a sympy expression in the model's own letters. Raises UnknownNameError."""
         return self.explain(quantity).formula

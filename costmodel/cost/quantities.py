@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.display.units import show_bytes, show_flops
+from costmodel.errors import SettingError, shown
 from costmodel.training.frozen import Frozen, frozen
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ class LineItems(Frozen):
         show = type(self)._show
         rows = [(name, show(int(n)), f"{int(n):,}") for name, n in lines.items() if n]
         return Table((type(self).__name__, "", "exact"), rows)
+
+    def __getitem__(self, name: Any) -> Any:
+        """No items: raises SettingError, which names the attribute."""
+        of, fields = type(self).__name__.lower(), (*self.__dataclass_fields__, *self._sums)
+        known = name if name in fields else fields[0]
+        raise SettingError(f"{of} has attributes, no items such as {shown(name)}: use {of}.{known}")
 
     def __repr__(self) -> str:
         return self.table().text()

@@ -56,7 +56,14 @@ class Description(BaseModel):
     RENAMED: ClassVar[Mapping[str, str]] = {}
     """Names of fields by the names that they had once."""
 
-    def __init__(self, /, **fields: Any) -> None:
+    def __init__(self, /, *values: Any, **fields: Any) -> None:
+        if values:
+            fields_of = type(self).model_fields
+            first = next((name for name, field in fields_of.items() if field.is_required()), "name")
+            raise SpecError(
+                f"{type(self).__name__}({shown(values[0])}): fields are given by name, such as {first}=...; "
+                "a ready model is cm.load('gpt2-small')"
+            )
         for name in fields.keys() & self.RENAMED.keys():
             raise SpecError(f"{type(self).__name__}: {name} is now {self.RENAMED[name]}", (name,))
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from costmodel.analysis.predict import predict
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.documents.arguments import fits
-from costmodel.documents.files import write
+from costmodel.documents.files import PACKAGE, write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.clock import Clock, Sentinel
@@ -430,6 +431,14 @@ def check_budget(budget: Any, least: float) -> None:
         )
 
 
+def _warn(doubt: str) -> None:
+    """Warn at the line outside of the package that asked."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE + os.sep):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(doubt, CalibrationWarning, stacklevel=level)
+
+
 def calibrated(
     *, threads: int = 1, say: Say | None = None, progress: bool | Progress = False, footprint: int | None = None
 ) -> Calibration:
@@ -438,7 +447,7 @@ def calibrated(
     One that is not kept, since too much of it is unresolved, serves while this process lives, and for `RECENT` whoever
     asks next. footprint: see `measure_probes`.
     """
-    machine, say = this_machine(threads), say or (lambda doubt: warnings.warn(doubt, CalibrationWarning, stacklevel=3))
+    machine, say = this_machine(threads), say or _warn
     path = path_of(machine)
     try:
         calibration = read(path, machine) if path.exists() else None

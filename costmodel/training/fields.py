@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, get_type_hints
@@ -28,7 +29,12 @@ def whole_size(name: str, value: Any) -> int:
     """A size as it is. Raises SettingError for what is none."""
     value = native(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingError(f"{name}={shown(value)} is not a whole number: use an int such as {name.split()[-1]}=32")
+        of = name.split()[-1]
+        if isinstance(value, str) and (ends := re.fullmatch(r"\s*(\d+)\s*(?:\.\.+|-|:|to)\s*(\d+)\s*", value)):
+            first, last = ends.groups()
+            ways = f"sweep takes {of}=range({first}, {int(last) + 1}), in a shell --{of} {first}:{last}"
+            raise SettingError(f"{name}={shown(value)} is a range, not a whole number: {ways}")
+        raise SettingError(f"{name}={shown(value)} is not a whole number: use an int such as {of}=32")
     if not 1 <= value <= LARGEST_SIZE:
         raise SettingError(f"{name}={shown(value)} is not between 1 and {LARGEST_SIZE:,}")
     return value

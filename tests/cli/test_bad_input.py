@@ -248,3 +248,33 @@ def test_repeats_beyond_reason_take_no_longer(layers: int) -> None:
     few, many = (cm.predict(cm.Transformer(**GPT | {"layers": n})) for n in (1, layers))
     assert len(many.layers) == len(few.layers)
     assert "larger than any machine" in error_of(lambda: cm.predict(cm.Transformer(**shape, layers=layers)))
+
+
+P = cm.predict("mlp-mnist")
+IN_OTHER_WORDS = {
+    "did you mean 'adamw'?": lambda: cm.predict("gpt2-small", optimizer="AdamW"),
+    "'8bit': did you mean 'adam-8bit'?": lambda: cm.predict("gpt2-small", optimizer="8bit"),
+    "did you mean 'bf16'?": lambda: cm.predict("gpt2-small", precision="BF16"),
+    "'bfloat16': did you mean 'bf16'?": lambda: cm.predict("gpt2-small", precision="bfloat16"),
+    "did you mean 'fp16'?": lambda: cm.predict("gpt2-small", precision="float16"),
+    "'8bit': did you mean 'int8'?": lambda: cm.predict("gpt2-small", precision="8bit"),
+    "did you mean 'on'?": lambda: cm.predict("gpt2-small", gpu="h100"),
+    "did you mean 'precision'?": lambda: cm.predict("gpt2-small", dtype="bf16"),
+    "sweep takes batch=range(1, 9), in a shell --batch 1:8": lambda: cm.predict("gpt2-small", batch="1..8"),
+    "'mistral-7b-v0.3'": lambda: cm.load("mistral"),
+    "'gpt-3-13b'": lambda: cm.load("gpt-3"),
+    "did you mean 'llama-3-8b' or 'llama-3-70b'": lambda: cm.load("llama3"),
+    "MLP([784, 10]): fields are given by name, such as sizes=...": lambda: cm.MLP([784, 10]),  # type: ignore[misc]
+    "Transformer('gpt2'): fields are given by name": lambda: cm.Transformer("gpt2"),  # type: ignore[misc]
+    "no items such as 'params': use p.params": lambda: P["params"],
+    "use p.flops.total, or p.value('flops.total')": lambda: P["flops.total"],
+    "no items such as 0": lambda: list(P),  # type: ignore[call-overload]
+    "use memory.peak": lambda: P.memory["peak"],
+}
+
+
+@pytest.mark.parametrize(("said", "call"), IN_OTHER_WORDS.items(), ids=IN_OTHER_WORDS)
+def test_what_others_call_it_gets_the_right_sentence(said: str, call: Any) -> None:
+    message = error_of(call)
+    assert said in message
+    assert len(message) < 200

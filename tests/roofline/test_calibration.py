@@ -113,8 +113,9 @@ def test_every_change_of_the_machine_changes_its_key() -> None:
 
 
 def test_without_one_a_quick_one_is_made_and_said() -> None:
-    with pytest.warns(CalibrationWarning, match=r"no calibration of this machine in .*: calibrating now"):
+    with pytest.warns(CalibrationWarning, match=r"no calibration of this machine in .*: calibrating now") as warned:
         made = calibrated()
+    assert {each.filename for each in warned} == {__file__}
     assert made.machine == MACHINE
     said: list[str] = []
     assert calibrated(say=said.append) == made
