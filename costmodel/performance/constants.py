@@ -520,9 +520,9 @@ class Constants:
     host_share: float = _by_family(
         "share of the bandwidth of PCIe that a ring of large messages reaches",
         ("", 0.4, 0.65, 0.8, KNOWN, "from board to board 20-25 of 31.5 GB/s, through the host 9-14"),
-        ("ampere-graphics", 0.3, 0.45, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
-        ("ada", 0.28, 0.4, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
-        ("blackwell-graphics", 0.28, 0.4, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
+        ("ampere-games", 0.3, 0.45, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
+        ("ada-games", 0.28, 0.4, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
+        ("blackwell-games", 0.28, 0.4, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
     )
     network_share: float = _by_family(
         "share of the bandwidth of network adapters that large messages reach",
@@ -662,9 +662,14 @@ def family(machine: Machine) -> Iterator[str]:
     """The families of a machine, the most exact first: of TABLE's keys.
 
     NVIDIA's dies for graphics have another balance than those for data centres of the same name, whose numbers are
-    round: GA100 and GB110 are for data centres, GA102 and GB202 for graphics.
+    round: GA100 and GB110 are for data centres, GA102 and GB202 for graphics. Boards for games add up products of 16
+    bits in fp32 at half the speed of sums in fp16, and are let exchange nothing over PCIe by themselves; those of the
+    same dies for workstations and data centres have neither limit.
     """
     if name := machine.architecture.lower():
+        rates = machine.peak.rates
+        if rates.get("fp16_acc16", 0.0) > rates.get("fp16", 0.0):
+            yield f"{name}-games"
         number = int("".join(filter(str.isdigit, machine.chip)) or 100)
         if number % 10 or number < 100:
             yield f"{name}-graphics"

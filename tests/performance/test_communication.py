@@ -300,3 +300,11 @@ def test_sums_over_tensor_parallel_ranks_stay_in_a_node_where_there_are_as_many_
         groups = cluster.place(settings.settings.layout)
         assert (groups["tp"].nodes, groups["tp"].stride) == (1, 1)
         assert groups["dp"].stride == degree
+
+
+def test_boards_for_games_exchange_through_the_host_and_others_of_their_dies_do_not() -> None:
+    """tinygrad/open-gpu-kernel-modules issue 6: the driver lets GeForce boards reach no other's memory over PCIe."""
+    games = ("rtx-3090", "rtx-4090", "rtx-5090")
+    boards = ("a40", "a10", "l40s", "rtx-6000-ada", "rtx-pro-6000")
+    shares = {name: typical(cm.load_machine(name)).host_share for name in (*games, *boards)}
+    assert max(shares[name] for name in games) < min(shares[name] for name in boards)
