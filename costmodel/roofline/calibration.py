@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from operator import attrgetter
@@ -125,6 +126,16 @@ class Calibration(BaseModel):
     def rates(self) -> Rates:
         """Ceilings, curves and fits through the probes."""
         return Rates(self.seconds, self.sets)
+
+    @cached_property
+    def host(self) -> Host:
+        """The machine with the caches that are ours: of one that cores share what was found by measuring."""
+        *private, last = self.machine.caches or (("", 0),)
+        shared = self.rates.shared_bytes(private[-1][1]) if len(private) > 1 else 0  # a second cache is a core's own
+        if not shared:
+            return self.machine
+        ours = min(last[1], max(shared, private[-1][1]))
+        return replace(self.machine, caches=(*private, (last[0], ours)))
 
     @property
     def age(self) -> timedelta:

@@ -140,7 +140,7 @@ def check(
     ]
     if classes and not reuse_bytes:
         programs, seconds = [each.work for each in findings], [each.timing.seconds for each in findings]
-        bounds = classify(programs, seconds, calibration.machine, sentinel, budget=budget)
+        bounds = classify(programs, seconds, calibration.host, sentinel, budget=budget)
         findings = [replace(each, measured_class=bound) for each, bound in zip(findings, bounds, strict=True)]
     idle = tuple(each.name for each in layers if each.phase == "forward" and not each.work.ops)
     warnings = (*calibration.warnings, *([ONE_ROUND] if one_round else []), *_doubts(findings))

@@ -231,7 +231,7 @@ def verdict(seconds: float, spent: Spent, level: str = "") -> Verdict:
 
 def predicted(host: HostTime, calibration: Calibration) -> Verdict:
     """From a prediction's terms, call by call."""
-    terms, machine = host.terms, calibration.machine
+    terms, machine = host.terms, calibration.host
     by = _by_resource(host, calibration)
     spent = Spent(terms.overhead, terms.seconds - terms.memory, by if host.calls else {("matmul", ""): terms.compute})
     return verdict(terms.seconds, spent, machine.level_of(terms.reach))
@@ -283,7 +283,7 @@ def distances_of(machine: Host) -> dict[str, int]:
     sizes = [size for name, size in machine.caches if name != "L1"] or [2**20, 2**25]
     names = [name for name, _ in machine.caches if name != "L1"] or ["cache", "last cache"]
     shares = [size // (2 if number == 0 else 4) for number, size in enumerate(sizes)]
-    return {**dict(zip(names, shares, strict=True)), "memory": min(2 * sizes[-1], 2**27)}
+    return {**dict(zip(names, shares, strict=True)), "memory": 2 * sizes[-1]}
 
 
 def classify(

@@ -39,6 +39,9 @@ NEAR_BYTES = 16 * 1024
 
 READ = {"one": 1, "two": 2}
 """How many operands are read for one that is written."""
+LEAST_STEP, LEAST_NEAR = 1.2, 0.02
+"""How much more a byte from memory costs at least than one from the last cache, if that is a cache, and how much less
+at most."""
 LEAST_WRITTEN, MOST_WRITTEN = 1.0, 1.5
 """What is written costs no less than what is read, and no more than twice as much where two are read [of the mean]."""
 
@@ -263,6 +266,19 @@ class Rates:
             lambda number: self._since(name, number).manner,
             lambda number: self._longer(name, "stale", number) - self._own(self._since(name, number).own),
         )
+
+    def shared_bytes(self, private: int) -> int:
+        """What a program of its own finds in the cache that cores share, found by measuring: up to this working set a
+        copy costs less than halfway from that cache to memory, as ratios go; 0 where there is no such cache [bytes].
+
+        private: what a core's own caches hold [bytes].
+        """
+        copy = self._streams["one"]
+        far = copy(self.sets.curve[-1])
+        near = max(copy(2 * private), LEAST_NEAR * far)
+        if far < LEAST_STEP * near:
+            return 0
+        return max((size for size in self.sets.curve if copy(size) ** 2 <= near * far), default=0)
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from costmodel.analysis.predict import predict
@@ -39,9 +40,13 @@ CASES: tuple[Case, ...] = (
     ("gpt2-small", {"batch": 2, "seq": 256}),
     ("gpt2-small", {"batch": 4, "seq": 128}),
     ("gpt2-small", {"batch": 1, "seq": 512}),
+    ("gpt2-small", {"batch": 8, "seq": 512}),
+    ("gpt2-xl", {"batch": 1, "seq": 1}),
     ("resnet18", {"batch": 1}),
     ("resnet50", {"batch": 1}),
+    ("resnet18", {"batch": 32}),
     ("vgg16", {"batch": 1}),
+    ("alexnet", {"batch": 1}),
     ("mlp-mnist", {"batch": 1}),
     ("mlp-mnist", {"batch": 64}),
     ("mlp-mnist", {"batch": 512}),
@@ -64,6 +69,13 @@ def layers_of(cases: Iterable[Case] = CASES) -> dict[str, Program]:
             if signatures and program.contractions <= LARGEST_FLOPS and names.setdefault(signatures, name) == name:
                 programs[name] = program
     return programs
+
+
+def _fitting(programs: Iterable[Program], free: int | None) -> list[Program]:
+    """Those that are in memory at once, in half of what is free; the smallest first where it does not hold all."""
+    ordered = sorted(programs, key=lambda program: program.layout.arena_bytes)
+    so_far = accumulate(program.layout.arena_bytes for program in ordered)
+    return [each for each, size in zip(ordered, so_far, strict=True) if free is None or size <= free / 2]
 
 
 def keep_apart(programs: Iterable[Program], sets: WorkingSets) -> None:
@@ -284,7 +296,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     clock = sentinel.clock
     began = clock.now()
     tell = progress or (lambda share: None)
-    programs = [*layers_of().values()]
+    programs = _fitting(layers_of().values(), clock.free_bytes())
     networks = [network_of(predict(model, **settings)).program for model, settings in WHOLE]
 
     def part(start: float, end: float) -> Callable[[float], None]:
@@ -311,7 +323,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     keep_apart(programs, before.sets)
     first, early, second = timed(0.1), run(0.3), timed(0.5)
     seconds = [min(a.seconds, b.seconds) for a, b in zip(first, second, strict=True)]
-    bounds = classify(programs, seconds, before.machine, sentinel, budget=CLASSES_SHARE * budget)
+    bounds = classify(programs, seconds, before.host, sentinel, budget=CLASSES_SHARE * budget)
     runs = [a.joined(b) for a, b in zip(early, run(0.75), strict=True)]
     both = before.joined(calibrated(0.9, before.sets))
     layers = (

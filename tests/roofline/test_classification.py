@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.roofline.accuracy import Agreement
+from costmodel.roofline.calibration import measure_probes
 from costmodel.roofline.classification import (
     BOUNDS,
     TILE_BYTES,
@@ -20,13 +21,15 @@ from costmodel.roofline.classification import (
     tile,
     verdict,
 )
-from costmodel.roofline.hosttime import HostTime, TimeTerms
+from costmodel.roofline.clock import Sentinel
+from costmodel.roofline.hosttime import HostTime, TimeTerms, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import NumpyCall, program_of
 from costmodel.roofline.signature import LoopSignature, ProductSignature, signature_of
 from costmodel.roofline.validation import CASES, keep_apart, layers_of
+from tests.roofline.made_up import HOSTS, MadeUpClock
 from tests.roofline.synthetic import MACHINE, SETS, calibration
 
 
@@ -151,6 +154,14 @@ def test_a_tile_keeps_the_layout() -> None:
     assert signature.b_transposed
     assert max(found.operands[1].steps) == 800
     assert times == pytest.approx(900 * 800 * 700 / (signature.m * signature.n * signature.k))
+
+
+@pytest.mark.slow
+def test_ten_layers_and_more_are_bound_by_dram_where_the_last_cache_is_of_32_mib() -> None:
+    calibration = measure_probes(sentinel=Sentinel(MadeUpClock(HOSTS[0])))
+    bounds = [predicted(predict_seconds(program, calibration), calibration).bound for program in layers_of().values()]
+    assert bounds.count("DRAM") >= 10
+    assert max(map(bounds.count, BOUNDS)) < 0.45 * len(bounds)
 
 
 def test_distances_lie_between_the_caches() -> None:
