@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from costmodel.analysis.checkpoint import cheapest_checkpoint
     from costmodel.analysis.compare import compare
     from costmodel.analysis.deployments import deployments
+    from costmodel.analysis.gpus import gpus
     from costmodel.analysis.layouts import layouts
     from costmodel.analysis.match import match
     from costmodel.analysis.pareto import pareto
@@ -64,6 +65,7 @@ _HOMES = {
     "Prediction": "costmodel.analysis.predict",
     "predict": "costmodel.analysis.predict",
     "recommend": "costmodel.analysis.recommend",
+    "gpus": "costmodel.analysis.gpus",
     "layouts": "costmodel.analysis.layouts",
     "deployments": "costmodel.analysis.deployments",
     "match": "costmodel.analysis.match",
@@ -122,6 +124,7 @@ __all__ = [
     "explore",
     "fit_machine",
     "from_torch",
+    "gpus",
     "layouts",
     "load",
     "load_cluster",

@@ -16,6 +16,7 @@ from costmodel.analysis.break_even import BreakEven
 from costmodel.analysis.checkpoint import CheckpointChoice
 from costmodel.analysis.compare import Comparison
 from costmodel.analysis.deployments import Deployments
+from costmodel.analysis.gpus import Gpus
 from costmodel.analysis.layouts import Layouts
 from costmodel.analysis.match import Match
 from costmodel.analysis.recommend import Recommendations
@@ -30,7 +31,7 @@ from costmodel.training.settings import SETTING_NAMES
 
 RESULTS = (
     *(BreakEven, CheckpointChoice, Comparison, Explanation, Fit, Flops, Match, Memory, Recommendations, Row),
-    *(Deployments, Layouts, Sensitivities, Solution, Timeline),
+    *(Deployments, Gpus, Layouts, Sensitivities, Solution, Timeline),
 )
 """What public functions answer with."""
 PUBLIC: dict[str, Any] = {

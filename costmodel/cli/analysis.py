@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, counted, option, public, verb
-from costmodel.cli.options import AXES, CHANGED, OPTIONS, OVER, QUANTITIES
+from costmodel.cli.options import AXES, CHANGED, OPTIONS, OVER, QUANTITIES, read_values
+from costmodel.errors import SettingError, SpecError, shown
+from costmodel.training.setting import from_text
 
 solve = public(
     "solve",
@@ -155,6 +157,75 @@ def layouts(
     choices |= {"memory": memory, "reserve": reserve, "network": network, "within": within, "every": every}
     with counted("layouts") as progress:
         return every_layout(model, progress=progress, **choices)
+
+
+def _named(_: click.Context, __: click.Parameter, text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+    return None if text is None else read_values(str(parameter.name), text)
+
+
+def _prices(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Prices by machine, from texts ``MACHINE=MONEY``. Raises SettingError."""
+    prices = {}
+    for text in texts:
+        name, equals, price = text.rpartition("=")
+        if not equals or type(amount := from_text(price.strip())) not in (int, float):
+            raise SettingError(f"--price {shown(text)} is no machine and money an hour: use text such as h100-sxm=2.5")
+        prices[name.strip()] = amount
+    return prices
+
+
+def _listed(path: str) -> dict[str, Any]:
+    """Prices by machine, from a YAML or JSON file. Raises SpecError."""
+    from costmodel.documents.document import parse
+    from costmodel.documents.files import shown_path, text_of
+
+    where = shown_path(path)
+    data = parse(text_of(path, where), where).data
+    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+        raise SpecError(f"{where}: prices are of machines by name: use lines such as 'h100-sxm: 2.5'")
+    return data
+
+
+@verb(
+    MODEL,
+    option("--machines", metavar="NAME,...|WORDS", callback=_named, help="Some, such as h100-sxm,l4 or 'nvidia ada'."),
+    option("--counts", metavar="N,...", callback=_numbers, help="How many of a machine (default 1,2,4,8)."),
+    option("--by", metavar="ORDER", help="rate, seconds, headroom, joules, money, memory or name."),
+    option("--price", multiple=True, callback=_prices, metavar="MACHINE=MONEY", help="Of a device for an hour."),
+    option("--prices", metavar="FILE", help="The same of several: YAML or JSON, a line such as h100-sxm: 2.5 each."),
+    option("--tokens", metavar="N", help="Of the job that money is of, such as 300e9 (default 1e6)."),
+    option("--samples", metavar="N", help="The same in samples."),
+    RESERVE,
+    *OPTIONS,
+    examples=(
+        "gpus llama-3.1-8b --mode decode",
+        "gpus llama-3.1-70b --mode decode --batch 16 --machines h100-sxm,h200-sxm,a100-sxm --price h100-sxm=2.5",
+        "gpus resnet50 --batch 256 --samples 115e6 --prices prices.yaml --by money --out offers.csv",
+    ),
+    judged=True,
+)
+def gpus(
+    model: str,
+    machines: list[str] | None,
+    price: dict[str, Any],
+    prices: str | None,
+    settings: dict[str, Any],
+    **options: Any,
+) -> Any:
+    """Which machine: every ready one, and 2, 4, 8 of it, in three groups: fits with room, fits tightly, does not.
+
+    Each with what is to spare, tokens or samples a second with their range, joules, and money for a job where there are
+    prices; sorted by money then, else by rate. In 16 bits and with fused attention unless these are given.
+    """
+    from costmodel.analysis.gpus import gpus as offers
+
+    known = ({} if prices is None else _listed(prices)) | price
+    some = machines[0] if machines is not None and len(machines) == 1 else machines
+    return offers(model, machines=some, prices=known, **{k: v for k, v in options.items() if v is not None}, **settings)
 
 
 compare = public(

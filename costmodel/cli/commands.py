@@ -307,9 +307,9 @@ costmodel = Verbs(
         "Models": ("models", ("models", "show", "list")),
         "Machines": ("machines", ("machines", "clusters", "energy")),
         "Serving": ("serving", ("serve", "deployments")),
-        "Which size or setting": (
+        "Which machine, size or setting": (
             "analysis",
-            ("solve", "break-even", "sensitivity", "recommend", "layouts", "compare"),
+            ("gpus", "solve", "break-even", "sensitivity", "recommend", "layouts", "compare"),
         ),
         "Many questions": ("sweep", ("sweep", "pareto")),
         "In a browser": ("explorer", ("explore",)),

@@ -273,7 +273,7 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
 
 def read_reserve(reserve: Any) -> int:
     """Bytes to leave free; none for 0 or None. Raises SettingError."""
-    if reserve in (None, "", "0") or (isinstance(reserve, int | float) and not reserve):
+    if reserve is None or (isinstance(reserve, int | float | str) and reserve in (0, "", "0")):
         return 0
     return read_budget(reserve, "reserve").bytes
 

@@ -78,6 +78,7 @@ def questions() -> dict[str, Question]:
         "from_torch": Question(cm.from_torch, (), {"module": "x"}),
         "layouts": Question(cm.layouts, (), {"model": "gpt2-small", "devices": 2, "global_batch": 2, "seq": 64,
                                              "runtime": "torch", "checkpoint": "none", "batch": 1}),
+        "gpus": Question(cm.gpus, (), {"model": "mlp-mnist", "machines": "t4", "counts": 1}),
         "load": Question(cm.load, (), {"model": "mlp-mnist"}),
         "load_machine": Question(cm.load_machine, (), {"machine": "h100-sxm"}),
         "machines": Question(cm.machines),

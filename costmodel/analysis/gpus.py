@@ -1,0 +1,391 @@
+"""Which machine: every ready one, and several of it: whether a question fits, how fast it is and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Unpack, get_args
+
+from costmodel.analysis.predict import Prediction, predict
+from costmodel.architectures.base import Architecture
+from costmodel.cost.budget import DriverMemory
+from costmodel.cost.question import question
+from costmodel.display.answer import Answer, Sheet
+from costmodel.display.table import Table, printable
+from costmodel.display.units import read_count, read_reserve, show_bytes, show_few, show_seconds
+from costmodel.documents.arguments import typed
+from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.hardware.catalogue import load_machine, machine_name
+from costmodel.hardware.catalogue import machines as ready_machines
+from costmodel.hardware.cluster import load_cluster
+from costmodel.hardware.machine import Machine
+from costmodel.importers.zoo import load
+from costmodel.performance.time import Time
+from costmodel.training.keywords import GivenSettings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, takes_settings
+
+OfferOrder = Literal["rate", "seconds", "headroom", "joules", "money", "memory", "name"]
+"""What machines are sorted by: the best first."""
+FitGroup = Literal["room", "tight", "no"]
+TIGHT = 0.1
+"""Share of a device's memory: with less than this to spare a question fits tightly."""
+COUNTS = (1, 2, 4, 8)
+MOST_SHOWN = 12
+"""Rows of each group in the table; `Gpus` has all."""
+WAYS: dict[bool, tuple[str, ...]] = {True: ("fsdp", "dp", "tp"), False: ("tp", "pp", "dp")}
+"""Axes over which several devices are laid out unless degrees are given, by whether they train: the first legal one."""
+_OF_LAYOUT = (*LAYOUT_NAMES, "runtime", "offload")
+_HEADINGS: dict[FitGroup, str] = {"room": "fits with room", "tight": "fits tightly", "no": "does not fit"}
+
+
+class Offer(NamedTuple):
+    """A number of one machine, and what a question takes there.
+
+    layout: over which degrees the devices are laid out; "" of one. peak: of the heaviest rank [bytes]. reserve: what is
+    left for what is not modelled [bytes]. time: of a step; None where it does not fit. money: of the job; None without
+    a price.
+    """
+
+    machine: Machine
+    devices: int
+    layout: str
+    peak: int
+    reserve: int
+    time: Time | None
+    money: float | None
+
+    @property
+    def name(self) -> str:
+        """The machine, and how many."""
+        return f"{self.devices} × {self.machine.name}" if self.devices > 1 else self.machine.name
+
+    @property
+    def headroom(self) -> int:
+        """Bytes to spare on the fullest device; negative where it does not fit."""
+        return self.machine.memory - self.reserve - self.peak
+
+    @property
+    def group(self) -> FitGroup:
+        """Whether it fits with room, tightly, or not."""
+        return "no" if self.headroom < 0 else "tight" if self.headroom < TIGHT * self.machine.memory else "room"
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens a second of all devices, or samples of a model without tokens."""
+        return None if self.time is None else self.time.tokens_per_second or self.time.samples_per_second
+
+    @property
+    def joules(self) -> float | None:
+        """Of all devices for a token, or a sample of a model without tokens; None where watts are not known."""
+        if self.time is None or self.rate is None:
+            return None
+        try:
+            return self.time.energy(pue=1).joules / (self.rate * self.time.seconds)
+        except SettingError:  # a machine whose board power is not known
+            return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [bytes, s, 1/s, J]."""
+        return {
+            "machine": self.machine.name,
+            "devices": self.devices,
+            "layout": self.layout,
+            "fits": self.group,
+            "memory": self.machine.memory,
+            "peak": self.peak,
+            "reserve": self.reserve,
+            "headroom": self.headroom,
+            "seconds": None if self.time is None else self.time.seconds,
+            "low": None if self.time is None else self.time.low,
+            "high": None if self.time is None else self.time.high,
+            "rate": self.rate,
+            "joules": self.joules,
+            "money": self.money,
+        }
+
+
+_BEST: dict[OfferOrder, Callable[[Offer], Any]] = {
+    "rate": lambda offer: -(offer.rate or 0.0),
+    "seconds": lambda offer: offer.time.seconds if offer.time is not None else float("inf"),
+    "headroom": lambda offer: -offer.headroom,
+    "joules": lambda offer: float("inf") if offer.joules is None else offer.joules,
+    "money": lambda offer: float("inf") if offer.money is None else offer.money,
+    "memory": lambda offer: offer.machine.memory,
+    "name": lambda offer: offer.machine.name,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Gpus(Answer):
+    """Machines in three groups: on which a question fits with room, tightly, and not; each sorted by what was asked.
+
+    question: without machine and layout. unit: what `rate` and `joules` are of, "tokens" or "samples". job: what money
+    is of, in words. by: what they are sorted by. offers: all of them. refused: why some are left out, with how many.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.gpus("llama-3.1-8b", mode="decode", machines=["t4", "l4", "h100-sxm"], counts=1)
+        >>> [(offer.name, offer.group) for offer in found]
+        [('h100-sxm', 'room'), ('l4', 'room'), ('t4', 'no')]
+
+    """
+
+    question: str
+    unit: str
+    job: str
+    by: OfferOrder
+    offers: tuple[Offer, ...]
+    refused: Mapping[str, int]
+
+    def __iter__(self) -> Iterator[Offer]:
+        return iter(self.offers)
+
+    def __len__(self) -> int:
+        return len(self.offers)
+
+    def __getitem__(self, place: int) -> Offer:
+        return self.offers[place]
+
+    def __bool__(self) -> bool:
+        return any(offer.group != "no" for offer in self.offers)
+
+    @cached_property
+    def groups(self) -> dict[FitGroup, tuple[Offer, ...]]:
+        """The offers of each group, the best first."""
+        return {group: tuple(o for o in self.offers if o.group == group) for group in get_args(FitGroup)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the question, then a row for each machine and number of it."""
+        return {"question": self.question, "unit": self.unit, "job": self.job, "by": self.by, "offers": self.rows()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each machine and number of it."""
+        return [offer.to_dict() for offer in self.offers]
+
+    def sheet(self) -> Sheet:
+        """The first of each group."""
+        room, tight, no = (f"{len(offers):,}" for offers in self.groups.values())
+        head = [self.question, f"{room} fit with room, {tight} tightly, {no} do not; by {self.by}"]
+        notes = [
+            f"{_HEADINGS[group]}: {len(offers) - MOST_SHOWN:,} more (--json, --out FILE.csv)"
+            for group, offers in self.groups.items()
+            if len(offers) > MOST_SHOWN
+        ]
+        notes.append(
+            f"spare: of a device's memory, less the peak and a reserve for the driver; tightly: below {TIGHT:.0%} of it"
+        )
+        notes.append(
+            f"range: of {self.unit}/s, holds about four of five measured runs; J: of all boards for one of the "
+            f"{self.unit}"
+        )
+        if any(offer.money is not None for offer in self.offers):
+            notes.append(f"money: of {self.job}")
+        notes += [f"{count:,} left out: {reason}" for reason, count in self.refused.items()]
+        return Sheet(head, [self._table(group) for group, offers in self.groups.items() if offers], notes=notes)
+
+    def _table(self, group: FitGroup) -> Table:
+        offers = self.groups[group][:MOST_SHOWN]
+        layout = ("layout",) if any(offer.layout for offer in self.offers) else ()
+        money = ("money",) if any(offer.money is not None for offer in self.offers) else ()
+        if group == "no":
+            rows = [
+                (o.name, *([o.layout] if layout else []), show_bytes(o.peak), show_bytes(-o.headroom)) for o in offers
+            ]
+            return Table((_HEADINGS[group], *layout, "needs", "too much"), rows, words=frozenset({0, len(layout)}))
+        rows = [
+            (
+                o.name,
+                *([o.layout] if layout else []),
+                show_bytes(o.headroom),
+                show_few(o.rate or 0.0),
+                self._range(o),
+                "-" if o.joules is None else show_few(o.joules),
+                show_seconds(o.time.seconds) if o.time is not None else "-",
+                *((("-" if o.money is None else f"{o.money:,.4g}"),) if money else ()),
+            )
+            for o in offers
+        ]
+        header = (_HEADINGS[group], *layout, "spare", f"{self.unit}/s", "range", "J", "time", *money)
+        worth = (f"{self.unit}/s", *money, "spare", *layout, "range", "J", "time")
+        return Table(header, rows, words=frozenset({0, len(layout)}), worth=worth)
+
+    def _range(self, offer: Offer) -> str:
+        if offer.time is None or offer.rate is None:
+            return "-"
+        done = offer.rate * offer.time.seconds
+        return f"{show_few(done / offer.time.high)} to {show_few(done / offer.time.low)}"
+
+
+@takes_settings(precision="16 bits", attention="fused")
+@typed
+def gpus(
+    model: Architecture | str,
+    *,
+    machines: Iterable[str | Machine] | str | None = None,
+    counts: int | Iterable[int] = COUNTS,
+    by: OfferOrder | None = None,
+    prices: Mapping[str, float] | None = None,
+    tokens: float | str | None = None,
+    samples: float | str | None = None,
+    reserve: str | int | None = None,
+    **settings: Unpack[GivenSettings],  # type: ignore[misc]
+) -> Gpus:
+    """Every ready machine, and several of each, in three groups: what fits with room, tightly, and not.
+
+    Unless they are given, types have 16 bits (bf16; of training autocast), and attention is fused, as serving has them.
+    Several devices are laid out over the first of fsdp, dp, tp in training, and tp, pp, dp else, unless degrees are
+    given. Only machines whose nodes have so many are laid out so.
+
+    Args:
+        model: as `predict` takes it.
+        machines: names of some, or words that all of them have as `cm.machines` takes them, such as "nvidia hopper"
+            (default: all but processors).
+        counts: how many of a machine, one number or several (with the setting `devices` that many).
+        by: what each group is sorted by (default: money if there are prices, else rate).
+        prices: of a device for an hour, by machine.
+        tokens: of the job that money is of (default: one million), of a model that has tokens.
+        samples: the same in samples.
+        reserve: memory to leave for what is not modelled (default: what the machine's driver takes at most).
+        **settings: how it is run, as `predict` takes it.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    if by is not None and by not in _BEST:
+        raise unknown("order", by, _BEST)
+    if tokens is not None and samples is not None:
+        raise SettingError("tokens and samples each say how long a job is: give one of them")
+    asked: dict[str, Any] = dict(settings)
+    if asked.get("on") is not None:
+        raise SettingError(f"on={shown(asked['on'])} is what is to be found: give machines=, or leave it out")
+    architecture = load(model, over=asked.pop("over", None))
+    chosen = _machines(machines)
+    paid = {machine_name(name): price for name, price in (prices or {}).items()}
+    for name, price in paid.items():
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e9:
+            raise SettingError(f"prices: {shown(price)} of {name} is not money for an hour, such as 2.5")
+    first = _plainest(architecture, asked)
+    questions = _questions(first, asked, counts)
+    unit = "samples" if first.batch_shape.seq is None else "tokens"
+    if tokens is not None and unit == "samples":
+        raise SettingError(f"tokens={shown(tokens)}: {architecture.title} has none: give samples")
+    counted = tokens if tokens is not None else samples if samples is not None else 1e6
+    size = read_count(counted) if isinstance(counted, str) else counted
+    if size is None or not 0 < size < 1e30:
+        raise SettingError(
+            f"{'samples' if tokens is None else 'tokens'}={shown(counted)} is no length of a job: use 1e9"
+        )
+    what = unit if samples is None else "samples"
+    refused: dict[str, int] = {}
+    offers = [
+        offer
+        for machine in chosen
+        for count, (p, layout) in questions.items()
+        if (offer := _offer(machine, count, layout, p, reserve, paid, {what: float(size)}, refused)) is not None
+    ]
+    order: OfferOrder = by or ("money" if paid else "rate")
+    offers.sort(
+        key=lambda offer: (
+            get_args(FitGroup).index(offer.group),
+            _BEST[order](offer) if offer.group != "no" else -offer.headroom,
+        )
+    )
+    title = question(first.model, first.settings)
+    return Gpus(title, unit, f"{show_few(float(size))} {what}", order, tuple(offers), refused)
+
+
+def _machines(machines: Any) -> list[Machine]:
+    """Those asked for; of none all but processors of hosts."""
+    if machines is None:
+        return [machine for machine in ready_machines() if machine.category != "cpu"]
+    if isinstance(machines, str):
+        try:
+            return [load_machine(machines)]
+        except CostModelError:
+            return list(ready_machines(machines))
+    return [load_machine(machine) for machine in machines]
+
+
+def _plainest(model: Architecture, settings: Mapping[str, Any]) -> Prediction:
+    """The question on one device, in 16 bits and with fused attention unless these are given."""
+    alone: dict[str, Any] = {name: value for name, value in settings.items() if name not in _OF_LAYOUT}
+    training = alone.get("mode", "train") == "train"
+    alone = {"precision": "bf16-autocast" if training else "bf16", **alone}
+    kernels = ("flash", "efficient", "eager") if model.HAS_ATTENTION and "attention" not in alone else (None,)
+    error: CostModelError | None = None
+    for kernel in kernels:
+        try:
+            return predict(model, **alone, **({} if kernel is None else {"attention": kernel}))
+        except CostModelError as refusal:
+            error = error or refusal
+    assert error is not None
+    raise error
+
+
+def _questions(first: Prediction, settings: Mapping[str, Any], counts: Any) -> dict[int, tuple[Prediction, str]]:
+    """The question over each number of devices that it can be laid out on, and the layout in words."""
+    fixed: dict[str, Any] = {name: settings[name] for name in _OF_LAYOUT if settings.get(name) is not None}
+    own: dict[str, Any] = {
+        name: getattr(first.settings, name)
+        for name in SETTINGS
+        if getattr(first.settings, name) != SETTINGS[name].default
+    }
+    if set(fixed) == {"devices"}:
+        counts = fixed.pop("devices")
+    if fixed:
+        p = predict(first.model, **{**own, **fixed})
+        words = " ".join(f"{name} {value}" for name, value in fixed.items())
+        return {p.settings.layout.devices: (p, words)}
+    each = [counts] if isinstance(counts, int) else list(counts)
+    for count in each:
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 4096:
+            raise SettingError(f"counts={shown(count)} is no number of devices: use such as (1, 2, 4, 8)")
+    questions: dict[int, tuple[Prediction, str]] = {}
+    for count in sorted(set(each)):
+        if count == 1:
+            questions[1] = first, ""
+            continue
+        for axis in WAYS[first.settings.training]:
+            try:
+                degree: dict[str, Any] = {axis: count}
+                questions[count] = predict(first.model, **{**own, **degree}), f"{axis} {count}"
+                break
+            except CostModelError:
+                continue
+    if not questions:
+        raise SettingError(f"{first.model.title} is laid out over none of counts={shown(counts)}: give degrees")
+    return questions
+
+
+def _offer(
+    machine: Machine,
+    count: int,
+    layout: str,
+    p: Prediction,
+    reserve: Any,
+    prices: Mapping[str, float],
+    job: dict[str, float],
+    refused: dict[str, int],
+) -> Offer | None:
+    """What a machine, or so many of it, makes of a question; None where nodes have fewer, or it has no such units."""
+    if count > 1 and load_cluster(machine).size < count:
+        return None
+    groups = p.driver.groups if count > 1 else 0
+    driver = DriverMemory.of(groups).high if machine.category == "gpu" else 0
+    spared = driver if reserve is None else read_reserve(reserve)
+    peak = int(p.memory.peak)
+    if peak + spared > machine.memory:
+        return Offer(machine, count, layout, peak, spared, None, None)
+    try:
+        time = p.on(load_cluster(machine) if count > 1 else machine, stack=p.settings.stack)
+        _ = time.seconds, time.low
+    except CostModelError as error:
+        reason = printable(str(error))
+        refused[reason] = refused.get(reason, 0) + 1
+        return None
+    price = prices.get(machine.name, machine.price)
+    run: dict[str, Any] = job
+    money = None if price is None else float(time.run(**run).money(price=price).amount)
+    return Offer(machine, count, layout, peak, spared, time, money)

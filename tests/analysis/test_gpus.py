@@ -1,0 +1,111 @@
+"""Which machine: groups, numbers and money are those of predictions on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from tests.command import error_of, here
+
+SOME = ["t4", "l4", "a100-sxm", "h100-sxm"]
+
+
+def test_offers_are_what_predictions_on_a_machine_say() -> None:
+    found = cm.gpus("llama-3.2-1b", mode="decode", past=512, machines=SOME, counts=[1, 2], prices={"H100 SXM": 2.5})
+    assert found.question == "llama-3.2-1b: one decode step, batch 1, seq 1, past 512, bf16, attention flash"
+    asked: dict[str, Any] = {"mode": "decode", "past": 512, "precision": "bf16", "attention": "flash"}
+    for offer in found:
+        degrees = {"tp": 2} if offer.devices == 2 else {}
+        p = cm.predict("llama-3.2-1b", **asked, **degrees)
+        assert offer.layout == ("tp 2" if degrees else "")
+        assert offer.headroom == p.fits(offer.machine).margin
+        time = p.on(cm.load_cluster(offer.machine) if degrees else offer.machine)
+        assert offer.time is not None
+        assert (offer.time.seconds, offer.rate) == (time.seconds, time.tokens_per_second)
+        if offer.machine.name == "h100-sxm":
+            assert offer.money == pytest.approx(time.money(price=2.5, tokens=1e6).amount)
+        else:
+            assert offer.money is None
+    assert {offer.name for offer in found} >= {"t4", "l4", "h100-sxm", "2 × h100-sxm"}
+    paid = [offer.money for offer in found if offer.money is not None]
+    assert paid == sorted(paid)
+    assert [offer.money is None for offer in found] == sorted(offer.money is None for offer in found)
+
+
+def test_groups_are_by_what_is_to_spare() -> None:
+    found = cm.gpus("llama-3.1-8b", mode="decode")
+    assert bool(found)
+    assert len({offer.machine.name for offer in found}) > 100
+    for offer in found:
+        spare = offer.headroom / offer.machine.memory
+        assert offer.group == ("no" if spare < 0 else "tight" if spare < 0.1 else "room")
+        assert (offer.time is None) == (offer.group == "no")
+        assert offer.devices <= cm.load_cluster(offer.machine).size
+    assert [o.group for o in found] == sorted((o.group for o in found), key=("room", "tight", "no").index)
+    rates = [o.rate or 0.0 for o in found.groups["room"]]
+    assert rates == sorted(rates, reverse=True)
+    assert not cm.gpus("llama-3.1-405b", machines=["t4"], counts=1)
+
+
+@pytest.mark.parametrize("by", ["rate", "seconds", "headroom", "joules", "memory", "name"])
+def test_each_order_is_kept_within_groups(by: Any) -> None:
+    found = cm.gpus("resnet50", batch=32, machines=SOME, counts=1, by=by)
+    values = {
+        "rate": lambda o: -o.rate,
+        "seconds": lambda o: o.time.seconds,
+        "headroom": lambda o: -o.headroom,
+        "joules": lambda o: o.joules,
+        "memory": lambda o: o.machine.memory,
+        "name": lambda o: o.machine.name,
+    }
+    order = [values[by](offer) for offer in found.groups["room"]]
+    assert order == sorted(order)
+    assert found.unit == "samples"
+
+
+def test_layouts_are_those_given_or_the_first_that_can_be() -> None:
+    (given,) = cm.gpus("gpt2", machines=["h100-sxm"], tp=2)
+    assert (given.devices, given.layout) == (2, "tp 2")
+    (four,) = cm.gpus("gpt2", machines=["h100-sxm"], devices=4, seq=64)
+    assert (four.devices, four.layout) == (4, "fsdp 4")
+    changed = cm.gpus("gpt2", machines=["h100-sxm"], counts=1, over={"layers": 2}, precision="fp32", attention="eager")
+    assert changed.question.startswith(
+        "gpt2-small with layers 2: one training step, batch 1, seq 1024, fp32, adamw, att"
+    )
+
+
+def test_the_shell_takes_prices_and_prints_80_columns(capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "prices.yaml").write_text("h100-sxm: 9\nA100 SXM 80GB: 1.5\n")
+    words = ["gpus", "llama-3.1-70b", "--mode", "decode", "--machines", "a100-sxm,h100-sxm", "--price", "h100-sxm=2.5"]
+    code, out, _ = here(capsys, *words, "--prices", str(tmp_path / "prices.yaml"))
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    for heading in ("fits with room", "tokens/s", "money", "does not fit", "too much"):
+        assert heading in out
+    code, out, _ = here(capsys, *words, "--json")
+    prices = {row["machine"]: row["money"] for row in json.loads(out)["offers"] if row["fits"] != "no"}
+    assert (prices["a100-sxm-80gb"], prices["h100-sxm"] is None) == (None, False)
+    assert here(capsys, "gpus", "llama-3.1-70b", "--machines", "t4", "--counts", "1").code == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"by": "speed"}, "did you mean 'seconds'"),
+        ({"on": "t4"}, "is what is to be found"),
+        ({"machines": "h100-sxn"}, "did you mean"),
+        ({"prices": {"t4": -1}}, "is not money for an hour"),
+        ({"prices": {"h100-sxn": 1}}, "did you mean 'h100-sxm'"),
+        ({"counts": 0}, "counts=0 is not a whole number from 1"),
+        ({"tokens": 1e6, "samples": 1e6}, "give one of them"),
+        ({"tokens": 5}, "mlp-mnist has none: give samples"),
+        ({"samples": "much"}, "is no length of a job"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_line(asked: dict[str, Any], said: str) -> None:
+    assert said in error_of(lambda: cm.gpus("mlp-mnist", **{"machines": "t4", **asked}))
