@@ -56,9 +56,9 @@ RECENT = timedelta(hours=1)
 KEEPING = "'costmodel roofline calibrate --keep' measures anew and keeps what it has"
 MANY_UNRESOLVED = 0.05
 """From this share on it is used with a warning."""
-AT_REST, BUDGET = {False: 15.0, True: 60.0}, {False: 45.0, True: 180.0}
+AT_REST, BUDGET = {False: 20.0, True: 60.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
-PLACED_SHARE = 0.2
+PLACED_SHARE = 0.12
 """Of the budget, what calls in place may take."""
 LEAST_BUDGET = 10.0
 """Less does not do for one sample of each probe [s]."""
@@ -73,7 +73,7 @@ FREE_SHARE, USUAL_BYTES = 0.2, 1 << 30
 say [bytes]."""
 GLANCE, FEWEST = 2_000_000, 3
 """How long a copy is run over and over to find working sets [ns], and how often at least."""
-NEEDED, MOST_TURNS = 0.05, 24
+NEEDED, MOST_TURNS = 0.05, 16
 """How far the fastest samples of a probe may be from each other, since no prediction hangs on a single probe: products
 are fitted by hundreds, and curves never fall; and turns of a probe, after which more would not change that."""
 SETTLED = 0.9
@@ -513,7 +513,7 @@ def machine(*, threads: int = 1) -> Machine:
     path = path_of(host)
     if not path.exists():
         raise CalibrationError(
-            f"no calibration of this host in {path.parent}: make one by 'costmodel roofline calibrate', in ten seconds"
+            f"no calibration of this host in {path.parent}: make one by 'costmodel roofline calibrate', in 20 s"
         )
     calibration = read(path, host)
     rates, capacities = calibration.rates, dict(host.caches)

@@ -272,7 +272,7 @@ def test_one_that_is_made_and_not_kept_says_so(monkeypatch: pytest.MonkeyPatch) 
     unkept(monkeypatch)
     said: list[str] = []
     calibrated(say=said.append)
-    assert "calibrating now, which takes about 15 s on a host at rest, and up to 45 s on one that is not" in said[0]
+    assert "calibrating now, which takes about 20 s on a host at rest, and up to 45 s on one that is not" in said[0]
     assert said[1].startswith("this calibration is not kept, but serves for an hour: 'costmodel roofline calibrate --")
     assert not path_of(MACHINE).exists()
 

@@ -30,7 +30,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
 def test_calibrate_says_what_it_found_and_where_it_is(capsys, measured: Calibration) -> None:
     outcome = here(capsys, "roofline", "calibrate")
     assert outcome.code == 0
-    assert outcome.err == "note: calibrating takes about 15 s on a host at rest, and up to 45 s on one that is not\n"
+    assert outcome.err == "note: calibrating takes about 20 s on a host at rest, and up to 45 s on one that is not\n"
     assert "Abacus" in outcome.out
     assert "products float32: 100.0 GFLOP/s at most" in outcome.out
     assert str(storage.path_of(MACHINE)) in outcome.out
@@ -46,7 +46,7 @@ def test_too_much_unresolved_is_not_kept_unless_asked_for(capsys, monkeypatch: p
     monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: calibration(unresolved=0.6, doubt=0.4))
     outcome = here(capsys, "roofline", "calibrate", "--budget", "20")
     assert outcome.code == 1
-    assert "about 15 s on a host at rest, and up to 20 s" in outcome.err
+    assert "about 20 s on a host at rest, and up to 20 s" in outcome.err
     assert "warning: 60% of the probes are unresolved" in outcome.out
     assert "not kept: more than 25% of the probes are unresolved (--keep keeps it)" in outcome.out
     assert not storage.path_of(MACHINE).exists()
