@@ -9,8 +9,11 @@ from multiprocessing import parent_process
 from threading import Thread
 from typing import Any
 
-from costmodel.cli.commands import Reply, argument, counted, option, verb, writable
+import click
+
+from costmodel.cli.commands import Reply, counted, option, verb
 from costmodel.cli.options import AXES, OVER
+from costmodel.errors import SettingError, shown
 
 
 def end_with_parent() -> None:
@@ -34,18 +37,26 @@ def _workers() -> AbstractContextManager[ProcessPoolExecutor | None]:
 
 
 @verb(
-    argument("models", "Ready models' names, or paths of YAML or JSON files.", several="MODEL..."),
-    option("--out", metavar="FILE", default="explorer.html", callback=writable, help="The page to write."),
+    click.Argument(
+        ["models"],
+        nargs=-1,
+        required=False,
+        metavar="[MODEL...]",
+        help="Ready models' names, or paths of YAML or JSON files.",
+    ),
+    option("--out", metavar="FILE", default="explorer.html", help="The page to write; with --all-ready a folder."),
+    option("--all-ready", is_flag=True, help="A site: a page for every ready model, and one that leads to them."),
     OVER,
     *AXES,
     examples=(
         "explore gpt2-small --out gpt2.html",
         "explore gpt2-small llama-3.1-8b --out page.html --precision bf16,bf16-autocast --batch 1:256",
         "explore llama-3.1-8b --devices 64 --out layouts.html",
+        "explore --all-ready --out site --on h100-sxm",
         "explore my-model.yaml --over width=256:4096 --optimizer adamw,muon --checkpoint none,block",
     ),
 )
-def explore(models: tuple[str, ...], out: str, settings: dict[str, Any]) -> Reply:
+def explore(models: tuple[str, ...], out: str, all_ready: bool, settings: dict[str, Any]) -> Reply:
     """A page for a browser: sliders for every size, and at once parameters, FLOPs, memory, layers and their formulas.
 
     It is one file, works without a server or a network, and gives the numbers of predict. Several values of a setting
@@ -54,6 +65,15 @@ def explore(models: tuple[str, ...], out: str, settings: dict[str, Any]) -> Repl
     """
     from costmodel.explorer.page import explore as explored
 
+    if all_ready:
+        from costmodel.explorer.site import explore_ready
+
+        if models:
+            raise SettingError(f"--all-ready is of all ready models: leave {shown(models[0])} out, or the flag")
+        folder = "explorer" if out == "explorer.html" else out
+        with _workers() as executor, counted("models") as progress:
+            site = explore_ready(folder, executor=executor, progress=progress, **settings)
+        return Reply(site.to_dict(), str(site))
     with _workers() as executor, counted("combinations of choices") as progress:
         page = explored(*models, out=out, executor=executor, progress=progress, **settings)
     return Reply({"path": out, **page.to_dict()}, f"{out}: {page}")

@@ -63,12 +63,13 @@ class Formulas:
         return self._sum(readable(formula, self.counts, self.fronts, fractions=False))
 
     def script(self) -> str:
-        """A function that makes one that sets the letters, and the formulas: ``{set, f}``."""
+        """A function that makes what sets the letters, what the quotients are, and the formulas: ``{set, q, f}``."""
         letters = ",".join(self.names.values())
         quotients = "".join(f"{name}={text};" for text, name in self.quotients.items())
         named = f"let {','.join(self.quotients.values())};" if self.quotients else ""
         formulas = ",\n".join(f"()=>{text}" for text in self.texts)
-        return f"()=>{{let {letters};{named}return{{set(v){{[{letters}]=v;{quotients}}},f:[\n{formulas}\n]}}}}"
+        values = f"q:()=>({{{','.join(self.quotients.values())}}})"
+        return f"()=>{{let {letters};{named}return{{set(v){{[{letters}]=v;{quotients}}},{values},f:[\n{formulas}\n]}}}}"
 
     def _sum(self, of: Sum) -> str:
         """A sum, with what is added before what is subtracted: JavaScript takes no power right behind a bare minus."""

@@ -1,6 +1,11 @@
 // The page: what is set, and what is shown of it. All text goes through textContent; nothing is fetched.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
+const [FORMULAS_AND_LAWS, TABLES] = inflated(Uint8Array.from(atob(document.getElementById("packed").textContent), (sign) => sign.charCodeAt(0))).split("\0");
+JSON.parse(TABLES).forEach((tables, place) => Object.assign(DATA.models[place], tables));
+const code = document.createElement("script"); // whose digest is in the page's policy
+code.textContent = FORMULAS_AND_LAWS;
+document.head.append(code);
 const OF_TRAINING = new Set(DATA.training);
 const LINES = Object.keys(DATA.colours);
 const PREFIX = "memory.";
@@ -264,6 +269,7 @@ function symbol(text) {
 // A formula's own text for people: letters by their symbols, or by their values.
 function* math(text, numbers) {
   const letters = Object.fromEntries(data().sizes.map((size) => [size.letter, size]));
+  const quotientValues = numbers ? model().formulas.q() : {};
   const tokens = text.match(/\d+n|[A-Za-z_]\w*|\*\*|[-+*(),]/g) ?? [];
   for (let at = 0; at < tokens.length; at += 1) {
     const token = tokens[at];
@@ -279,7 +285,8 @@ function* math(text, numbers) {
       yield numbers
         ? showExact(state.values[size.name])
         : h("span", { class: "letter", title: size.meaning }, ...symbol(size.symbol));
-    } else yield token;
+    } else if (token in quotientValues) yield showExact(quotientValues[token]);
+    else yield token;
   }
 }
 
@@ -305,6 +312,23 @@ function quotients(texts) {
 function writtenOut(text) {
   const named = quotients([text]);
   return text.replace(/\bq\d+\b/g, (name) => (named.has(name) ? writtenOut(named.get(name)) : name));
+}
+
+// A condition in words where it is a plain one: whether one size divides another, or two are compared.
+function conditionWords({ relation, number, outcome }) {
+  const text = writtenOut(model().text(number));
+  const letters = Object.fromEntries(data().sizes.map((size) => [size.letter, size.meaning]));
+  const word = (name) => letters[name] ?? (/^\d+n$/.test(name) ? showExact(BigInt(name.slice(0, -1))) : null);
+  const divides = /^mod\((\w+),(\w+)\)$/.exec(text);
+  if (divides && relation === "zero" && word(divides[1]) && word(divides[2]))
+    return `${word(divides[2])} ${outcome ? "divides" : "does not divide"} ${word(divides[1])}`;
+  const compared = /^(\w+)-(\w+)$/.exec(text);
+  if (compared && word(compared[1]) && word(compared[2]) && relation !== "value") {
+    const way = relation === "zero" ? (outcome ? "is" : "is not") : outcome ? "is more than" : "is at most";
+    return `${word(compared[1])} ${way} ${word(compared[2])}`;
+  }
+  if (word(text) && relation === "value") return `${word(text)} is ${showExact(outcome)}`;
+  return null;
 }
 
 function conditionText({ relation, number, outcome }) {
@@ -334,16 +358,26 @@ function showFormula({ what, unit, parts, value, note, show, result: given }) {
   const named = quotients(used.map(([, number]) => model().text(number)));
   if (named.size)
     lines.push(h("p", { class: "soft" }, "where ", ...[...named].flatMap(([name, text], at) =>
-      [at ? "; " : "", `${name} = `, ...math(text, false)])));
+      [at ? "; " : "", `${name} = `, ...math(text, false), " = ", ...math(text, true), ` = ${showExact(model().formulas.q()[name])}`])));
   if (note) lines.push(h("p", { class: "soft" }, note));
-  lines.push(h("p", { class: "soft" }, ...holds()));
+  lines.push(...holds());
   $("formula").replaceChildren(...lines);
 }
 
+// Where a formula holds: in words what can be said so, all else folded away.
+let unfolded = false;
 function holds() {
-  const ranges = "This holds within the ranges of the sliders";
-  if (!now.path.length) return [`${ranges}.`];
-  return [`${ranges}, where `, ...now.path.flatMap((step, at) => [at ? "; " : "", ...conditionText(step)]), "."];
+  const words = now.path.map(conditionWords);
+  const plain = [...new Set(words.filter(Boolean))];
+  const raw = now.path.filter((_, at) => !words[at]);
+  const lines = [h("p", { class: "soft" }, `This holds within the ranges of the sliders${plain.length ? `, where ${plain.join("; ")}` : ""}${raw.length ? `, and on ${raw.length} more ${raw.length > 1 ? "conditions" : "condition"} that ${raw.length > 1 ? "are" : "is"} met here` : ""}.`)];
+  if (raw.length) {
+    const folded = h("details", { class: "soft", open: unfolded }, h("summary", {}, "the conditions as they are checked"),
+      h("p", {}, ...raw.flatMap((step, at) => [at ? "; " : "", ...conditionText(step)])));
+    folded.addEventListener("toggle", () => (unfolded = folded.open));
+    lines.push(folded);
+  }
+  return lines;
 }
 
 function explainable(element, make) {
@@ -519,6 +553,16 @@ function fill(holder, caption, heads, rows, sums = new Set()) {
 function stack(holder) {
   holder.classList.remove("stacked");
   holder.classList.toggle("stacked", holder.scrollWidth > holder.clientWidth + 1);
+}
+
+// Every machine with its own memory as the budget.
+function showMachines() {
+  fill($("machines-table"), "Each machine's own memory against the peak", ["machine", "memory", "the peak", "to spare", "full"], DATA.machines.map((machine) => {
+    const memory = BigInt(machine.memory);
+    const spare = memory - now.peak.total;
+    return [machine.name, [memoryText(machine.memory)], [spare >= 0n ? "fits" : "does not fit", ofPeak(() => now.peak)],
+      [spare >= 0n ? showBytes(spare) : `−${showBytes(-spare)}`], [`${((100 * Number(now.peak.total)) / machine.memory).toFixed(0)}%`]];
+  }));
 }
 
 // ---- Devices
@@ -1048,7 +1092,8 @@ function refusalText(found) {
     const same = found.point?.every((value, at) => value === state.values[data().sizes[at].name]);
     return `There is no answer here. ${point && !same ? `As at ${point.join(", ")}: ` : ""}${found.message}.`;
   }
-  const what = h("span", {}, ...conditionText(found.path[model().turn(found.path)])).textContent;
+  const turn = found.path[model().turn(found.path)];
+  const what = conditionWords(turn) ?? h("span", {}, ...conditionText(turn)).textContent;
   return `This page holds no formula where ${what}, as here. Most likely there is no such model or batch: ask costmodel predict, as below.`;
 }
 
@@ -1082,6 +1127,7 @@ function update() {
     showCards();
     showBars();
     showMemory();
+    if (DATA.machines.length) showMachines();
     showDevices();
     showFlopsTable();
     showTime();

@@ -12,6 +12,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Unpack
+from zlib import MAX_WBITS, compressobj
 
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
 
     from costmodel.training.keywords import SettingsAndFields
 
-LARGEST = 2_000_000
+LARGEST = 3_000_000
 """Bytes of a page; what would be larger is refused."""
 MACHINES = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "t4")
 """What a page gives seconds on unless others are named."""
 POLICY = (
-    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'sha256-{script}' 'sha256-{code}'; style-src 'sha256-{style}'; base-uri 'none'; "
+    "form-action 'none'"
 )
 """What the page may load and run: its own script and style, and nothing from anywhere."""
 
@@ -253,12 +255,12 @@ def _page(
     for _, controls, bundle, refused in models:
         if not bundle.trees:
             raise CostModelError(f"{controls.model.title}: {next(iter(refused.values()))}")
-    data = [_described(*model) for model in models]
+    data = [_described(name, controls, refused) for name, controls, _, refused in models]
     formulas = ",\n".join(bundle.script() for _, _, bundle, _ in models)
     laws, kernels = Laws(stack), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
     offered = [laws.machine(device, kernels) for device in devices]
     whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_A_STEP, "stack": stack.name}
-    html = page_of(whole, formulas, ",\n".join(laws.texts))
+    html = page_of(whole, [bundle.data() for _, _, bundle, _ in models], formulas, ",\n".join(laws.texts))
     if (size := len(html.encode())) > LARGEST:
         raise SettingError(
             f"the page would have {size:,} bytes, of at most {LARGEST:,}: offer fewer models or values of settings"
@@ -279,7 +281,7 @@ def _page(
     return Explorer(html, tuple(on_page))
 
 
-def _described(name: str, controls: Controls, bundle: Bundle, refused: Mapping[str, str]) -> dict[str, Any]:
+def _described(name: str, controls: Controls, refused: Mapping[str, str]) -> dict[str, Any]:
     """One model for the page's script."""
     model = controls.model
     names = _names(controls)
@@ -303,7 +305,6 @@ def _described(name: str, controls: Controls, bundle: Bundle, refused: Mapping[s
             for choice in controls.choices
         ],
         "refused": refused,
-        **bundle.data(),
     }
 
 
@@ -312,26 +313,33 @@ def _setting(size: str) -> str:
     return size.partition(".")[0] if size.partition(".")[0] in SETTING_NAMES else ""
 
 
-def page_of(data: Any, formulas: str, laws: str) -> str:
-    """The page's HTML. The data cannot end its element, and the policy lets nothing but the page's own script run."""
+def page_of(data: Any, tables: Any, formulas: str, laws: str) -> str:
+    """The page's HTML. The data cannot end its element, and the policy lets nothing but the page's own scripts run.
+
+    tables: those of each model, which are packed with the formulas, as they would be most of the page.
+    """
     template, style = _part("page.html"), _part("page.css")
     script = "\n".join(
         [
             '"use strict";',
+            _part("unpack.js"),
             _part("formulas.js"),
-            f"const FORMULAS=[{formulas}];",
-            f"const LAWS=[{laws}];",
             _part("page.js"),
             "start();",
         ]
     )
+    code = f'"use strict";const FORMULAS=[{formulas}];\nconst LAWS=[{laws}];'
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
+    listed = json.dumps(tables, separators=(",", ":"), ensure_ascii=True)
+    deflater = compressobj(9, wbits=-MAX_WBITS)
+    packed = deflater.compress(f"{code}\0{listed}".encode("ascii")) + deflater.flush()
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     parts = {
-        "POLICY": POLICY.format(script=_digest(script), style=_digest(style)),
+        "POLICY": POLICY.format(script=_digest(script), code=_digest(code), style=_digest(style)),
         "STYLE": style,
         "DATA": text,
+        "PACKED": b64encode(packed).decode(),
         "SCRIPT": script,
     }
     return re.sub(r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], template)

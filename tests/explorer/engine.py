@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import re
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,11 +35,16 @@ function asked(place, sizes, choices) {
 
 
 def parts_of(html: str) -> tuple[dict[str, Any], str]:
-    """What a page holds: its data, and its script."""
+    """What a page holds: its data with the packed tables, and its script, after the formulas that are packed."""
     data = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    packed = re.findall(r'<script type="text/plain" id="packed">(.*?)</script>', html, re.S)
     script = re.findall(r"<script>(.*?)</script>\n</body>", html, re.S)
-    assert len(data) == len(script) == 1
-    return json.loads(data[0]), script[0]
+    assert len(data) == len(packed) == len(script) == 1
+    code, tables = zlib.decompress(base64.b64decode(packed[0]), -zlib.MAX_WBITS).decode().split("\0")
+    whole = json.loads(data[0])
+    for model, own in zip(whole["models"], json.loads(tables), strict=True):
+        model |= own
+    return whole, f"{code}\n{script[0]}"
 
 
 TIME = """

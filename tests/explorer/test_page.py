@@ -14,6 +14,7 @@ import pytest
 import costmodel as cm
 from costmodel.display.units import show_bytes, show_count, show_flops
 from costmodel.explorer.page import LARGEST
+from costmodel.explorer.site import explore_ready
 from tests.command import here
 from tests.explorer.engine import Engine, check_equal, drawn, parts_of, predicted
 from tests.profiles import how_many
@@ -114,7 +115,7 @@ LAID_OUT: dict[str, dict[str, Any]] = {
     "shares": {"tp": [1, 2], "fsdp": [1, 4], "cp": [1, 2]},
     "devices": {"devices": 4, "optimizer": ["adamw", "sgd"]},
     "copies": {"dp": [1, 2, 4], "pp": [1, 2], "accumulate": [4], "precision": "fp32"},
-    "megatron": {"runtime": "megatron", "tp": [1, 2], "dp": [1, 2]},
+    "megatron": {"runtime": "megatron", "tp": [1, 2], "dp": [1, 2], "pp": [1, 3], "accumulate": [3, 6]},
     "inference": {"mode": "inference", "pp": [1, 3], "tp": [1, 2]},
 }
 
@@ -230,7 +231,7 @@ def test_a_hostile_name_stays_text() -> None:
     data, script = parts_of(html)
     assert data["models"][0]["title"] == HOSTILE
     assert "onerror" not in script
-    assert html.count("</script>") == 2
+    assert html.count("</script>") == 3
     assert "<img" not in html
     assert html.count("start();") == 1
 
@@ -263,6 +264,23 @@ def test_a_setting_of_one_of_several_models_is_left_out_of_the_others() -> None:
     assert [[choice["name"] for choice in model["choices"]] for model in engine.data["models"]] == [[], ["attention"]]
     with pytest.raises(cm.CostModelError, match="attention"):
         cm.explore(SMALL, **asked)
+
+
+def test_a_site_has_a_page_for_each_model_and_one_that_leads_to_them(tmp_path: Path) -> None:
+    names = ("mlp-mnist", "gpt2-small")
+    site = explore_ready(tmp_path / "site", names, precision="fp32", mode="inference", on=None, attention="flash")
+    assert [*site.pages] == ["gpt2-small"]
+    assert "attention" in site.refused["mlp-mnist"]
+    index = (tmp_path / "site" / "index.html").read_text()
+    for name, size in site.pages.items():
+        assert f'href="{name}.html"' in index
+        assert (tmp_path / "site" / f"{name}.html").stat().st_size == size
+
+
+def test_pages_of_many_models_are_small() -> None:
+    page = cm.explore("gpt2-small", "llama-3.2-1b", precision=["fp32", "bf16"], checkpoint="none", mode="train")
+    shell = cm.explore(SMALL, precision="fp32", mode="inference", on=None).bytes
+    assert (page.bytes - shell) / 2 < 3_000_000 / 20
 
 
 def test_the_shell_writes_a_page_and_says_what_it_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
