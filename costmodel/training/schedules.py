@@ -310,29 +310,41 @@ class GPipe(_Single):
         return self.microbatches
 
 
-@frozen()
-class OneForwardOneBackward(_Single):
-    """As many forward as there are stages ahead, then a backward after each. A rank idles (P - 1)(F + B).
+class _OneForwardOneBackward(_Single):
+    """Abstract: as many forward as there are stages ahead, then a backward after each. A rank idles (P - 1)(F + B).
 
     In flight are min(m, P - i) on rank i.
     """
 
     name = "1f1b"
-    source = "Narayanan et al. 2021, PipeDream-2BW, §3.2; torch.distributed.pipelining.Schedule1F1B"
-
-    @property
-    def nearest(self) -> tuple[int]:
-        return (max(self.microbatches, self.ranks),)
 
     def runs(self, rank: int) -> Iterator[Run]:
-        ahead = self.ranks - 1 - rank
+        ahead = min(self.ranks - 1 - rank, self.microbatches)
         steady = self.microbatches - ahead
         yield Run((_forward(rank),), ahead)
         yield Run((_forward(rank, ahead), _backward(rank)), steady)
         yield Run((_backward(rank, steady),), ahead)
 
     def in_flight(self, rank: int) -> int:
-        return self.ranks - rank
+        return min(self.microbatches, self.ranks - rank)
+
+
+@frozen()
+class OneForwardOneBackward(_OneForwardOneBackward):
+    """That of PyTorch, which takes no fewer micro-batches than stages."""
+
+    source = "Narayanan et al. 2021, PipeDream-2BW, §3.2; torch.distributed.pipelining.Schedule1F1B"
+
+    @property
+    def nearest(self) -> tuple[int]:
+        return (max(self.microbatches, self.ranks),)
+
+
+@frozen()
+class MegatronOneForwardOneBackward(_OneForwardOneBackward):
+    """That of Megatron-Core, whose ranks go without a steady state where there are fewer micro-batches than stages."""
+
+    source = "Megatron-Core, schedules.py: forward_backward_pipelining_without_interleaving"
 
 
 @frozen()

@@ -142,3 +142,14 @@ def test_published_steps_of_megatron_are_within_a_tenth() -> None:
     assert all(of.after_scalar < of.trivial for of in every.values())
     assert every["vTrain (MICRO 2024), data/ground_truth_multi.csv: 64 to 512 A100"].error < 0.12
     assert all(of.within > 0.75 for source, of in every.items() if "Megatron" in source or "vTrain" in source)
+
+
+def test_fewer_micro_batches_than_stages_leave_megatron_s_ranks_idle_by_the_formula() -> None:
+    """Narayanan et al. 2021, §2.2: of m micro-batches over p equal stages (p − 1)/(m + p − 1) of the step."""
+    how: dict[str, Any] = HOW | {"precision": "bf16-master", "runtime": "megatron", "pp": 4}
+    full = cm.predict(MODEL, accumulate=4, **how).memory.peak
+    for m in (1, 2, 3):
+        p = cm.predict(MODEL, accumulate=m, **how)
+        time = p.on("dgx-h100", stack="cuda-graphs")
+        assert time.bubble / time.seconds == pytest.approx(3 / (m + 3), rel=0.15)
+        assert p.memory.peak < full

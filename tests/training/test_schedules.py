@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.errors import SettingError
+from costmodel.training.layout import Layout
 from costmodel.training.schedules import SCHEDULES, Action, Schedule
 
 UNITS = {"F": 1, "B": 2, "I": 1, "W": 1}
@@ -151,3 +153,16 @@ def test_the_nearest_counts_of_micro_batches_are_legal(name: str, ranks: int, mi
     near = max(m for m in legal if m < microbatches), min(m for m in legal if m > microbatches)
     with pytest.raises(SettingError, match=f"use {near[0]} or {near[1]}$"):
         SCHEDULES[name](ranks, 2, microbatches)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 4, 9])
+def test_megatron_takes_fewer_micro_batches_than_stages(microbatches: int) -> None:
+    """Megatron-Core's ranks do as many passes ahead as there are (forward_backward_pipelining_without_interleaving)."""
+    schedule = Layout(pp=4, runtime="megatron").pipeline(microbatches)
+    for rank in range(4):
+        kinds = [action.kind for action in schedule.programs()[rank] if action.kind in ("F", "B")]
+        assert kinds.count("F") == kinds.count("B") == microbatches
+        ahead = [kinds[:end].count("F") - kinds[:end].count("B") for end in range(len(kinds) + 1)]
+        assert max(ahead) == schedule.in_flight(rank) == min(microbatches, 4 - rank)
+    with pytest.raises(SettingError, match="use 4") if microbatches < 4 else nullcontext():
+        Layout(pp=4).pipeline(microbatches)
