@@ -158,7 +158,8 @@ def unknown(what: str, name: object, known: Iterable[str], short: Iterable[str] 
     near = nearest(name, names) if isinstance(name, str) else []
     if near:
         return UnknownNameError(f"unknown {what} {shown(name)}: did you mean {' or '.join(map(repr, near))}?")
-    return UnknownNameError(f"unknown {what} {shown(name)}: known are {listed(sorted(short) or names)}")
+    head = f"unknown {what} {shown(name)}: known are "
+    return UnknownNameError(head + listed(sorted(short) or names, MOST_LISTED + 60 - len(head)))
 
 
 def a(noun: str) -> str:
@@ -166,10 +167,10 @@ def a(noun: str) -> str:
     return f"a{'n' * (noun[:1].lower() in 'aeiou')} {noun}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names in one line: the first of them, and how many more there are."""
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Names in one line: the first of them, up to so many characters, and how many more there are."""
     ends = list(accumulate(len(name) + 2 for name in names))
-    fit = max(1, sum(end <= MOST_LISTED for end in ends))
+    fit = max(1, sum(end <= min(most, MOST_LISTED) for end in ends))
     return ", ".join(names[:fit]) + (f" and {len(names) - fit:,} more" if len(names) > fit else "")
 
 
@@ -183,7 +184,7 @@ class _Short(reprlib.Repr):
 
     def __init__(self) -> None:
         super().__init__()
-        self.maxstring = self.maxother = 80
+        self.maxstring, self.maxother = 60, 80
 
     def repr_int(self, x: int, level: int) -> str:
         return repr(x) if x.bit_length() <= 128 else f"a number of more than {x.bit_length() * 3 // 10} digits"

@@ -14,7 +14,7 @@ from costmodel.cost.question import question as first_line
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.errors import SettingError, listed, shown, unknown
 from costmodel.graph.recomputation import is_named, paths_to, unknown_part
 from costmodel.training.keywords import GivenSettings
 from costmodel.training.settings import takes_settings
@@ -38,7 +38,7 @@ def share(prediction: Prediction, cost: str) -> int:
     quantity = quantity or DEFAULT
     if quantity not in SUMMED:
         if quantity in QUANTITIES:
-            raise SettingError(f"{quantity} is no sum over layers: of a part ask for one of {', '.join(SUMMED)}")
+            raise SettingError(f"{quantity} is no sum over layers: of a part ask for {listed(tuple(SUMMED))}")
         raise unknown("quantity", quantity, SUMMED)
     rows = [row for row in prediction.layers if any(is_named(path, part) for path in paths_to(row.name))]
     if not rows:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, Va
 from pydantic.fields import FieldInfo
 
 from costmodel.documents.arguments import natives, typed
-from costmodel.errors import CostModelError, SpecError, shown, unknown
+from costmodel.errors import CostModelError, SpecError, listed, shown, unknown
 
 Stored = TypeVar("Stored")
 Given = TypeVar("Given", contravariant=True)
@@ -222,7 +222,7 @@ def _read(kind: type[Description], value: Any, name: str | None) -> Description 
     if isinstance(value, bool) and not kind.FIRST:
         return kind() if value else None
     bare = f"a value of {kind.FIRST}" if kind.FIRST else "true, false"
-    raise ValueError(f"{name}: {shown(value)} is not {bare} or a mapping of {', '.join(kind.model_fields)}")
+    raise ValueError(f"{name}: {shown(value)} is not {bare} or a mapping of {listed(tuple(kind.model_fields))}")
 
 
 def unknown_field(what: str, name: Any, kinds: Iterable[type[Description]], known: Iterable[str]) -> CostModelError:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import costmodel as cm
+from costmodel.training.settings import SETTING_NAMES
 from tests.command import error_of, here, refused
 
 GPT: dict[str, Any] = {"vocab": 11, "context": 8, "layers": 2, "width": 6, "heads": 3}
@@ -278,3 +279,20 @@ def test_what_others_call_it_gets_the_right_sentence(said: str, call: Any) -> No
     message = error_of(call)
     assert said in message
     assert len(message) < 200
+
+
+HOSTILE = ["", "1..8", "AdamW", -1, 0, 2**70, 1.5, None, True, [], {}, [3, "x"], {"count": 3}, "x" * 300, float("nan")]
+HOSTILE += [object(), "\x1b[31m", b"a", ("a",), 10**400]
+
+
+@pytest.mark.parametrize("model", ["gpt2-small", "resnet18", "mlp-mnist"])
+def test_whatever_a_setting_is_given_its_error_is_below_200_characters(model: str) -> None:
+    long = {}
+    for name in SETTING_NAMES:
+        for value in HOSTILE:
+            try:
+                cm.predict(model, **{name: value})
+            except cm.CostModelError as error:
+                if len(str(error)) > 200:
+                    long[name] = str(error)
+    assert long == {}
