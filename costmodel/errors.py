@@ -140,9 +140,10 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _begins(name: str, key: str) -> bool:
-    """Whether the first parts of a name are a key, whatever stands between them: "llama_3_8b" begins with "llama3"."""
+    """Whether the first parts of a name are a key, whatever stands between them ("llama_3_8b" begins with "llama3"), or
+    the name is its plural."""
     starts = accumulate(re.findall(r"[^_.]+", name))
-    return re.sub(r"[_.]", "", key) in starts
+    return name == f"{key}s" or re.sub(r"[_.]", "", key) in starts
 
 
 def _folded(name: str) -> str:
