@@ -466,9 +466,10 @@ STALE = (*STALE_CALLS, *(name for names in STALE_MANNERS.values() for name in na
 FIRST = ("add", "exp", "maximum.reduce", "divide scalar")
 """Those that are measured as the first call after the product too, with the code of any call."""
 AGED = {"one": "copyto", "two": "add", "in place": "multiply"}
-AGED_BYTES, AGING = 1000 * KIB, 3
-"""Arrays that are left alone [bytes], and during which of the products: one that is longer than most moments of rest,
-since what evicts nothing in a moment of rest is no traffic."""
+AGED_BYTES, AGING, AGES = 1000 * KIB, 3, (1, 4, 12)
+"""Arrays that are left alone [bytes], during which of the products, and how many of it: one that is longer than most
+moments of rest, since what evicts nothing in a moment of rest is no traffic; several, since a large cache takes long to
+be filled by others."""
 COLD_BOXES = (
     SizeBox(12, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
     SizeBox(6, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
@@ -535,7 +536,11 @@ def _stale() -> Iterator[NumpyCall]:
         for name in FIRST:
             yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
     large = replace(product(*LARGE_PRODUCTS[AGING], "float32"), layer=f"{BETWEEN}product {AGING}")
-    for way, name in AGED.items():
-        aged, small = (elementwise(name, size, "float32", *[way == "in place"] * 2) for size in (AGED_BYTES, 96))
-        warming = replace(small, layer=f"{BETWEEN}{way}")
-        yield from (replace(aged, layer=f"{BETWEEN}touching {way}"), large, warming, replace(aged, layer=f"aged {way}"))
+    for rounds in AGES:
+        arrays = {way: elementwise(name, AGED_BYTES, "float32", *[way == "in place"] * 2) for way, name in AGED.items()}
+        yield from (replace(op, layer=f"{BETWEEN}touching {way} {rounds}") for way, op in arrays.items())
+        yield from (large for _ in range(rounds))
+        for way, op in arrays.items():
+            small = elementwise(AGED[way], 96, "float32", *[way == "in place"] * 2)
+            yield replace(small, layer=f"{BETWEEN}{way} {rounds}")
+            yield replace(op, layer=f"aged {way} {rounds}")

@@ -14,6 +14,7 @@ from costmodel.roofline.gemm import ProductFit, exposing, fit, further, regime_o
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.probes import (
     AGED,
+    AGES,
     FIRST,
     GATHERED_WIDTHS,
     LARGE_PRODUCTS,
@@ -205,12 +206,13 @@ class Rates:
         calls, total = self._placed(traffic), 0.0
         for access, name in AGED.items():
             scalar = access == "in place"
-            op, distances = calls[f"aged {access}"]
-            compute = op.output.size * self.rate(name, "float32", scalar, scalar)
-            operands = {*zip(op.accesses, distances, strict=False)}
-            moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
-            expected = self.call(name, "float32", int(scalar)) + joined(compute, moved)
-            total += abs(log(expected / self.seconds[op.layer]))
+            for rounds in AGES:
+                op, distances = calls[f"aged {access} {rounds}"]
+                compute = op.output.size * self.rate(name, "float32", scalar, scalar)
+                operands = {*zip(op.accesses, distances, strict=False)}
+                moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
+                expected = self.call(name, "float32", int(scalar)) + joined(compute, moved)
+                total += abs(log(expected / self.seconds[op.layer]))
         return total
 
     def cold(self, manner: str, code: Code) -> float:

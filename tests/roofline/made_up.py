@@ -232,6 +232,7 @@ HOSTS = (
         levels=(Level("L3", 180 * MIB, 30, 18, 70), Level("memory", ENDLESS, 10, 6, 150)),
         gflops=130,
         hidden=0.0,
+        brought=3.0,
         stated=(("L1", 48 * 1024), ("L2", 2 * MIB), ("L3", 260 * MIB)),
     ),
     MadeUp(
@@ -240,7 +241,6 @@ HOSTS = (
         levels=(Level("L3", 400 * MIB, 50, 30, 50), Level("memory", ENDLESS, 15, 11, 120)),
         gflops=60,
         overlap=12.0,
-        brought=0.8,
         stated=(("L1", 32 * 1024), ("L2", MIB), ("L3", 512 * MIB)),
     ),
     MadeUp(

@@ -13,7 +13,7 @@ from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.probes import AGED, LARGE_PRODUCTS, STALE, placed, probes
+from costmodel.roofline.probes import AGED, AGES, LARGE_PRODUCTS, STALE, placed, probes
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
@@ -180,7 +180,7 @@ def beside(elements: int) -> Program:
 def test_what_is_left_alone_for_long_comes_from_memory_where_others_use_the_cache() -> None:
     """The sums touch as much between two uses as before, but ten milliseconds pass."""
     seconds = slow_memory(beyond=20_000_000).seconds
-    aged = {f"aged {way}": CALL + 9 * (seconds[f"aged {way}"] - CALL) for way in AGED}
+    aged = {f"aged {way} {n}": CALL + 9 * (seconds[f"aged {way} {n}"] - CALL) for way in AGED for n in AGES}
     alone, shared = calibration(seconds=seconds), calibration(seconds=seconds | aged)
     assert alone.rates.traffic == 0.0
     assert shared.rates.traffic > 1e9
