@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import re
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from heapq import heapify, heappop, heappush
-from math import inf, prod
+from heapq import heappop, heappush
+from math import inf
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from costmodel.analysis.candidates import AXES, CHECKPOINTS, Mesh, Meshes
+from costmodel.analysis.layout_reasons import (
+    CHANGES_BESIDE,
+    CHANGES_HELD,
+    TOO_MUCH_BESIDE,
+    TOO_MUCH_HELD,
+    Reason,
+    Remedies,
+    Tally,
+)
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture, divisors
@@ -23,8 +33,10 @@ from costmodel.cost.peaks import Held, RankPeaks
 from costmodel.display.units import show_bytes, show_seconds
 from costmodel.errors import CostModelError, SettingError
 from costmodel.hardware.cluster import LinkLike
-from costmodel.performance.layout_steps import LayoutStep, LayoutSteps, PassWork
+from costmodel.performance.laws import Numbers
+from costmodel.performance.layout_steps import LayoutStep, LayoutSteps, PassWork, PipelineShapes, blocks_of
 from costmodel.performance.time import Time, time_on
+from costmodel.training.layout import Layout
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
 
@@ -116,132 +128,18 @@ class RankedLayout:
         return "computing"
 
 
-class Reason(NamedTuple):
-    """Why some candidates are not among the answers, as the first of them says it, and how many they are.
-
-    change: the one change that helps most of those that do not fit; "" if none does.
-    """
-
-    text: str
-    candidates: int
-    change: str = ""
-
-
-class Remedies:
-    """Which one change lets most of those fit that do not: each with settings of its own in place of others.
-
-    changes: by its words what a change makes of settings; None: it is none of these. fits: whether settings fit; None:
-    those alone do that were added as such, since all are gone through.
-    """
-
-    def __init__(
-        self, changes: Mapping[str, Callable[[Mesh], Mesh | None]], fits: Callable[[Mesh], bool] | None = None
-    ) -> None:
-        self.changes = changes
-        self.fits = fits
-        self.fit: set[frozenset[tuple[str, Any]]] = set()
-        self.unfit: list[Mesh] = []
-
-    def add(self, settings: Mesh, *, fits: bool) -> None:
-        """Settings that fit, or do not; of these the first ones are looked at if each takes time."""
-        if fits:
-            self.fit.add(frozenset(settings.items()))
-        elif self.fits is None or len(self.unfit) < MOST_CHANGED:
-            self.unfit.append(settings)
-
-    def _helps(self, change: Callable[[Mesh], Mesh | None], settings: Mesh) -> bool:
-        other = change(settings)
-        if other is None or other == settings:
-            return False
-        return frozenset(other.items()) in self.fit or (self.fits is not None and self.fits(other))
-
-    @property
-    def best(self) -> str:
-        """The change that helps most of them, in words; "" if none helps any."""
-        helped = {
-            words: sum(self._helps(change, each) for each in self.unfit) for words, change in self.changes.items()
-        }
-        words, count = max(helped.items(), key=lambda item: item[1])
-        of = "of them fit" if self.fits is None else f"of the {len(self.unfit)} that would be fastest fit"
-        return f"{words}, with which {count / len(self.unfit):.0%} {of}" if count else ""
-
-
-def _moved(mesh: Mesh, **degrees: int) -> Mesh | None:
-    """A mesh with some degrees so many times as large, and fewer copies or shards for it; None: there are too few."""
-    factor = prod(degrees.values())
-    name = "dp" if mesh["dp"] % factor == 0 else "fsdp"
-    if mesh[name] % factor:
-        return None
-    return {**mesh, name: mesh[name] // factor, **{degree: mesh[degree] * times for degree, times in degrees.items()}}
-
-
-def _sharded(mesh: Mesh) -> Mesh | None:
-    """A mesh whose copies split weights between them."""
-    if mesh["runtime"] != "torch" or mesh["dp"] == 1:
-        return None
-    return {
-        **{k: v for k, v in mesh.items() if k != "zero"},
-        "fsdp": mesh["fsdp"] * mesh["dp"],
-        "dp": 1,
-        "reshard": True,
-    }
-
-
-CHANGES_HELD: dict[str, Callable[[Mesh], Mesh | None]] = {
-    "split states over copies (zero=1)": lambda mesh: {**mesh, "zero": 1} if mesh.get("zero") == 0 else None,
-    "split weights over copies (fsdp in place of dp)": _sharded,
-    "twice the tp": lambda mesh: _moved(mesh, tp=2),
-    "twice the pp": lambda mesh: _moved(mesh, pp=2),
-    "twice the tp, four times the pp": lambda mesh: _moved(mesh, tp=2, pp=4),
-}
-CHANGES_BESIDE: dict[str, Callable[[Mesh], Mesh | None]] = {
-    "recompute blocks (checkpoint='block')": lambda way: {**way, "checkpoint": "block"},
-    "recompute attention (checkpoint='selective')": lambda way: {**way, "checkpoint": "selective"},
-    "micro-batches of 1 (batch=1)": lambda way: {**way, "batch": 1},
-    "split what lies between layers (sp=True)": lambda way: {**way, "sp": True} if way["tp"] > 1 else None,
-    "twice the tp": lambda way: _moved(way, tp=2),
-}
-"""What is tried for those whose weights are too much, and for all others."""
-
-
-class Tally:
-    """Candidates counted by reason; reasons that differ in numbers alone are one."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._texts: dict[str, str] = {}
-
-    def add(self, text: str, count: int) -> None:
-        """So many more."""
-        kind = re.sub("[0-9][0-9,]*", "#", text)
-        self._texts.setdefault(kind, text)
-        self._counts[kind] = self._counts.get(kind, 0) + count
-
-    def copy(self) -> Tally:
-        """The same, to be counted on from."""
-        other = Tally()
-        other._counts, other._texts = {**self._counts}, {**self._texts}
-        return other
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """The most frequent first."""
-        counts = sorted(self._counts.items(), key=lambda item: -item[1])
-        return tuple(Reason(self._texts[kind], count) for kind, count in counts if count)
-
-
-TOO_MUCH_HELD = "weights, gradients and states alone take too much"
-TOO_MUCH_BESIDE = "weights, gradients and states would, but not with what passes keep and make"
-MOST_CHANGED = 16
-"""Of the fastest that do not fit so many are tried with one change."""
+APART = ("pp", "vpp", "schedule", "fsdp", "dp", "zero", "reshard")
+"""Settings of a mesh on which the work of a micro-batch does not depend."""
+REPORTED = 1_000
+"""Ways after each so many of which a search says how far it is."""
 MOST_RANKED = 10
 """Of those that fit so many are ranked at least, however much slower than the best."""
 
 
 class LegalLayout(NamedTuple):
-    """A legal way to run a step. bound: whether `work` is what a micro-batch of it asks for, or less.
+    """A legal way to run a step.
 
-    settings: of its mesh and checkpoint. work: None where all candidates are worked out.
+    settings: of its mesh and checkpoint. work: what a micro-batch of it asks for; None where all are worked out.
     """
 
     mesh: Mesh
@@ -249,7 +147,6 @@ class LegalLayout(NamedTuple):
     batch: int
     micro_batches: int
     work: PassWork | None
-    bound: bool
 
     @property
     def kept_bytes(self) -> int:
@@ -257,14 +154,25 @@ class LegalLayout(NamedTuple):
         return 0 if self.work is None else self.work.kept_bytes(self.settings.layout, self.micro_batches)
 
     @property
-    def run(self) -> tuple[Mesh, int, int, Any]:
-        """Its mesh, micro-batch, number of them, and checkpoint."""
-        return self.mesh, self.batch, self.micro_batches, self.settings.checkpoint
-
-    @property
     def way(self) -> Mesh:
         """What tells it from others."""
         return {**self.mesh, "batch": self.batch, "checkpoint": self.settings.checkpoint}
+
+
+@dataclass
+class AlikeWays:
+    """Ways to run a step whose micro-batches ask for the same work, but for what is recomputed.
+
+    numbers: of their meshes. micro_batches, shapes: of each, as arrays. works, bounds: by what is recomputed that work,
+    None where all ways are worked out, and a bound on the seconds of each way.
+    """
+
+    batch: int
+    numbers: Numbers
+    micro_batches: Numbers
+    shapes: PipelineShapes
+    works: dict[Any, PassWork | None] = field(default_factory=dict)
+    bounds: dict[Any, Numbers] = field(default_factory=dict)
 
 
 class LayoutSearch:
@@ -295,9 +203,10 @@ class LayoutSearch:
         self.network = network
         self.within = within if self.fixed.get("on") is not None else None
         self.peaks = RankPeaks(model)
-        self.refused = Tally()
+        self.meshes: list[Mesh] = []
         self.steps: LayoutSteps | None = None
-        self._candidates: list[LegalLayout] = []
+        self._known: dict[tuple[int, Any], Settings | str] = {}
+        self._orders: dict[tuple[Any, ...], str] = {}
         self._local: dict[Any, str] = {}
         self._begin()
 
@@ -305,7 +214,7 @@ class LayoutSearch:
         vars(self).pop("reasons", None)  # of what was worked out before
         self.entries: list[RankedLayout] = []
         self.slower = 0
-        self.unfit = Tally()
+        self.unfit, self.refused = Tally(), Tally()
         holds, fits = (None, None) if self.within is None else (self._holds, self._fits)
         self.remedies = {
             TOO_MUCH_HELD: Remedies(CHANGES_HELD, holds),
@@ -314,24 +223,12 @@ class LayoutSearch:
         self._held: dict[int, Held] = {}
         self._limits: dict[tuple[int, Any], int] = {}
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Go through them."""
-        meshes = Meshes(self.model, self.devices, self.options)
-        count = sum(1 for _ in itertools.islice(meshes, MOST_MESHES + 1))
-        if count > MOST_MESHES:
+    def run(self, progress: Callable[[int, int], None] = lambda done, count: None) -> None:
+        """Go through them. progress: is told how much of the way is done, and of how much."""
+        self.meshes = [*itertools.islice(Meshes(self.model, self.devices, self.options), MOST_MESHES + 1)]
+        if len(self.meshes) > MOST_MESHES:
             raise SettingError(f"more than {MOST_MESHES:,} layouts: give some of the degrees, such as pp=1")
-        for done, mesh in enumerate(meshes, 1):
-            for candidate in self._legal(mesh):
-                if self.within is None:
-                    self._work_out(candidate)
-                else:
-                    self._candidates.append(candidate)
-            self._held.clear()
-            self._limits.clear()
-            if progress and (done % 100 == 0 or done == count):
-                progress(done, count)
-        if self.within is not None:
-            self._rank(self.within)
+        self._search(progress)
 
     def again(self, network: LinkLike = None, within: float | None = None) -> LayoutSearch:
         """The same candidates on another network, or with those worked out that are so much slower than the best.
@@ -339,16 +236,15 @@ class LayoutSearch:
         Raises CostModelError.
         """
         other = copy(self)
-        other.network, other.refused = network or self.network, self.refused.copy()
+        other.network = network or self.network
         if self.within is not None and within is not None:
             other.within = within
-        other._begin()
         if network is not None:
             other.steps = self.steps_on(network)
         if other.within is not None:
-            other._rank(other.within)
+            other._begin()
+            other._search(lambda done, count: None)
         else:
-            other.unfit, other.remedies = self.unfit, self.remedies
             other.entries = [replace(entry, step=other._step(Settings(**entry.settings))) for entry in self.entries]
         return other
 
@@ -356,87 +252,171 @@ class LayoutSearch:
         """Steps on another network. Raises CostModelError."""
         if self.steps is None:
             return None
-        like = self._candidates[0].settings if self.within is not None else Settings(**self.entries[0].settings)
-        return self.steps.on(_timed(self.model, like, network))
+        return self.steps.on(_timed(self.model, Settings(**self.entries[0].settings), network))
 
-    def _legal(self, mesh: Mesh) -> Iterator[LegalLayout]:
-        """Candidates of a mesh that pass all checks."""
-        batches = self._batches(mesh)
-        if not batches:
-            text = f"global_batch={self.samples} is no multiple of what {mesh['fsdp'] * mesh['dp']} ranks take at once"
-            self.refused.add(text, len(self.checkpoints))
-            return
-        least: dict[int, PassWork] = {}
-        for checkpoint in self.checkpoints:
-            try:
-                settings = self._settings(mesh, batches[0], 2 * mesh["pp"] * mesh.get("vpp", 1), checkpoint)
-                self._check_model(settings)
-            except CostModelError as error:
-                if checkpoint == "none":  # of which nothing but the mesh can be refused
-                    self.refused.add(str(error), len(batches) * len(self.checkpoints))
-                    return
-                self.refused.add(str(error), len(batches))
+    def _search(self, progress: Callable[[int, int], None]) -> None:
+        """Work ways out, those first that may be fastest, until all others are slower."""
+        every = [*self._alike(progress)]
+        order, ascending, find = _ascending(every)
+        later: list[tuple[float, int, int, int]] = []
+        fastest: list[float] = []
+        most, at, left = inf, 0, len(order) * len(self.checkpoints)
+        while at < len(order) or later:
+            if not later or (at < len(order) and ascending[at] < later[0][0]):
+                if ascending[at] > most:
+                    break
+                place, member = find(at)
+                at += 1
+                self._report(progress, at, ascending, most)
+                bounds = self._later(every[place], member)
+                left -= len(self.checkpoints) - len(bounds)
+                for which, bound in bounds:
+                    heappush(later, (bound, place, member, which))
                 continue
-            for batch in batches:
-                micro_batches = self.samples // (mesh["fsdp"] * mesh["dp"] * batch)
-                work = None
-                try:
-                    if settings.layout.pp > 1:
-                        settings.layout.pipeline(micro_batches)
-                    if self.within is not None and (work := least.get(batch)) is None:
-                        work = self._work(mesh, batch, micro_batches, checkpoint)
-                except CostModelError as error:
-                    self.refused.add(str(error), 1)
-                    continue
-                if checkpoint == "none" and work is not None:
-                    least[batch] = work  # and with what is recomputed there is more
-                yield LegalLayout(mesh, settings, batch, micro_batches, work, checkpoint != "none" and batch in least)
+            if later[0][0] > most:
+                break
+            _, place, member, which = heappop(later)
+            left -= 1
+            candidate = self._candidate(every[place], member, self.checkpoints[which])
+            entry = None if candidate is None else self._work_out(candidate)
+            if entry is not None and self.within is not None:
+                insort(fastest, entry.seconds)
+                if len(fastest) >= MOST_RANKED:
+                    most = max(fastest[MOST_RANKED - 1], fastest[0] * (1 + self.within))
+        progress(2 * len(self.meshes), 2 * len(self.meshes))
+        worked_out = self.entries
+        self.entries = [entry for entry in worked_out if self.within is None or entry.seconds <= most]
+        self.slower = left + len(worked_out) - len(self.entries)
+
+    def _report(self, progress: Callable[[int, int], None], at: int, ascending: Numbers, most: float) -> None:
+        """How far through those ways a search is whose bounds are no higher than the seconds that still count."""
+        if at % REPORTED == 0:
+            of = int(np.searchsorted(ascending, most, side="right"))
+            progress(len(self.meshes) + len(self.meshes) * at // max(at, of), 2 * len(self.meshes))
+
+    def _alike(self, progress: Callable[[int, int], None]) -> Iterator[AlikeWays]:
+        """All ways, by the work of their micro-batches; those that are refused already are counted."""
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for number, mesh in enumerate(self.meshes):
+            if not self._batches(mesh):
+                text = f"global_batch={self.samples} is no multiple of what {mesh['fsdp'] * mesh['dp']} ranks take"
+                self.refused.add(f"{text} at once", len(self.checkpoints))
+                continue
+            alike = tuple(item for item in mesh.items() if item[0] not in APART)
+            groups.setdefault(alike, []).append(number)
+        done = 0
+        for numbers in groups.values():
+            done += len(numbers)
+            yield from self._alike_batches(numbers)
+            progress(done, 2 * len(self.meshes))
+
+    def _alike_batches(self, numbers: list[int]) -> Iterator[AlikeWays]:
+        """Those of meshes whose micro-batches compute alike where they are as large."""
+        if self.within is not None:
+            numbers = self._from_legal(numbers)
+        meshes = [self.meshes[number] for number in numbers]
+        each = np.array([self.samples // (mesh["fsdp"] * mesh["dp"]) for mesh in meshes], dtype=np.int64)
+        shapes = PipelineShapes.of(map(self._pipeline, meshes), blocks_of(self.model))
+        for batch in self._divisors:
+            which = np.flatnonzero(each % batch == 0)
+            if not len(which):
+                continue
+            ways = AlikeWays(batch, np.array(numbers)[which], each[which] // batch, shapes.chosen(which))
+            try:
+                self._bound(ways, 0, "none")
+            except CostModelError as error:
+                self.refused.add(str(error), len(which) * len(self.checkpoints))
+            else:
+                yield ways
+
+    def _from_legal(self, numbers: list[int]) -> list[int]:
+        """Meshes from the first legal one on; those before are counted."""
+        for at, number in enumerate(numbers):
+            known = self._checked(number, self.checkpoints[0])
+            if isinstance(known, Settings):
+                return numbers[at:]
+            self.refused.add(known, len(self._batches(self.meshes[number])) * len(self.checkpoints))
+        return []
+
+    def _pipeline(self, mesh: Mesh) -> Layout:
+        """Of a layout what its pipeline is."""
+        split = tuple(self.fixed.get("pp_split") or ())
+        own = {name: mesh[name] for name in ("runtime", "pp", "vpp", "schedule") if name in mesh}
+        return Layout(split=split, **own)
+
+    def _bound(self, ways: AlikeWays, member: int, checkpoint: Any) -> float:
+        """A bound on the seconds of one way; those of all that are alike are worked out at once."""
+        if checkpoint not in ways.bounds:
+            ways.works[checkpoint], ways.bounds[checkpoint] = None, np.zeros(len(ways.numbers))
+            if self.within is not None:
+                mesh, micro_batches = self.meshes[ways.numbers[member]], int(ways.micro_batches[member])
+                settings = self._settings(mesh, ways.batch, micro_batches, checkpoint)
+                work = self._steps(settings).work(settings)
+                seconds = self._steps(settings).least_seconds(work, settings.layout, ways.shapes, ways.micro_batches)
+                ways.works[checkpoint], ways.bounds[checkpoint] = work, seconds
+        return float(ways.bounds[checkpoint][member])
+
+    def _later(self, ways: AlikeWays, member: int) -> list[tuple[int, float]]:
+        """Of a way what may be recomputed, by number, each with a bound on its seconds; the others are counted."""
+        first = self._checked(int(ways.numbers[member]), self.checkpoints[0])
+        text = first if isinstance(first, str) else self._refusal(first.layout, int(ways.micro_batches[member]))
+        if text and (self.checkpoints[0] == "none" or isinstance(first, Settings)):  # of which only the mesh is refused
+            self.refused.add(text, len(self.checkpoints))
+            return []
+        bounds: list[tuple[int, float]] = []
+        for which, checkpoint in enumerate(self.checkpoints):
+            try:
+                bounds.append((which, self._bound(ways, member, checkpoint)))
+            except CostModelError as error:
+                self.refused.add(str(error), 1)
+        return bounds
+
+    def _candidate(self, ways: AlikeWays, member: int, checkpoint: Any) -> LegalLayout | None:
+        """A way if it is legal; else why not is counted."""
+        number = int(ways.numbers[member])
+        settings = self._checked(number, checkpoint)
+        if isinstance(settings, str):
+            self.refused.add(settings, 1)
+            return None
+        work = ways.works[checkpoint]
+        return LegalLayout(self.meshes[number], settings, ways.batch, int(ways.micro_batches[member]), work)
+
+    def _checked(self, number: int, checkpoint: Any) -> Settings | str:
+        """Settings of a mesh with its smallest micro-batch; why they are refused if they are."""
+        if (number, checkpoint) not in self._known:
+            mesh = self.meshes[number]
+            try:
+                settings = self._settings(mesh, self._batches(mesh)[0], 2 * mesh["pp"] * mesh.get("vpp", 1), checkpoint)
+                self._check_model(settings)
+                self._known[number, checkpoint] = settings
+            except CostModelError as error:
+                self._known[number, checkpoint] = str(error)
+        return self._known[number, checkpoint]
+
+    def _refusal(self, layout: Layout, micro_batches: int) -> str:
+        """Why a schedule takes no such pipeline; "" if it does."""
+        key = layout.schedule, layout.pp, layout.vpp, micro_batches
+        if layout.pp > 1 and key not in self._orders:
+            try:
+                layout.pipeline(micro_batches)
+                self._orders[key] = ""
+            except SettingError as error:
+                self._orders[key] = str(error)
+        return self._orders.get(key, "")
 
     def _settings(self, mesh: Mesh, batch: int, micro_batches: int, checkpoint: Any) -> Settings:
         return Settings(**self.fixed, **mesh, batch=batch, accumulate=micro_batches, checkpoint=checkpoint)
 
-    def _work(self, mesh: Mesh, batch: int, micro_batches: int, checkpoint: Any) -> PassWork:
-        settings = self._settings(mesh, batch, micro_batches, checkpoint)
+    def _steps(self, settings: Settings) -> LayoutSteps:
         if self.steps is None:
             self.steps = LayoutSteps(self.peaks, _timed(self.model, settings, self.network))
-        return self.steps.work(settings)
-
-    def _least_seconds(self, candidate: LegalLayout) -> float:
-        """A bound on its seconds."""
-        if self.steps is None or candidate.work is None:
-            return 0.0
-        return self.steps.least_seconds(candidate.work, candidate.settings.layout, candidate.micro_batches)
-
-    def _rank(self, within: float) -> None:
-        """Work candidates out, those first that may be fastest, until all others are slower."""
-        heap = [(self._least_seconds(candidate), n) for n, candidate in enumerate(self._candidates)]
-        heapify(heap)
-        fastest: list[float] = []
-        most = inf
-        while heap and heap[0][0] <= most:
-            _, n = heappop(heap)
-            candidate = self._candidates[n]
-            if candidate.bound:
-                try:
-                    work = self._work(*candidate.run)
-                except CostModelError as error:
-                    self.refused.add(str(error), 1)
-                    continue
-                candidate = self._candidates[n] = candidate._replace(work=work, bound=False)
-                heappush(heap, (self._least_seconds(candidate), n))
-            elif (entry := self._work_out(candidate)) is not None:
-                insort(fastest, entry.seconds)
-                if len(fastest) >= MOST_RANKED:
-                    most = max(fastest[MOST_RANKED - 1], fastest[0] * (1 + within))
-        worked_out = self.entries
-        self.entries = [entry for entry in worked_out if entry.seconds <= most]
-        self.slower = len(heap) + len(worked_out) - len(self.entries)
+        return self.steps
 
     def _work_out(self, candidate: LegalLayout) -> RankedLayout | None:
         """A candidate's layout if it fits; else why not is counted."""
         mesh, limit = candidate.mesh, (id(candidate.mesh), candidate.settings.checkpoint)
         try:
-            settings = self._settings(*candidate.run)
+            settings = self._settings(mesh, candidate.batch, candidate.micro_batches, candidate.settings.checkpoint)
             alike = candidate.settings if settings.layout.pp > 1 else settings  # stages of few batches are traced once
             if (room := self._left(mesh, alike)) < 0:
                 self.unfit.add(TOO_MUCH_HELD, 1)
@@ -512,17 +492,18 @@ class LayoutSearch:
 
     def _step(self, settings: Settings) -> LayoutStep | None:
         """Its seconds on the machine, if one is named."""
-        if settings.on is None:
-            return None
-        if self.steps is None:
-            self.steps = LayoutSteps(self.peaks, _timed(self.model, settings, self.network))
-        return self.steps.step(settings)
+        return None if settings.on is None else self._steps(settings).step(settings)
 
     def _batches(self, mesh: Mesh) -> list[int]:
         """Micro-batches of a rank."""
         each, rest = divmod(self.samples, mesh["fsdp"] * mesh["dp"])
+        return [] if rest else [n for n in self._divisors if each % n == 0]
+
+    @cached_property
+    def _divisors(self) -> list[int]:
+        """Micro-batches that some rank may have."""
         allowed = self.options.get("batch")
-        return [] if rest else [n for n in divisors(each) if allowed is None or n in allowed]
+        return [n for n in divisors(self.samples) if allowed is None or n in allowed]
 
     def _check_model(self, settings: Settings) -> None:
         """Raise SettingError if the model is not laid out so, or takes no such settings."""
@@ -536,6 +517,20 @@ class LayoutSearch:
                 self._local[layout] = str(error)
         if self._local[layout]:
             raise SettingError(self._local[layout])
+
+
+def _ascending(every: Sequence[AlikeWays]) -> tuple[Numbers, Numbers, Callable[[int], tuple[int, int]]]:
+    """Numbers of ways, the lowest bound first, and these bounds; and the place and member of the nth of them."""
+    sizes = [len(ways.numbers) for ways in every]
+    places, starts = np.repeat(np.arange(len(every)), sizes), np.cumsum([0, *sizes])
+    bounds = np.concatenate([np.zeros(0), *(ways.bounds["none"] for ways in every)])
+    order = np.argsort(bounds, kind="stable")
+
+    def find(n: int) -> tuple[int, int]:
+        place = int(places[order[n]])
+        return place, int(order[n] - starts[place])
+
+    return order, bounds[order], find
 
 
 def _timed(model: Architecture, settings: Settings, network: LinkLike) -> Time:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout, Reason
+from costmodel.analysis.layout_reasons import Reason
+from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout
 from costmodel.analysis.predict import predict
 from costmodel.architectures.base import Architecture, divisors
 from costmodel.cost.budget import room_for
@@ -278,7 +279,7 @@ class Layouts(Answer):
                 f"tp within nodes of {self.inside:,} devices: give tp, such as tp={2 * self.inside}, for others"
             )
         if self.slower:
-            notes.append(f"{self.slower:,} are slower, as bounds on their seconds show, whether they fit or not")
+            notes.append(f"{self.slower:,} are slower, as bounds on their seconds show, legal or not")
         for reason in self.unfit:
             helps = f"; what helps most: {reason.change}" if reason.change else ""
             notes.append(f"{reason.candidates:,} do not fit: {reason.text}{helps}")
@@ -300,7 +301,7 @@ def layouts(
     network: LinkLike = None,
     within: Probability = 0.05,
     every: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, count: None,
     **settings: Unpack[SeveralSettings],
 ) -> Layouts:
     """Every layout of a training step over `devices` that fits, with every micro-batch and recomputation, ranked.
@@ -318,7 +319,7 @@ def layouts(
         within: those are worked out that are at most so much slower than the best, such as 0.05, of which the simplest
             is named; and the ten fastest.
         every: whether all others that fit are worked out too, instead of being counted as slower.
-        progress: told how many ways to lay the devices out are done, and of how many.
+        progress: told how much of the way is done, and of how much.
         **settings: all that `predict` takes; `devices` and `global_batch` are needed.
 
     Raises:

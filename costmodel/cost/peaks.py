@@ -17,10 +17,12 @@ from costmodel.cost.allocator import exactly
 from costmodel.cost.costs import Costs
 from costmodel.cost.liveness import Course, Lifetimes, MomentLoop
 from costmodel.cost.pipeline import Passage, StagePasses, pass_name, step_ending
+from costmodel.cost.rows import kept_of
 from costmodel.cost.runtimes import rank_of
 from costmodel.cost.timeline import ON_HOST, gradient_bytes, persistent_bytes
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout
+from costmodel.training.dtypes import size_bytes
 from costmodel.training.layout import Layout
 from costmodel.training.schedules import Schedule
 from costmodel.training.settings import Settings
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
 
 Kept = TypeVar("Kept")
+TURNS_TAKEN = ("1f1b", "interleaved-1f1b")
+"""Schedules in whose steady state a pass forward and one backward take turns."""
 
 
 class Extent(NamedTuple):
@@ -141,6 +145,8 @@ class RankPeaks:
         if layout.pp == 1:
             return self._once(("peak", *_rank_key(settings)), lambda: int(self.alone(settings).timeline.peak))
         if layout.shards > 1:
+            if room is not None and (least := self._least_sharded(settings)) > room:
+                return least
             return int(self.sharded(settings).timeline.peak)
         schedule = layout.pipeline(settings.micro_batches)
         stages = self._stages(settings, schedule)
@@ -219,6 +225,22 @@ class RankPeaks:
             tape = self._once(key, partial(trace, self.model, settings, layout=here, arrival=arrival))
             yield key
             arrival = tuple(y.layout for y in tape.result)
+
+    def _least_sharded(self, settings: Settings) -> int:
+        """What the first rank of a pipeline of sharded weights has at least [bytes].
+
+        Gradients of whole weights are added up over the micro-batches, and sharded after the last. Where one pass
+        forward and one backward take turns they are there with the most micro-batches in flight.
+        """
+        schedule = settings.layout.pipeline(settings.micro_batches)
+        own = [self._stages(settings, schedule)[stage] for stage in schedule.stages_of(0)]
+        dtype = settings.policy.gradient_dtype
+        gradients = [sum(size_bytes(s.graded * s.times, dtype) for s in self._tape(key).updated) for key in own]
+        throughout = sum(self._held(settings, key).throughout for key in own)
+        if schedule.name not in TURNS_TAKEN or schedule.microbatches < 2 * schedule.ranks:
+            return throughout + max(gradients)
+        kept = min(sum(size for _, size in kept_of(self._tape(key))) for key in own)
+        return throughout + sum(gradients) + (schedule.in_flight(0) - 1) * kept
 
     def _least_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
         """What a rank has with most micro-batches in flight, at least [bytes]."""

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
+import numpy as np
+
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
@@ -44,35 +46,57 @@ SLACK = 1e-3
 """Share by which a bound on seconds is lower than what it is worked out from: casts between stages may differ."""
 
 
+class PipelineShapes(NamedTuple):
+    """Of each of several layouts what bounds on its seconds depend on, as arrays.
+
+    ranks: of its pipeline. stages: of each rank. blocks: of each stage, at least. splits, turns: whether its schedule
+    makes gradients of weights apart, and is of the shape of a V.
+    """
+
+    ranks: Numbers
+    stages: Numbers
+    blocks: Numbers
+    splits: Numbers
+    turns: Numbers
+
+    @classmethod
+    def of(cls, layouts: Iterable[Layout], blocks: int) -> PipelineShapes:
+        """Those of layouts of a model of so many blocks."""
+        rows = [
+            (each.pp, each.vpp, _blocks_of_a_stage(blocks, each), schedule.splits, schedule.v_shaped)
+            for each in layouts
+            for schedule in [SCHEDULES[each.schedule]]
+        ]
+        return cls(*np.array(rows, dtype=np.int64).reshape(len(rows), 5).T)
+
+    def chosen(self, which: Numbers) -> PipelineShapes:
+        """Those of some of the layouts, by a mask or by number."""
+        return PipelineShapes(*(column[which] for column in self))
+
+
 class PassFloor(NamedTuple):
     """What one micro-batch takes at least, forward and back [s]: of the device, if it waits for nothing but collectives
     whose result the next kernel needs; or of the host, to start all of these.
 
-    whole: of all blocks and what is around them. blocks: how many there are. block: of each of them. tail: of what
-    comes after them.
+    whole: of all blocks and what is around them. block: of each block. tail: of what comes after them.
     """
 
     whole: float
-    blocks: int
     block: float
     tail: float
 
-    def step_seconds(self, layout: Layout, micro_batches: int) -> float:
-        """Of a step of a layout at least.
+    def step_seconds(self, layouts: PipelineShapes, micro_batches: Numbers) -> Numbers:
+        """Of a step of each layout at least.
 
         A rank of a pipeline has all micro-batches to do in its stages, and waits before for the first one to come
         through the stages of the ranks before it, and after for its gradients to go back there. The slowest rank takes
         at least the mean of all, and at least what the one with the last stage does.
         """
-        ranks = layout.pp
-        if ranks == 1:
-            return (1 - SLACK) * micro_batches * self.whole
-        schedule = SCHEDULES[layout.schedule]
-        each = _blocks_of_a_stage(self.blocks, layout)
-        ramp = 0.0 if schedule.splits else (ranks - 1) * each * self.block
+        ranks, stages, blocks, splits, turns = layouts
+        ramp = np.where(splits, 0.0, (ranks - 1) * blocks * self.block)
         mean = micro_batches * self.whole / ranks + ramp / 2
-        last = micro_batches * (layout.vpp * each * self.block + self.tail) + (0.0 if schedule.v_shaped else ramp)
-        return (1 - SLACK) * max(mean, last)
+        last = micro_batches * (stages * blocks * self.block + self.tail) + np.where(turns, 0.0, ramp)
+        return (1 - SLACK) * np.where(ranks == 1, micro_batches * self.whole, np.maximum(mean, last))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +163,7 @@ class PassWork:
         every = [(name, times, times * seconds) for name, times, seconds in parts]
         repeated = sum(seconds for _, times, seconds in every if self.blocks > 1 and times % self.blocks == 0)
         tail = sum(seconds for name, _, seconds in every if name in self.after)
-        return PassFloor(sum(seconds for *_, seconds in every), self.blocks, repeated / max(1, self.blocks), tail)
+        return PassFloor(sum(seconds for *_, seconds in every), repeated / max(1, self.blocks), tail)
 
 
 class LayoutSteps:
@@ -169,7 +193,7 @@ class LayoutSteps:
         """What a micro-batch asks for, which all layouts that compute alike share. Raises CostModelError."""
         layout = settings.layout
         whole = layout._replace(pp=1, vpp=1, schedule="1f1b", split=())
-        alike = whole._replace(dp=min(layout.dp, 2), fsdp=min(layout.fsdp, 2), zero=min(layout.zero, 1), reshard=True)
+        alike = whole._replace(dp=1, fsdp=1, zero=0, reshard=True)  # copies and shares compute the same
         key = settings.batch, settings.checkpoint, alike
         if key not in self._works:
             tape = trace(self.ranks.model, settings, layout=whole)
@@ -178,12 +202,12 @@ class LayoutSteps:
             )
         return self._works[key]
 
-    def least_seconds(self, work: PassWork, layout: Layout, micro_batches: int) -> float:
-        """Of a step of a layout that asks for such work at least."""
+    def least_seconds(self, work: PassWork, layout: Layout, shapes: PipelineShapes, micro_batches: Numbers) -> Numbers:
+        """Of a step of each of the layouts that ask for such work at least. layout: any of them."""
         if work not in self._floors:
             launch_seconds = float(self.models[layout.runtime].launch_seconds)
             self._floors[work] = work.floors(Prices(self.links, layout), launch_seconds)
-        return max(floor.step_seconds(layout, micro_batches) for floor in self._floors[work])
+        return np.maximum(*(floor.step_seconds(shapes, micro_batches) for floor in self._floors[work]))
 
     def on(self, like: Time) -> LayoutSteps:
         """The same on a cluster of another network; what its devices do by themselves is worked out already."""
@@ -219,11 +243,12 @@ def blocks_of(model: Architecture) -> int:
 
 
 def _blocks_of_a_stage(blocks: int, layout: Layout) -> int:
-    """Blocks that each stage has at least: Megatron counts what is before and after them as one each."""
-    stages = layout.stages
+    """Blocks that each stage has at least, see `stages.own_parts`."""
     if layout.split:
         return 0
-    return blocks // stages if blocks % stages == 0 else max(0, (blocks + 2) // stages - 1)
+    if layout.runtime != "torch" and blocks % layout.stages and not (blocks + 2) % layout.stages:
+        return (blocks + 2) // layout.stages - 1
+    return blocks // layout.stages
 
 
 def _waited(tape: Tape) -> Iterator[tuple[str, int, Message]]:

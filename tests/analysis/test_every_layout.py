@@ -13,7 +13,7 @@ import costmodel as cm
 from costmodel.analysis.candidates import Meshes
 from costmodel.cost.peaks import RankPeaks
 from costmodel.errors import CostModelError, SettingError
-from costmodel.performance.layout_steps import LayoutSteps
+from costmodel.performance.layout_steps import LayoutSteps, PipelineShapes
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import Settings
 from tests.profiles import examples
@@ -236,8 +236,9 @@ def test_bounds_are_never_above_what_is_worked_out(timed_layouts: Any) -> None:
     steps = timed_layouts.search.steps
     for entry in timed_layouts:
         settings = entry.prediction.settings
+        shapes = PipelineShapes.of([settings.layout], MODEL.layers)
         for work in (steps.work(replace(settings, checkpoint="none")), steps.work(settings)):
-            assert steps.least_seconds(work, settings.layout, settings.micro_batches) <= entry.seconds
+            assert steps.least_seconds(work, settings.layout, shapes, settings.micro_batches) <= entry.seconds
         assert work.kept_bytes(settings.layout, settings.micro_batches) <= entry.peak
 
 
@@ -247,7 +248,9 @@ def test_the_fastest_are_the_same_as_of_all(timed_layouts: Any) -> None:
     assert [entry.settings for entry in near] == [entry.settings for entry in timed_layouts][: len(near)]
     assert len(near) >= sum(entry.seconds <= 1.05 * near.best.seconds for entry in timed_layouts)
     assert near.candidates == timed_layouts.candidates
-    assert near.slower == len(timed_layouts) - len(near)
+    refused = sum(reason.candidates for reason in near.refused)
+    assert near.slower + refused == near.candidates - len(near)
+    assert refused > 0
     assert near.simplest(0.5).settings == timed_layouts.simplest(0.5).settings
 
 
@@ -260,9 +263,9 @@ def test_the_fastest_that_fit_are_the_same_as_of_all_that_do() -> None:
     assert near.candidates == whole.candidates
     assert near.unfit
     wider = near.search.again(within=9.0)  # type: ignore[union-attr]
-    unfit = sum(reason.candidates for reason in wider.reasons)
+    unfit, refused = sum(reason.candidates for reason in wider.reasons), wider.refused.reasons
     assert unfit > sum(reason.candidates for reason in near.unfit)
-    assert len(wider.entries) + wider.slower + unfit + sum(r.candidates for r in near.refused) == near.candidates
+    assert len(wider.entries) + wider.slower + unfit + sum(r.candidates for r in refused) == near.candidates
 
 
 def test_few_of_many_candidates_are_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
