@@ -158,7 +158,8 @@ class Comparison(Answer):
     def tables(self) -> list[Table]:
         """Values with ratios, and differences."""
         first, *others = self.labels
-        quantities = [q for q in self.quantities if self.quantities != QUANTITIES or self._says_more(q)]
+        every = self.quantities[: len(QUANTITIES)] == QUANTITIES
+        quantities = [q for q in self.quantities if not every or self._says_more(q)]
         values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in quantities]
         changes: list[TextRow] = [(q, *(self._change(x, q) for x in others)) for q in quantities]
         changes = [cells for cells in changes if any(cell != "=" for cell in cells[1:])]
@@ -250,7 +251,9 @@ def compare(
         matches = {n: nearest(p, at_equal, target, by) for n, p in enumerate(columns) if n}
         columns = [matches[n].prediction if n in matches else p for n, p in enumerate(columns)]
     labels = _labels(columns)
-    names = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
+    timed = quantities is None and all(p.settings.on is not None for p in columns)
+    usual = (*QUANTITIES, "seconds") if timed else QUANTITIES
+    names = (quantities,) if isinstance(quantities, str) else usual if quantities is None else quantities
     if not isinstance(names, Iterable):
         raise SettingError(f"quantities={shown(quantities)} is no list of quantities: give such as ['memory.peak']")
     names = tuple(names)

@@ -56,6 +56,11 @@ class Prediction(Costs, Data):
         machine: Any = self.settings.on
         return self.on(machine, stack=self.settings.stack)
 
+    @property
+    def seconds(self) -> float:
+        """Of one step on the machine of the setting `on`; `time` has its range. Raises SettingError without one."""
+        return self.time.seconds
+
     def value(self, quantity: str) -> Any:
         """A quantity by name, such as "memory.activations" [bytes], or of the machine of the setting `on` "seconds".
 
@@ -205,7 +210,16 @@ class Prediction(Costs, Data):
     def __str__(self) -> str:
         from costmodel.cost.report import text
 
-        return text(self)
+        return text(self, seconds=self._seconds_in_words())
+
+    def _seconds_in_words(self) -> str:
+        """How long a step takes on the machine of the setting `on`, with its range; "" without one."""
+        if self.settings.on is None:
+            return ""
+        from costmodel.display.units import show_seconds
+
+        time, what = self.time, "step" if self.settings.training else "pass"
+        return f"{show_seconds(time.seconds)} a {what} ({show_seconds(time.low)} to {show_seconds(time.high)})"
 
     @typed
     def report(self, *, depth: int | None = None, shapes: bool = False) -> str:

@@ -18,7 +18,7 @@ from costmodel.analysis.search import (
     size_of,
     varied_size,
 )
-from costmodel.cost.budget import fit, room_for
+from costmodel.cost.budget import binding, room_for
 from costmodel.cost.quantities import BETTER, TIMED, plain
 from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
@@ -435,7 +435,7 @@ class _Search:
     def _binds(self, at: Prediction) -> str:
         if self.quantity != "memory.peak":
             return ""
-        return fit(at, self.target.bytes).binds
+        return binding(at)
 
     def _solution(
         self, answer: int | None, at: Prediction, past: int | None = None, past_value: Any = None, binds: str = ""

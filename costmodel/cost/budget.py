@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from costmodel.cost.question import question
+from costmodel.cost.remedies import lighter
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Marked
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
@@ -22,7 +23,8 @@ class Fit(Answer):
     """Whether a prediction's peak, with a reserve for what is not modelled, fits a budget; true if it does.
 
     question: what is held against the budget. margin: bytes to spare, negative if it does not fit. binds: what takes
-    most at the peak, and where that is.
+    most at the peak, and where that is. plain: where it does not fit, or scores lead the peak, what settings need that
+    are less plain, in words and bytes.
 
     Example:
         >>> import costmodel as cm
@@ -37,6 +39,7 @@ class Fit(Answer):
     peak: int
     reserve: int
     binds: str
+    plain: tuple[tuple[str, int], ...] = ()
 
     @property
     def margin(self) -> int:
@@ -55,7 +58,11 @@ class Fit(Answer):
             f"{verdict}: peak {show_bytes(self.peak)}{reserve}, budget {show_bytes(self.budget.bytes)} "
             f"({self.budget.reading}), {spare}; {self.binds}"
         )
-        return Sheet([self.question, sentence if self else Marked(sentence, "alarm")], [])
+        head = [self.question, sentence if self else Marked(sentence, "alarm")]
+        if self.plain:
+            less = ", ".join(f"{words} {show_bytes(peak)}" for words, peak in self.plain)
+            head.append(f"less plain settings need: {less}")
+        return Sheet(head, [])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes]."""
@@ -67,6 +74,7 @@ class Fit(Answer):
             "reserve": self.reserve,
             "margin": self.margin,
             "binds": self.binds,
+            "plain": [{"settings": words, "peak": peak} for words, peak in self.plain],
         }
 
 
@@ -136,13 +144,32 @@ def room_for(memory: Any, reserve: Any = None, *, on: Any = None, groups: int = 
     return Budget(machine.memory, f"of {machine.name}"), spared
 
 
+SCORES = ("matmul", "scale", "mask", "softmax", "dropout")
+"""Kinds of layers of attention that keep what is as large as its scores."""
+
+
 def fit(p: Costs, memory: Any, reserve: Any = None) -> Fit:
     """See `Prediction.fits`."""
     budget, spared = room_for(
         memory, reserve, on=p.settings.on, groups=p.driver.groups if p.settings.layout.devices > 1 else 0
     )
+    answer = Fit(question(p.model, p.settings), budget, p.memory.peak, spared, binding(p))
+    if answer and not _scores_lead(p):
+        return answer
+    return replace(answer, plain=tuple(lighter(p)))
+
+
+def binding(p: Costs) -> str:
+    """What takes most at the peak, and where that is."""
     step = p.timeline.peak_step
     line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
     where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")
-    binds = f"most of the peak is {line} ({show_bytes(size)}), in {where}"
-    return Fit(question(p.model, p.settings), budget, p.memory.peak, spared, binds)
+    return f"most of the peak is {line} ({show_bytes(size)}), in {where}"
+
+
+def _scores_lead(p: Costs) -> bool:
+    """Whether stored scores are most of what is kept for backward, and that most of the peak."""
+    if not p.model.HAS_ATTENTION or p.settings.attention != "eager" or not p.settings.training:
+        return False
+    kept = [row for row in p.layers if "attention" in row.name.split(".") and row.kind in SCORES]
+    return 2 * sum(row.activation_bytes for row in kept) > p.memory.activations > p.memory.peak / 2

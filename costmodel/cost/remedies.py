@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from costmodel.cost.costs import Costs
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError
 from costmodel.training.dtypes import size_bytes
+from costmodel.training.precision import FP32
 from costmodel.training.settings import Settings
 
 
@@ -37,6 +39,50 @@ REMEDIES = (
         lambda settings: settings.policy.autocast is not None and settings.layout.shards > 1,
     ),
 )
+
+
+WORTH_SAYING = 0.9
+"""Of the peak: a change that leaves more is no help."""
+
+
+def lighter(p: Costs) -> list[tuple[str, int]]:
+    """What people run in place of plain settings, in words, and the peak then [bytes]: one change after another.
+
+    Plain are stored scores, fp32, and a training step where a pass without backward is all that one can have.
+    """
+    s = p.settings
+    half = "bf16-autocast" if s.training else "bf16"
+    fused = p.model.HAS_ATTENTION and s.attention == "eager"
+    steps: list[dict[str, Any]] = []
+    if fused:
+        steps.append({"attention": "efficient" if s.policy is FP32 else "flash"})
+    if s.policy is FP32:
+        steps.append({"precision": half} | ({"attention": "flash"} if fused else {}))
+    if s.training and s.layout.single:
+        steps.append(
+            {"mode": "inference", "precision": "bf16"} | ({"attention": "flash"} if p.model.HAS_ATTENTION else {})
+        )
+    peaks = []
+    for changes in steps:
+        kernels = (
+            ("flash", "efficient", "eager") if changes.get("attention") == "flash" else (changes.get("attention"),)
+        )
+        for kernel in kernels:  # the model may have no such kernel
+            with suppress(CostModelError):
+                if kernel is not None:
+                    changes["attention"] = kernel
+                peak = int(Costs(p.model, _with(s, changes)).memory.peak)
+                if peak < WORTH_SAYING * p.memory.peak:
+                    peaks.append((" + ".join(f"{name} {value}" for name, value in changes.items()), peak))
+                break
+    return peaks
+
+
+def _with(s: Settings, changes: dict[str, Any]) -> Settings:
+    """Settings with changes; a pass without backward has nothing else of training."""
+    if "mode" not in changes:
+        return replace(s, **changes)
+    return Settings(batch=s.batch, seq=s.seq, target_seq=s.target_seq, image=s.image, device=s.device, **changes)
 
 
 def remedies(p: Costs) -> list[str]:

@@ -152,9 +152,12 @@ MOST_ROWS = 60
 """More layers than this are shown by scope; `Prediction.layers` always has each."""
 
 
-def text(p: Costs, depth: int | None = None, shapes: bool = False) -> str:
-    """The whole report as aligned plain text, without a final newline; `depth` and `shapes` as `Prediction.report`."""
-    head = [styled(narrowed(headline(p)), "strong"), narrowed(verdict(p))]
+def text(p: Costs, depth: int | None = None, shapes: bool = False, seconds: str = "") -> str:
+    """The whole report as aligned plain text, without a final newline; `depth` and `shapes` as `Prediction.report`.
+
+    seconds: what a step takes on a machine, in words.
+    """
+    head = [styled(narrowed(headline(p)), "strong"), narrowed(verdict(p)), *([narrowed(seconds)] if seconds else [])]
     parts = ["\n".join(head), *(table.text() for table in tables(p, depth, shapes))]
     parts[-1] += "".join("\n" + wrapped(note) for note in footnotes(p))
     sentences = [wrapped(printable(f"{topic}: {sentence}"), "  ") for topic, sentence in conventions(p)]

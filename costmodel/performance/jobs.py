@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import read_amount, read_text, show_amount, show_few
+from costmodel.display.units import read_amount, read_text, show_amount, show_bytes, show_few
 from costmodel.documents.arguments import MOST_WHOLE, Positive, fits, typed
 from costmodel.errors import SettingError, shown
 from costmodel.performance.accounting import StepTime, charge, joules
@@ -26,7 +26,8 @@ class Job(Answer):
     """So many steps on so many devices, each of which takes samples of its own in a step.
 
     title: of the model. step: on one device, or on all of a layout's. seconds, low, high: of the job. epochs: equal
-    parts that it is made of. loader: samples a second that are loaded for all devices; None: loading keeps up.
+    parts that it is made of. needed_bytes: at the peak of memory of a device. loader: samples a second that are loaded
+    for all devices; None: loading keeps up.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Job(Answer):
     high: float
     epochs: float = 1
     loader: float | None = None
+    needed_bytes: int = 0
 
     @property
     def machine(self) -> Machine:
@@ -53,6 +55,14 @@ class Job(Answer):
     def copies(self) -> int:
         """Of the step, which run side by side."""
         return self.devices // self.step.devices
+
+    @property
+    def unfit(self) -> list[str]:
+        """What stands before a job and its price whose step does not fit the memory of its machine."""
+        needs, has = self.needed_bytes, self.machine.memory
+        if needs <= has:
+            return []
+        return [f"cannot be: needs {show_bytes(needs)}, {self.machine.name} has {show_bytes(has)}"]
 
     @property
     def epoch_seconds(self) -> float:
@@ -118,10 +128,11 @@ class Job(Answer):
         }
 
     def sheet(self) -> Sheet:
-        """The verdict: how long, and what the limit is."""
+        """The verdict: how long, and what the limit is; before it that the job cannot be, if its step does not fit."""
         samples = self.step.samples * self.copies
         tokens = "" if self.step.tokens is None else f", {self.step.tokens * self.copies:,} tokens"
         head = [
+            *self.unfit,
             f"{self.title} on {self.devices:,} × {self.machine.name}: {show_long(self.seconds)} "
             f"({show_long(self.low)} to {show_long(self.high)})",
             f"{show_few(self.steps)} step{'s' * (self.steps != 1)} of {samples:,} sample{'s' * (samples > 1)}{tokens}",
@@ -249,7 +260,8 @@ class Money(Bill):
         """The money, and what it is made of."""
         hours, epochs = charge(1, self.job.seconds, self.job.devices), self.job.epochs
         each = "" if epochs == 1 else f"; {_price(self.amount / epochs)} an epoch"
-        return Sheet([f"{_price(self.amount)}: {hours:,.4g} device hours at {self.price:g} an hour{each}"], [])
+        verdict = f"{_price(self.amount)}: {hours:,.4g} device hours at {self.price:g} an hour{each}"
+        return Sheet([*self.job.unfit, verdict], [])
 
 
 @dataclass(frozen=True)
@@ -343,6 +355,7 @@ def job_of(
     epochs: float = 1,
     devices: int = 1,
     loader: float | str | None = None,
+    needed_bytes: int = 0,
     unit: str,
 ) -> Job:
     """A job of so many steps, or of what so many samples or tokens take.
@@ -368,7 +381,7 @@ def job_of(
     rate = None if loader is None else _rate(loader, title, step, unit)
     loading = 0.0 if rate is None else count * step.samples * copies / rate
     seconds, low, high = (max(count * one, loading) for one in (float(step.seconds), *interval))
-    return Job(title, step, count, devices, seconds, low, high, float(epochs), rate)
+    return Job(title, step, count, devices, seconds, low, high, float(epochs), rate, needed_bytes)
 
 
 @overload

@@ -455,6 +455,7 @@ class Time(Answer):
             epochs=epochs,
             devices=self.devices if devices is None else devices,
             loader=loader,
+            needed_bytes=int(self.prediction.memory.peak),
             unit="images" if images else "samples" if self.tokens is None else "sequences",
         )
 

@@ -148,3 +148,23 @@ def test_sensitivities_of_times_are_those_of_near_sizes() -> None:
     assert "ms" in str(found) or "µs" in str(found)
     # A slope is of less than a second: it is not rounded to none.
     assert all(f"+{shower('seconds')(one.slope)}" in str(found) for one in found.ranked if one.slope > 0)
+
+
+def test_seconds_are_there_where_a_machine_is_named() -> None:
+    p = cm.predict("gpt2-small", seq=64, on="h100-sxm")
+    assert p.seconds == p.time.seconds == p.on("h100-sxm").seconds
+    assert "ms a step (" in str(p).splitlines()[2]
+    assert "a step (" not in str(cm.predict("gpt2-small", seq=64)).splitlines()[2]
+    with pytest.raises(cm.CostModelError, match="time is of a machine"):
+        cm.predict("gpt2-small", seq=64).seconds  # noqa: B018
+    found = cm.compare("mlp-mnist", on=["t4", "h100-sxm"])
+    assert found.value("on t4", "seconds") == cm.predict("mlp-mnist", on="t4").seconds
+    assert "seconds" in str(found)
+    assert "seconds" not in cm.compare("mlp-mnist", batch=[1, 2]).quantities
+
+
+def test_what_a_run_that_cannot_be_needs_stands_before_its_price() -> None:
+    time = cm.predict("llama-3.1-8b", seq=64).on("t4")
+    for answer in (time.run(steps=10), time.money(price=1.0)):
+        assert str(answer).startswith("cannot be: needs ")
+    assert "cannot be" not in str(cm.predict("mlp-mnist").on("t4").money(price=1.0))

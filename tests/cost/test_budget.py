@@ -104,3 +104,19 @@ def test_a_machine_s_memory_is_less_a_reserve_for_its_driver() -> None:
 def test_what_is_neither_an_amount_nor_a_machine_is_refused(memory: Any, said: str) -> None:
     with pytest.raises(CostModelError, match=said):
         cm.predict("mlp-mnist").fits(memory)
+
+
+def test_what_less_plain_settings_need_is_worked_out() -> None:
+    plain = cm.predict("llama-3.2-1b", seq=1024).fits("8 GiB")
+    assert not plain
+    (*_, (words, peak)) = plain.plain
+    assert words == "mode inference + precision bf16 + attention flash"
+    inference = cm.predict("llama-3.2-1b", seq=1024, mode="inference", precision="bf16", attention="flash")
+    assert peak == inference.memory.peak
+    assert f"less plain settings need: {'attention efficient' if len(plain.plain) > 2 else ''}" in str(plain)
+    led = cm.predict("gpt2-small", batch=8).fits("80 GiB")  # fits, and stored scores lead its peak
+    assert (
+        dict(led.plain)["attention efficient"] == cm.predict("gpt2-small", batch=8, attention="efficient").memory.peak
+    )
+    assert cm.predict("gpt2-small", batch=8, attention="flash", precision="bf16").fits("80 GiB").plain == ()
+    assert cm.predict("mlp-mnist").fits("80 GiB").plain == ()
