@@ -52,6 +52,63 @@ ATTENTION: dict[str, str] = {
 """Kernels of attention in words, and when they run; see `laws.attention_kernel`."""
 
 
+class MfuRow(NamedTuple):
+    """One phase, or the step: predicted and measured seconds, and what of the peak each is; None where not measured."""
+
+    phase: str
+    predicted: float
+    mfu: float
+    measured: float | None
+    measured_mfu: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class MeasuredMfu(Answer):
+    """MFU of seconds that were measured, beside the prediction.
+
+    question: what runs where. rows: of each phase, and last of the step. peak: what MFU is a share of [FLOP/s].
+    """
+
+    question: str
+    rows_by_phase: tuple[MfuRow, ...]
+    peak: float
+
+    def __float__(self) -> float:
+        return self.rows_by_phase[-1].measured_mfu or 0.0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each phase, and the step last [s]."""
+        return [row._asdict() for row in self.rows_by_phase]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"question": self.question, "peak": self.peak, "rows": self.rows()}
+
+    def sheet(self) -> Sheet:
+        """Both, by phase, and how many times longer the measured one took."""
+        step = self.rows_by_phase[-1]
+        assert step.measured is not None
+        head = [
+            self.question,
+            f"MFU {step.measured_mfu:.1%} of {show_rate(self.peak)}FLOP/s, predicted {step.mfu:.1%}: measured "
+            f"{show_seconds(step.measured)}, {step.measured / step.predicted:.2f} times the predicted "
+            f"{show_seconds(step.predicted)}",
+        ]
+        rows = [
+            (
+                row.phase,
+                show_seconds(row.predicted),
+                f"{row.mfu:.1%}",
+                "-" if row.measured is None else show_seconds(row.measured),
+                "-" if row.measured_mfu is None else f"{row.measured_mfu:.1%}",
+            )
+            for row in self.rows_by_phase
+        ]
+        table = Table(("Phase", "predicted", "MFU", "measured", "MFU"), rows, total=True)
+        above = ["above the peak: what ran is not what was asked, such as tf32 or bf16 in place of fp32"]
+        return Sheet(head, [table], above if (step.measured_mfu or 0) > 1 else [])
+
+
 class TimeReport(NamedTuple):
     """What there is to say of a time, which is that of `question`.
 

@@ -16,6 +16,7 @@ from costmodel.cost.quantities import TIMED
 from costmodel.cost.question import heading, question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
+from costmodel.display.units import read_amount
 from costmodel.documents.arguments import typed
 from costmodel.documents.files import write
 from costmodel.errors import CostModelError, SettingError, shown, unknown
@@ -45,6 +46,7 @@ from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
 from costmodel.performance.parallel import Prices, RankWork, StagedPass, no_price
 from costmodel.performance.pipelines import PipelineWork
 from costmodel.performance.queues import QueueEvent, chrome_trace
+from costmodel.performance.report import MeasuredMfu, MfuRow
 from costmodel.performance.work import StepWork, work_of
 from costmodel.training.layout import Runtime
 from costmodel.training.precision import FP32
@@ -339,6 +341,56 @@ class Time(Answer):
         """Contraction FLOPs of the model over what the peak would do (Chowdhery et al. 2022, app. B): at most 1."""
         return float(self._own.mfu)
 
+    @typed
+    def mfu_of(self, measured: float | str | Mapping[str, float | str]) -> MeasuredMfu:
+        """MFU of a step that was measured, by phase, beside the prediction; as a number that of the step.
+
+        measured: seconds of the step, or text such as "600 ms"; or of each phase by name ("forward", "backward",
+        "update"), whose sum is the step's. Raises SettingError.
+
+        Example:
+            >>> import costmodel as cm
+            >>> time = cm.predict("gpt2-small", batch=32, seq=512, on="a100-sxm").time
+            >>> float(time.mfu_of(2 * time.seconds)) == time.mfu / 2
+            True
+
+        """
+        names = [phase.phase for phase in self.phases if phase.launches]
+        apart: dict[str, float] = {}
+        if isinstance(measured, Mapping):
+            for name in measured:
+                if name not in names:
+                    raise unknown("phase", name, names)
+            if missing := [name for name in names if name not in measured]:
+                raise SettingError(
+                    f"measured lacks {', '.join(missing)}: give all of {', '.join(names)}, or one number"
+                )
+            apart = {name: read_amount(value, "measured", "s") for name, value in measured.items()}
+        whole = sum(apart.values()) if apart else read_amount(measured, "measured", "s")
+        flops = dict.fromkeys(names, 0.0)
+        layout = self.prediction.settings.layout
+        for task in work_of(self.prediction.tape, self.prediction.settings).tasks:
+            if not task.again and task.phase in flops:
+                flops[task.phase] += layout.samplers / layout.devices * task.contractions
+        rows = [
+            MfuRow(
+                phase.phase,
+                phase.seconds,
+                flops[phase.phase] / (self.peak * phase.seconds),
+                apart.get(phase.phase),
+                flops[phase.phase] / (self.peak * apart[phase.phase]) if apart else None,
+            )
+            for phase in self.phases
+            if phase.phase in flops and phase.seconds
+        ]
+        rows.append(MfuRow("step", self.seconds, self.mfu, whole, self.mfu * self.seconds / whole))
+        return MeasuredMfu(self._question, tuple(rows), self.peak)
+
+    @property
+    def _question(self) -> str:
+        p = self.prediction
+        return f"{question(p.model, p.settings, ('stack',), self._place)}, stack {self.stack.name}"
+
     @property
     def hfu(self) -> float:
         """The same with what is run again for backward."""
@@ -590,7 +642,7 @@ class Time(Answer):
 
         p = self.prediction
         report = TimeReport(
-            question=f"{question(p.model, p.settings, ('stack',), self._place)}, stack {self.stack.name}",
+            question=self._question,
             settings=p.settings,
             machine=self.machine,
             stack=self.stack,

@@ -537,3 +537,20 @@ RESNET = {"model": "resnet50", "batch": 256, "precision": "fp16-autocast", "opti
 def test_steps_that_people_know_are_within_their_ranges(question, machine, how, milliseconds) -> None:
     time = cm.predict(**question).on(machine, **how)
     assert 1e3 * time.low < milliseconds < 1e3 * time.high
+
+
+def test_mfu_of_a_measured_time_stands_beside_the_prediction() -> None:
+    time = cm.predict("gpt2-small", batch=8, seq=512, checkpoint="block", on="a100-sxm").time
+    found = time.mfu_of("600 ms")
+    assert float(found) == pytest.approx(time.prediction.flops.total / (0.6 * time.peak))
+    assert found.rows_by_phase[-1].mfu == time.mfu
+    forward = found.rows_by_phase[0]
+    assert forward.mfu == pytest.approx(time.prediction.flops.forward / (time.peak * time.forward_seconds))
+    assert "600 ms" in str(found)
+    assert "warning: above the peak" in str(time.mfu_of("1 ms"))
+    apart = time.mfu_of({"forward": 0.1, "backward": "200 ms", "update": "20 ms"})
+    assert float(apart) == pytest.approx(time.prediction.flops.total / (0.32 * time.peak))
+    assert apart.rows_by_phase[1].measured == 0.2
+    for wrong, said in (("fast", "measured"), ({"forward": 1.0}, "lacks backward"), ({"forwards": 1.0}, "'forward'")):
+        with pytest.raises(cm.CostModelError, match=said):
+            time.mfu_of(wrong)
