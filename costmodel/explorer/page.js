@@ -50,6 +50,8 @@ let clock = null; // seconds of the last answer on the chosen machine
 let pending = 0; // timer of the link
 let speaking = 0; // timer of what is said
 let frame = 0; // the next time that the page is drawn
+let moved = null; // the size whose slider was moved last
+let drawing = 0; // timer of the curve along it
 
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
@@ -63,6 +65,12 @@ function h(tag, attributes, ...children) {
 }
 const model = () => models[state.model];
 const data = () => model().data;
+function picture(tag, attributes, ...children) {
+  const element = document.createElementNS("http:" + "//www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
 const optionsOf = (labels) => labels.map((label, place) => h("option", { value: String(place) }, label));
 
 // ---- Controls
@@ -89,6 +97,7 @@ function sizeControl(size, number) {
   field.addEventListener("blur", () => showSizes());
   slider.addEventListener("input", () => {
     state.values[size.name] = reachable(size, Number(slider.value));
+    moved = size;
     soon();
   });
   controls[size.name] = { field, slider, error, size };
@@ -215,7 +224,8 @@ function buildControls() {
       state.choices[choice.name] = Number(select.value);
       update();
     });
-    settings.append(h("div", { class: "choice", id: `${id}-row` }, h("label", { for: id }, choice.name), select));
+    settings.append(h("div", { class: "choice", id: `${id}-row` }, h("label", { for: id }, choice.name), select,
+      h("p", { class: "meaning" }, choice.meaning)));
   }
   for (const [name, value] of Object.entries(data().fixed))
     settings.append(h("div", { class: "choice" }, h("span", {}, name), h("span", {}, value)));
@@ -565,6 +575,39 @@ function showMachines() {
   }));
 }
 
+// The peak at every stop of the slider that was moved last, all else as it is.
+function showCurve() {
+  const size = data().sizes.find((each) => each === moved);
+  const points = [];
+  for (const stop of size?.stops ?? []) {
+    const found = model().at({ ...state.values, [size.name]: stop }, state.choices);
+    if (!found.why) points.push([stop, found.peak.total]);
+  }
+  model().set(state.values);
+  $("curve").hidden = points.length < 2;
+  if (points.length < 2) return;
+  const budget = bytesOf(state.budget);
+  const most = Math.max(...points.map(([, peak]) => Number(peak)));
+  const within = points.filter(([, peak]) => budget !== null && peak <= budget);
+  const last = within[within.length - 1];
+  $("curve-lead").textContent = `Peak memory by ${size.meaning}, all else as it is: ${showBytes(points[0][1])} at ${showExact(points[0][0])}, `
+    + `${showBytes(points[points.length - 1][1])} at ${showExact(points[points.length - 1][0])}.`
+    + (budget === null ? "" : last ? ` The largest stop within ${state.budget.trim()} is ${showExact(last[0])}.` : ` None is within ${state.budget.trim()}.`);
+  const [width, height, margin] = [640, 200, 24];
+  const [low, high] = [Math.log(points[0][0]), Math.log(points[points.length - 1][0])];
+  const across = (stop) => margin + ((Math.log(stop) - low) / (high - low)) * (width - 2 * margin);
+  const up = (peak) => height - margin - (Number(peak) / most) * (height - 2 * margin);
+  const parts = [picture("polyline", { points: points.map(([stop, peak]) => `${across(stop)},${up(peak)}`).join(" ") })];
+  if (budget !== null && Number(budget) <= most)
+    parts.push(picture("line", { x1: margin, x2: width - margin, y1: up(budget), y2: up(budget) }));
+  if (points.some(([stop]) => stop === state.values[size.name]))
+    parts.push(picture("circle", { cx: across(state.values[size.name]), cy: up(now.peak.total), r: 5 }));
+  parts.push(picture("text", { x: margin, y: height - 6 }, showExact(points[0][0])),
+    picture("text", { x: width - margin, y: height - 6, "text-anchor": "end" }, showExact(points[points.length - 1][0])),
+    picture("text", { x: margin, y: 14 }, showBytes(BigInt(most))));
+  $("curve-picture").replaceChildren(picture("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": $("curve-lead").textContent }, ...parts));
+}
+
 // ---- Devices
 
 const AXES = ["tp", "cp", "fsdp", "dp", "pp"]; // whose degrees multiply; experts are spread over ranks of these
@@ -778,12 +821,7 @@ function showRoofline() {
   const floor_ = Math.max(top - 6, Math.floor(Math.log10(machine.bandwidth * 10 ** low)));
   const across = (x) => left + ((Math.log10(x) - low) / (high - low)) * (width - left - 8);
   const up = (y) => height - bottom - ((Math.log10(y) - floor_) / (top - floor_)) * (height - bottom - 12);
-  const svg = (tag, attributes, ...children) => {
-    const element = document.createElementNS("http:" + "//www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  };
+  const svg = picture;
   const parts = [];
   for (let at = low; at <= high; at += 1)
     parts.push(svg("line", { class: "grid", x1: across(10 ** at), x2: across(10 ** at), y1: 12, y2: height - bottom }),
@@ -813,8 +851,8 @@ function showRoofline() {
     dot.style.background = colour;
     return h("span", {}, dot, bound === "overhead" ? "start of kernels" : bound);
   });
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Roofline: each kernel's FLOP a byte and FLOP/s; the table below has the largest" }, ...parts);
-  $("roofline").replaceChildren(picture, h("p", { class: "legend" }, "bound by ", ...legend));
+  const roofline = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Roofline: each kernel's FLOP a byte and FLOP/s; the table below has the largest" }, ...parts);
+  $("roofline").replaceChildren(roofline, h("p", { class: "legend" }, "bound by ", ...legend));
 }
 
 // ---- Layers
@@ -1129,6 +1167,8 @@ function update() {
     showMemory();
     if (DATA.machines.length) showMachines();
     showDevices();
+    clearTimeout(drawing);
+    if (moved) drawing = setTimeout(showCurve, 200);
     showFlopsTable();
     showTime();
     showLayers();
@@ -1174,7 +1214,8 @@ function open() {
     "Numbers are BigInt: whole, and exact at any size. Formulas are those of costmodel.predict, each with where it holds.",
   ].join(" ");
   buildControls();
-  shown = null;
+  shown = moved = null;
+  $("curve").hidden = true;
   buildCards();
   shown = cards.peak.element.formula;
   update();

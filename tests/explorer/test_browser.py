@@ -184,6 +184,36 @@ def test_what_is_looked_at_shows_its_formula_with_the_numbers_put_in(browser: An
     assert "12 × (12 × 7682 + 13 × 768)" in said, "the square's 2 is raised, which text does not show"
 
 
+def test_the_peak_is_drawn_along_the_slider_moved_last(browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2)
+    assert not opened.has("#curve")
+    opened.page.focus("#size-0")
+    opened.page.keyboard.press("Tab")
+    opened.page.keyboard.press("ArrowRight")
+    opened.page.wait_for_selector("#curve-picture svg")
+    lead = opened.text("#curve-lead")
+    least, most = (show_bytes(cm.predict("gpt2-small", batch=batch).memory.peak) for batch in (1, 1024))
+    assert f"{least} at 1, {most} at 1,024" in lead
+    fitting = [
+        batch for batch in opened.data["sizes"][0]["stops"] if cm.predict("gpt2-small", batch=batch).fits("24 GiB")
+    ]
+    assert f"within 24 GiB is {fitting[-1]:,}." in lead
+    assert opened.wrong == []
+
+
+@pytest.mark.parametrize("width", [390, 520, 768, 1000, 1400])
+def test_no_number_is_cut_at_any_width(width: int, browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2, "#batch=384&machine=h100-sxm&pinned=1", viewport={"width": width, "height": 800})
+    cut = """() => [...document.querySelectorAll("td, .value, .exact, .other, .total")]
+      .filter((each) => each.textContent && each.offsetParent)
+      .filter((each) => each.scrollWidth > each.clientWidth + 1 || each.getBoundingClientRect().right > innerWidth)
+      .map((each) => each.textContent)"""
+    assert opened.page.evaluate(cut) == []
+    assert opened.has("#card-peak .other")
+    assert opened.has("#roofline svg")
+    assert opened.wrong == []
+
+
 def test_what_no_model_can_be_is_refused(browser: Any, gpt2: Path) -> None:
     opened = Opened(browser, gpt2)
     place = next(n for n, size in enumerate(opened.data["sizes"]) if size["name"] == "heads")
