@@ -60,6 +60,8 @@ AT_REST, BUDGET = {False: 20.0, True: 60.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
 PLACED_SHARE = 0.12
 """Of the budget, what calls in place may take."""
+LEAST_SHARE = 0.25
+"""Of the budget, what single calls may take at least, however long it took to find working sets and to touch memory."""
 LEAST_BUDGET = 10.0
 """Less does not do for one sample of each probe [s]."""
 LONGEST = 3600.0
@@ -217,7 +219,7 @@ def measure_probes(
         item_seconds=2.0 if thorough else 0.25,
         agree=NEEDED,
         longer_enough=0 if thorough else FEWEST,
-        budget=(1 - PLACED_SHARE) * seconds,
+        budget=max((1 - PLACED_SHARE) * seconds - (clock.now() - began) * 1e-9, LEAST_SHARE * seconds),
         threads=threads,
     )
     far, first = [*far, False], lambda share: tell(0.8 * share)  # calls in place are the rest
