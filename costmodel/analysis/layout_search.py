@@ -92,11 +92,15 @@ class RankedLayout:
         numbers = [value for name, value in own.items() if type(value) is int and name in LAYOUT_NAMES]
         return len(own), sum(numbers), sorted(map(str, own.items()))
 
-    def text(self, *names: str) -> str:
-        """Its layout in words: those of these settings that are not at their defaults."""
+    def values(self, *names: str) -> dict[str, Any]:
+        """Of these settings what each is."""
         settings = Settings(**self.settings)
         layout = settings.layout  # which says what follows from other settings
-        values = {name: getattr(layout if name in ("dp", "vpp") else settings, name) for name in names}
+        return {name: getattr(layout if name in ("dp", "vpp") else settings, name) for name in names}
+
+    def text(self, *names: str) -> str:
+        """Its layout in words: those of these settings that are not at their defaults."""
+        settings, values = Settings(**self.settings), self.values(*names)
         usual = {name: SETTINGS[name].default for name in names}
         usual |= {"dp": 1, "vpp": SCHEDULES[settings.schedule].usual_stages, "batch": None}
         different = {name: value for name, value in values.items() if value != usual[name]}

@@ -241,9 +241,10 @@ class Layouts(Answer):
             import pandas
         except ImportError:
             raise not_installed("a picture of layouts needs pandas", "frame") from None
-        names = [name for name in SHOWN if len({entry.text(name) for entry in self.entries}) > 1]
+        values = [entry.values(*SHOWN) for entry in self.entries]
+        names = [name for name in SHOWN if len({str(each[name]) for each in values}) > 1]
         columns = {
-            "": [entry.text(*names) for entry in self.entries],
+            **{name: [each[name] for each in values] for name in names},
             "seconds": [entry.seconds for entry in self.entries],
             "memory.peak": [entry.peak for entry in self.entries],
         }
@@ -251,7 +252,7 @@ class Layouts(Answer):
         title = f"{self.title} on {self.devices:,} × {self.machine}"
         theme = DARK if dark else LIGHT
         words = {"seconds": "time of a step", "memory.peak": "memory of the heaviest rank"}
-        return save(picture(frame, pareto(frame, *quantities), [""], quantities, (), title, theme, words), path)
+        return save(picture(frame, pareto(frame, *quantities), names, quantities, (), title, theme, words), path)
 
     def _head(self) -> str:
         unfit = sum(reason.candidates for reason in self.unfit)

@@ -65,18 +65,20 @@ _SERVED = (
     CHANGED,
 )
 
+
+def _arrivals(default: str) -> click.Option:
+    """When requests come."""
+    text = "A batch at once, or a new request whenever one is done."
+    return option("--arrivals", metavar="together|steady", default=default, help=text)
+
+
 serve = public(
     "serve",
     "How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency.",
     MODEL,
     *_SERVING,
     option("--concurrency", metavar="VALUES", callback=_several, help="Requests at a time (default: up to most)."),
-    option(
-        "--arrivals",
-        metavar="together|steady",
-        default="together",
-        help="A batch at once, or a new request whenever one is done.",
-    ),
+    _arrivals("together"),
     option("--drafts", metavar="MODEL:N:CHANCE", callback=_drafts, help="Speculative: llama-3.2-1b:4:0.8."),
     *_SERVED,
     examples=(
@@ -95,12 +97,7 @@ deployments = public(
     *_SERVING,
     option("--ttft", metavar="TIME", help="Most until the first token, such as 2s."),
     option("--tpot", metavar="TIME", help="Most for each other token, such as 50ms."),
-    option(
-        "--arrivals",
-        metavar="together|steady",
-        default="steady",
-        help="A batch at once, or a new request whenever one is done.",
-    ),
+    _arrivals("steady"),
     *_SERVED,
     examples=(
         "deployments llama-3.1-70b --devices 8 --on h100-sxm --input 1024 --output 256 --engine vllm --tpot 40ms",

@@ -160,7 +160,7 @@ class Costs:
         stages: list[Tape] = []
         for stage in range(self.settings.layout.pp):
             layout = self.settings.layout._replace(stage=stage)
-            arrival = tuple(y.layout for y in stages[-1].result) if stages else ()
+            arrival = stages[-1].handed_on if stages else ()
             stages.append(trace(self.model, self.settings, layout=layout, arrival=arrival))
         return stages
 

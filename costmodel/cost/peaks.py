@@ -224,7 +224,7 @@ class RankPeaks:
             key = StageKey(common, self.model.stage_kind(here), here.first, here.last, arrival)
             tape = self._once(key, partial(trace, self.model, settings, layout=here, arrival=arrival))
             yield key
-            arrival = tuple(y.layout for y in tape.result)
+            arrival = tape.handed_on
 
     def _least_sharded(self, settings: Settings) -> int:
         """What the first rank of a pipeline of sharded weights has at least [bytes].

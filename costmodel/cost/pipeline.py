@@ -572,7 +572,7 @@ class Pipeline:
         tapes: list[Tape] = []
         for stage in range(self.schedule.stages):
             layout = self.settings.layout._replace(stage=stage)
-            arrival = tuple(y.layout for y in tapes[-1].result) if tapes else ()
+            arrival = tapes[-1].handed_on if tapes else ()
             kind = (self.model.stage_kind(layout), layout.first, layout.last, arrival)
             alike = next((tape for other, tape in self._traced if other == kind), None)  # a hash would fix letters
             if alike is None:

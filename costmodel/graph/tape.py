@@ -207,6 +207,11 @@ class Tape:
         """Note what decoding keeps after this pass, see `Cached`."""
         self.cached.append(Cached(storage, token, used))
 
+    @property
+    def handed_on(self) -> tuple[RoundLayout, ...]:
+        """Layouts of its results, as they come to the next stage of a pipeline."""
+        return tuple(y.layout for y in self.result)
+
     def record(
         self, layer: AbstractLayer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None
     ) -> Tensor:
