@@ -121,7 +121,9 @@ energy = public(
     "energy",
     "Energy of devices that run for so many hours, without a question of what they run.",
     option("--hours", type=float, metavar="HOURS", required=True, help="That all of them run."),
-    option("--watts", metavar="WATTS", required=True, help="Of one device, such as 330 or '330 W'."),
+    option(
+        "--watts", "--power", "watts", metavar="WATTS", required=True, help="Of one device, such as 330 or '330 W'."
+    ),
     option("--pue", type=float, metavar="RATIO", required=True, help="What the data centre draws over its devices."),
     option("--devices", type=int, metavar="N", default=1, help="That run side by side."),
     option("--intensity", metavar="INTENSITY", help="Such as '400 g/kWh': the answer is then the carbon."),

@@ -367,3 +367,8 @@ def test_a_field_is_no_option(capsys) -> None:
     refused(here(capsys, "predict", "gpt2", "--layers", "24"), "--layers is a field of the model: use --over layers=")
     refused(here(capsys, "predict", "gpt2", "--over", "layers"), "names no field and value")
     refused(here(capsys, "predict", "gpt2", "--over", "layers=2", "--over", "layers=3"), "given twice")
+
+
+def test_the_power_of_a_device_has_one_name_in_all_verbs(capsys) -> None:
+    words = ("energy", "--hours", "24", "--pue", "1.2")
+    assert here(capsys, *words, "--power", "700 W") == here(capsys, *words, "--watts", "700")
