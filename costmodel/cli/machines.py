@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.cli.commands import Verbs, argument, epilog, option, public, verb, writable
+from costmodel.training.setting import from_text
 
 if TYPE_CHECKING:
     from costmodel.hardware.catalogue import Machines
@@ -122,7 +123,13 @@ energy = public(
     "Energy of devices that run for so many hours, without a question of what they run.",
     option("--hours", type=float, metavar="HOURS", required=True, help="That all of them run."),
     option(
-        "--watts", "--power", "watts", metavar="WATTS", required=True, help="Of one device, such as 330 or '330 W'."
+        "--watts",
+        "--power",
+        "watts",
+        metavar="WATTS",
+        required=True,
+        callback=lambda _, __, text: from_text(text),
+        help="Of one device, such as 330 or '330 W'.",
     ),
     option("--pue", type=float, metavar="RATIO", required=True, help="What the data centre draws over its devices."),
     option("--devices", type=int, metavar="N", default=1, help="That run side by side."),
