@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from costmodel.cost.allocator import ALLOTTED, segment_bytes
 from costmodel.cost.backward import BackwardLiveness, update
@@ -46,7 +46,7 @@ from costmodel.cost.sharding import flat_length, gathered_throughout, share_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
-from costmodel.documents.arguments import typed
+from costmodel.documents.arguments import Bounds, typed
 from costmodel.graph.kernel import MeshAxis, Message, Operation, wire_bytes
 from costmodel.graph.tape import Tape
 from costmodel.symbolic.sizes import SymInt, largest, undominated
@@ -304,7 +304,8 @@ class Timeline(Answer):
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
         return self.most(TEMPORARIES)
 
-    def most(self, line: int) -> int:
+    @typed
+    def most(self, line: Annotated[int, Bounds("the place of a line", 0, most=len(LINES) - 1)]) -> int:
         """The most that comes and goes on one of `LINES`, by its place, at any step [bytes]; with letters as `peak`."""
         sizes = self.levels[line]
         every = [level[line] for variants in self.every for level in variants]
