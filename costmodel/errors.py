@@ -134,11 +134,9 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     for same in (key, *map(_folded, ALIASES.get(key, "").split())):
         if same in folded:
             return [folded[same]]
-    slips = get_close_matches(key, folded, n=1, cutoff=0.9) if len(key) > 2 else []  # "layer" is one of "layers"
     longer = sorted((each for each in folded if len(key) > 2 and _begins(each, key)), key=len)
     longer = longer or sorted((each for each in folded if len(key) > 2 and each.startswith(key)), key=len)
-    likely = dict.fromkeys((*slips, *(longer or get_close_matches(key, folded, n=3, cutoff=0.5))))
-    return [folded[each] for each in likely][:3]
+    return [folded[each] for each in (longer or get_close_matches(key, folded, n=3, cutoff=0.5))[:3]]
 
 
 def _begins(name: str, key: str) -> bool:
