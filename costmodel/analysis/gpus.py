@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.base import Architecture
-from costmodel.cost.budget import DriverMemory
+from costmodel.cost.driver import DriverMemory
 from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
+from costmodel.cost.driver import DriverMemory
 from costmodel.cost.liveness import ACTIVATIONS
 from costmodel.cost.pipeline import Pipeline, PipelineRank
 from costmodel.cost.quantities import (
@@ -44,7 +45,6 @@ from costmodel.training.layout import DEGREES, Layout
 from costmodel.training.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
-    from costmodel.cost.budget import DriverMemory
     from costmodel.symbolic.sizes import SymInt
 
 C = TypeVar("C", bound=LineItems)
@@ -295,8 +295,6 @@ class Costs:
     @property
     def driver(self) -> DriverMemory:
         """What CUDA and NCCL take of the heaviest rank's device beside all that is counted."""
-        from costmodel.cost.budget import DriverMemory
-
         return DriverMemory.of(len({(call.axis, call.devices) for call in self.collectives.calls}))
 
     @cached_property
