@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from functools import cached_property
 from math import inf
@@ -142,8 +142,8 @@ class Peaks(Description):
     int8: MaybeRate = Field(default=ABSENT, description="matrix units, 8-bit integers")
     int4: MaybeRate = Field(default=ABSENT, description="matrix units, 4-bit integers")
 
-    def __repr_args__(self) -> Iterable[tuple[str, float]]:
-        return self.rates.items()
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        yield from self.rates.items()
 
     @cached_property
     def rates(self) -> dict[str, float]:
