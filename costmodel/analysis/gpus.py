@@ -15,7 +15,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import read_count, read_reserve, show_bytes, show_few, show_seconds
 from costmodel.documents.arguments import typed
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.catalogue import load_machine, machine_name
 from costmodel.hardware.catalogue import machines as ready_machines
 from costmodel.hardware.cluster import load_cluster
@@ -125,8 +125,8 @@ class Gpus(Answer):
 
     Example:
         >>> import costmodel as cm
-        >>> found = cm.gpus("llama-3.1-8b", mode="decode", machines=["t4", "l4", "h100-sxm"], counts=1)
-        >>> [(offer.name, offer.group) for offer in found]
+        >>> offers = cm.gpus("llama-3.1-8b", mode="decode", machines=["t4", "l4", "h100-sxm"], counts=1)
+        >>> [(offer.name, offer.group) for offer in offers]
         [('h100-sxm', 'room'), ('l4', 'room'), ('t4', 'no')]
 
     """
@@ -235,14 +235,14 @@ def gpus(
 
     Unless they are given, types have 16 bits (bf16; of training autocast), and attention is fused, as serving has them.
     Several devices are laid out over the first of fsdp, dp, tp in training, and tp, pp, dp else, unless degrees are
-    given. Only machines whose nodes have so many are laid out so.
+    given. Only machines whose nodes have so many are laid out so; a number that none of them has is left out in a note.
 
     Args:
         model: as `predict` takes it.
         machines: names of some, or words that all of them have as `cm.machines` takes them, such as "nvidia hopper"
             (default: all but processors).
         counts: how many of a machine, one number or several (with the setting `devices` that many).
-        by: what each group is sorted by (default: money if there are prices, else rate).
+        by: what each group is sorted by (default: money if there are prices of these machines, else rate).
         prices: of a device for an hour, by machine.
         tokens: of the job that money is of (default: one million), of a model that has tokens.
         samples: the same in samples.
@@ -252,9 +252,13 @@ def gpus(
     Raises:
         CostModelError: what is wrong with the question, in one line.
 
+    Example:
+        >>> import costmodel as cm
+        >>> offers = cm.gpus("gpt2-small", machines=["l4", "h100-sxm"], counts=1, prices={"l4": 0.7, "h100-sxm": 3})
+        >>> [offer.name for offer in offers]
+        ['h100-sxm', 'l4']
+
     """
-    if by is not None and by not in _BEST:
-        raise unknown("order", by, _BEST)
     if tokens is not None and samples is not None:
         raise SettingError("tokens and samples each say how long a job is: give one of them")
     asked: dict[str, Any] = dict(settings)
@@ -262,10 +266,10 @@ def gpus(
         raise SettingError(f"on={shown(asked['on'])} is what is to be found: give machines=, or leave it out")
     architecture = load(model, over=asked.pop("over", None))
     chosen = _machines(machines)
-    paid = {machine_name(name): price for name, price in (prices or {}).items()}
-    for name, price in paid.items():
-        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e9:
-            raise SettingError(f"prices: {shown(price)} of {name} is not money for an hour, such as 2.5")
+    paid = _prices(prices or {})
+    priced = any(machine.name in paid or machine.price is not None for machine in chosen)
+    if by == "money" and not priced:
+        raise SettingError("by='money': no price of these machines is known: give prices, such as {'h100-sxm': 2.5}")
     first = _plainest(architecture, asked)
     questions = _questions(first, asked, counts)
     unit = "samples" if first.batch_shape.seq is None else "tokens"
@@ -285,7 +289,10 @@ def gpus(
         for count, (p, layout) in questions.items()
         if (offer := _offer(machine, count, layout, p, reserve, paid, {what: float(size)}, refused)) is not None
     ]
-    order: OfferOrder = by or ("money" if paid else "rate")
+    for count in questions:
+        if count > 1 and all(load_cluster(machine).size < count for machine in chosen):
+            refused[f"nodes of these machines have fewer than {count:,} devices"] = len(chosen)
+    order: OfferOrder = by or ("money" if priced else "rate")
     offers.sort(
         key=lambda offer: (
             get_args(FitGroup).index(offer.group),
@@ -294,6 +301,17 @@ def gpus(
     )
     title = question(first.model, first.settings)
     return Gpus(title, unit, f"{show_few(float(size))} {what}", order, tuple(offers), refused)
+
+
+def _prices(prices: Mapping[str, float]) -> dict[str, float]:
+    """Prices of a device for an hour, by the machines' own names. Raises SettingError."""
+    paid: dict[str, float] = {}
+    for name, price in prices.items():
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e9:
+            raise SettingError(f"prices: {shown(price)} of {name} is not money for an hour, such as 2.5")
+        if paid.setdefault(machine_name(name), price) != price:
+            raise SettingError(f"prices: {name} has two, {paid[machine_name(name)]} and {price}: keep one")
+    return paid
 
 
 def _machines(machines: Any) -> list[Machine]:

@@ -174,6 +174,8 @@ def _prices(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
         name, equals, price = text.rpartition("=")
         if not equals or type(amount := from_text(price.strip())) not in (int, float):
             raise SettingError(f"--price {shown(text)} is no machine and money an hour: use text such as h100-sxm=2.5")
+        if name.strip() in prices:
+            raise SettingError(f"--price {name.strip()} is given twice: leave one out")
         prices[name.strip()] = amount
     return prices
 
@@ -184,7 +186,7 @@ def _listed(path: str) -> dict[str, Any]:
     from costmodel.documents.files import shown_path, text_of
 
     where = shown_path(path)
-    data = parse(text_of(path, where), where).data
+    data = parse(text_of(path, where), where, "prices, with lines such as 'h100-sxm: 2.5'").data
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise SpecError(f"{where}: prices are of machines by name: use lines such as 'h100-sxm: 2.5'")
     return data
@@ -222,8 +224,11 @@ def gpus(
     prices; sorted by money then, else by rate. In 16 bits and with fused attention unless these are given.
     """
     from costmodel.analysis.gpus import gpus as offers
+    from costmodel.hardware.catalogue import machine_name
 
-    known = ({} if prices is None else _listed(prices)) | price
+    own = {machine_name(name) for name in price}
+    others = {} if prices is None else _listed(prices)
+    known = {name: amount for name, amount in others.items() if machine_name(name) not in own} | price
     some = machines[0] if machines is not None and len(machines) == 1 else machines
     return offers(model, machines=some, prices=known, **{k: v for k, v in options.items() if v is not None}, **settings)
 

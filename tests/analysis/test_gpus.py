@@ -90,7 +90,28 @@ def test_the_shell_takes_prices_and_prints_80_columns(capsys, monkeypatch, tmp_p
     code, out, _ = here(capsys, *words, "--json")
     prices = {row["machine"]: row["money"] for row in json.loads(out)["offers"] if row["fits"] != "no"}
     assert (prices["a100-sxm-80gb"], prices["h100-sxm"] is None) == (None, False)
+    (tmp_path / "prices.yaml").write_text("H100 SXM: 9\n")
+    again = json.loads(here(capsys, *words, "--prices", str(tmp_path / "prices.yaml"), "--json").out)["offers"]
+    assert [row["money"] for row in again if row["machine"] == "h100-sxm"] == [
+        row["money"] for row in json.loads(out)["offers"] if row["machine"] == "h100-sxm"
+    ]
     assert here(capsys, "gpus", "llama-3.1-70b", "--machines", "t4", "--counts", "1").code == 1
+    assert "given twice" in here(capsys, *words, "--price", "h100-sxm=3").err
+    (tmp_path / "prices.yaml").write_text("")
+    _, _, err = here(capsys, *words, "--prices", str(tmp_path / "prices.yaml"))
+    assert "is empty: describe prices" in err
+
+
+def test_money_is_named_only_where_prices_are_of_these_machines() -> None:
+    elsewhere = cm.gpus("mlp-mnist", machines=["t4", "l4"], counts=1, prices={"h100-sxm": 3})
+    assert (elsewhere.by, "by rate" in str(elsewhere)) == ("rate", True)
+    assert cm.gpus("mlp-mnist", machines=["t4", "l4"], counts=1, prices={"l4": 3}).by == "money"
+
+
+def test_a_number_that_no_node_has_is_left_out_in_words() -> None:
+    offers = cm.gpus("mlp-mnist", machines=["t4", "l4"], counts=(1, 1000))
+    assert {offer.devices for offer in offers} == {1}
+    assert "2 left out: nodes of these machines have fewer than 1,000 devices" in str(offers)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +122,8 @@ def test_the_shell_takes_prices_and_prints_80_columns(capsys, monkeypatch, tmp_p
         ({"machines": "h100-sxn"}, "did you mean"),
         ({"prices": {"t4": -1}}, "is not money for an hour"),
         ({"prices": {"h100-sxn": 1}}, "did you mean 'h100-sxm'"),
+        ({"prices": {"H100 SXM": 1, "h100-sxm": 2}}, "has two, 1 and 2: keep one"),
+        ({"by": "money", "prices": {"l4": 1}}, "no price of these machines is known"),
         ({"counts": 0}, "counts=0 is not a whole number from 1"),
         ({"tokens": 1e6, "samples": 1e6}, "give one of them"),
         ({"tokens": 5}, "mlp-mnist has none: give samples"),
