@@ -12,6 +12,7 @@ from typing import Any
 
 from costmodel.display.answer import Data
 from costmodel.display.units import show_count
+from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, shown
 from costmodel.explorer.page import explore
 from costmodel.importers.zoo import models
@@ -72,6 +73,7 @@ def explore_ready(
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CostModelError(f"cannot write to {shown(str(place))}: {error.strerror or error}") from None
+    check_writable(place / "index.html")
     entries = [entry for entry in models() if names is None or entry.name in names]
     pages: dict[str, int] = {}
     refused: dict[str, str] = {}
@@ -90,5 +92,5 @@ def explore_ready(
             progress(done, len(entries))
     if not pages:
         raise CostModelError(next(iter(refused.values()), "there is no such ready model"))
-    (place / "index.html").write_text(INDEX.format(rows="\n".join(rows)), encoding="utf-8")
+    write(INDEX.format(rows="\n".join(rows)), place / "index.html")
     return Site(str(place), pages, refused)

@@ -15,7 +15,7 @@ import costmodel as cm
 from costmodel.display.units import show_bytes, show_count, show_flops
 from costmodel.explorer.page import LARGEST
 from costmodel.explorer.site import explore_ready
-from tests.command import here
+from tests.command import error_of, here
 from tests.explorer.engine import Engine, check_equal, drawn, parts_of, predicted
 from tests.profiles import how_many
 
@@ -275,6 +275,12 @@ def test_a_site_has_a_page_for_each_model_and_one_that_leads_to_them(tmp_path: P
     for name, size in site.pages.items():
         assert f'href="{name}.html"' in index
         assert (tmp_path / "site" / f"{name}.html").stat().st_size == size
+
+
+def test_a_site_whose_index_cannot_be_written_is_refused_before_its_pages(tmp_path: Path) -> None:
+    (tmp_path / "index.html").mkdir()
+    assert "index.html" in error_of(lambda: explore_ready(tmp_path, ["mlp-mnist"], mode="inference", on=None))
+    assert not (tmp_path / "mlp-mnist.html").exists()
 
 
 def test_pages_of_many_models_are_small() -> None:
