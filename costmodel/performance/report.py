@@ -250,7 +250,7 @@ def _notes(t: TimeReport) -> list[str]:
         if t.stack.attention not in (None, t.attention):
             notes.append(f"{t.machine.name} does not run {t.stack.attention} in this type, which the stack says")
     if t.attention == "composed":
-        notes.append("attention is eager, as asked: scores are stored; what frameworks run is attention='flash'")
+        notes.append("attention is eager: scores are stored; what frameworks run is attention='flash'")
     if t.tier != "ceiling":
         notes.append("range: holds about four of five measured runs; what makes it widest:")
         notes += [_effect(effect, t.seconds) for effect in t.interval.widest]

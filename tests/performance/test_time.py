@@ -394,6 +394,7 @@ def test_eager_attention_is_said_to_be_slower_than_what_frameworks_run() -> None
     kinds: tuple[Any, ...] = ("eager", "flash")
     eager, flash = (cm.predict("vit-b-16", batch=8, attention=kind, precision="bf16").on("h100-sxm") for kind in kinds)
     assert "attention='flash'" in str(eager)
+    assert "as asked" not in str(cm.predict("vit-b-16").on("h100-sxm"))  # eager is the default
     assert "attention='flash'" not in str(flash)
     assert eager.attention == "composed"
     assert flash.attention == flash.to_dict()["attention"] == "flash-2"
