@@ -14,6 +14,8 @@ from costmodel.training.schedules import SCHEDULES, UNSPLIT
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
 
+MOST_SHOWN = 60
+"""Characters of a split that an error shows."""
 MOST_NAMES = 1_000
 """Names that are looked at for one that is close to what is not known."""
 
@@ -83,6 +85,8 @@ def _starts(layout: Layout, parts: StageParts, model: Architecture) -> list[int]
     if not layout.split:
         return usual
     setting, firsts = f"pp_split={shown(layout.split)}", shown(tuple(usual[1:]))
+    if len(setting) > MOST_SHOWN:
+        setting = f"pp_split of {len(layout.split):,} items"
     if len(layout.split) == layout.stages:
         counts = layout.split
         if not all(isinstance(count, int) for count in counts) or sum(map(int, counts)) != len(parts):

@@ -123,7 +123,9 @@ def _split(name: str, value: Any) -> tuple[int | str, ...]:
     parts = tuple(value) if isinstance(value, list | tuple) else (value,)
     if len(parts) > MOST_STAGES:
         raise SettingError(f"{name} is of {len(parts):,} stages: use at most {MOST_STAGES:,}")
-    return tuple(part if isinstance(part, str) and part else whole_size(name, part) for part in parts)
+    if not all(part for part in parts if isinstance(part, str)):
+        raise SettingError(f"{name} has an empty item: use numbers or names of layers, such as {name}='3,9'")
+    return tuple(part if isinstance(part, str) else whole_size(name, part) for part in parts)
 
 
 OFFLOADED = ("optimizer", "parameters")
