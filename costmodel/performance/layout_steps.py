@@ -22,7 +22,7 @@ from costmodel.performance.parallel import PlayedStep, Prices, RankWork
 from costmodel.performance.pipelines import PipelineWork, StageWork
 from costmodel.performance.queues import Player
 from costmodel.performance.time import Time
-from costmodel.performance.work import work_of
+from costmodel.performance.work import is_once_a_step, work_of
 from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import Layout, Runtime
 from costmodel.training.schedules import SCHEDULES
@@ -116,13 +116,13 @@ class PassWork:
 
     @classmethod
     def of(cls, tape: Tape, settings: Settings, blocks: int, model: KernelModel, *, fuse: bool) -> PassWork:
-        """That of a rank that has all of a model's blocks. Left out are sums over micro-batches."""
-        weights = {storage.name for storage in tape.trained}
+        """That of a rank that has all of a model's blocks. Left out is what micro-batches share, and their sums."""
+        calls = [*tape.root.calls()]
+        left_out = {storage.name for storage in tape.trained} | {call.name for call in calls if is_once_a_step(call)}
         every = work_of(tape, settings, fuse=fuse).tasks
-        tasks = [task for task in every if task.phase != "update" and task.layer not in weights]
+        tasks = [task for task in every if task.phase != "update" and task.layer not in left_out]
         slowest = 1.0 if model.tier == "ceiling" else model.constants.slowest_device
         seconds = KernelTable([task.kernel for task in tasks]).times(model)
-        calls = [*tape.root.calls()]
         repeated = [n for n, call in enumerate(calls) if blocks > 1 and int(call.times) % blocks == 0]
         start = repeated[-1] + 1 if repeated else len(calls)
         kept = [*kept_of(tape)]

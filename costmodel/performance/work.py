@@ -94,8 +94,7 @@ class _Kernels:
         yield 1
 
     def _add(self, call: Call, phase: StepPhase, kernel: Kernel, *, again: bool = False) -> None:
-        once = _quantises(call) and call.x.storage.origin == "weight"
-        times = call.times * (1 if once else self.micro_batches)
+        times = call.times * (1 if is_once_a_step(call) else self.micro_batches)
         self.work.tasks.append(Task(call.name, call.layer.kind, phase, times, kernel, again))
 
     def _forward(self, call: Call, phase: StepPhase, *, again: bool = False) -> None:
@@ -159,6 +158,11 @@ class _Kernels:
         kernel = Kernel(f"gradient {what}", "pointwise", flops, read, written, dtype, launches)
         name = storage.name or "gradient"
         self.work.tasks.append(Task(name, f"gradient {what}", "backward", times, kernel))
+
+
+def is_once_a_step(call: Call) -> bool:
+    """Whether all micro-batches share what a call makes: a weight that is cast for products."""
+    return _quantises(call) and call.x.storage.origin == "weight"
 
 
 def _quantises(call: Call) -> bool:

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.analysis.candidates import Meshes
+from costmodel.analysis.layout_search import APART
+from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
 from costmodel.errors import CostModelError, SettingError
 from costmodel.performance.layout_steps import LayoutSteps, PipelineShapes
+from costmodel.performance.parallel import Prices
+from costmodel.performance.time import time_on
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import Settings
 from tests.profiles import examples
@@ -240,6 +244,42 @@ def test_bounds_are_never_above_what_is_worked_out(timed_layouts: Any) -> None:
         for work in (steps.work(replace(settings, checkpoint="none")), steps.work(settings)):
             assert steps.least_seconds(work, settings.layout, shapes, settings.micro_batches) <= entry.seconds
         assert work.kept_bytes(settings.layout, settings.micro_batches) <= entry.peak
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
+@pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])
+def test_copies_shares_and_stages_ask_the_same_of_a_micro_batch(name: str, precision: str) -> None:
+    """A search works out once what a micro-batch of all such layouts asks for."""
+    size = {"vocab": 96, "context": 64, "layers": 4, "width": 32, "heads": 4, "kv_heads": 2}
+    model = cm.load(name, over=size)
+    like: dict[Any, tuple[Any, ...]] = {}
+    for mesh in [*Meshes(model, 8, {})][::5]:
+        try:
+            run: dict[str, Any] = {**mesh, "seq": 16, "precision": precision, "batch": 2, "on": "h100-sxm"}
+            settings = Settings(**run, accumulate=2 * mesh["pp"] * mesh.get("vpp", 1))
+            steps = LayoutSteps(RankPeaks(model), time_on(Costs(model, settings), "h100-sxm"))
+            work = steps.work(settings)
+        except CostModelError:
+            continue
+        key = frozenset(item for item in mesh.items() if item[0] not in APART)
+        prices = Prices(steps.links, settings.layout)
+        assert like.setdefault(key, (vars(work), work.floors(prices, 1e-6))) == (vars(work), work.floors(prices, 1e-6))
+
+
+@examples(20)
+@given(runs(), st.sampled_from([1, 2]), st.sampled_from([2, 4]), st.sampled_from(sorted(SCHEDULES)))
+def test_pipelines_of_sharded_weights_never_have_less_than_their_bound(
+    run: dict[str, Any], vpp: int, fsdp: int, schedule: str
+) -> None:
+    run = {**run, "runtime": "torch", "zero": 0, "pp": 2, "fsdp": fsdp, "schedule": schedule, "checkpoint": "none"}
+    run["vpp"] = SCHEDULES[schedule].only_stages or vpp
+    peaks = RankPeaks(MODEL)
+    try:
+        settings = Settings(seq=16, precision="bf16", **run)
+        peak = peaks.peak(settings)
+    except CostModelError:
+        return
+    assert 0 < peaks.peak(settings, room=0) <= peak
 
 
 def test_the_fastest_are_the_same_as_of_all(timed_layouts: Any) -> None:
