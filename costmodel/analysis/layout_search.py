@@ -398,8 +398,8 @@ class LayoutSearch:
         return self._known[number, checkpoint]
 
     def _refusal(self, layout: Layout, micro_batches: int) -> str:
-        """Why a schedule takes no such pipeline; "" if it does."""
-        key = layout.schedule, layout.pp, layout.vpp, micro_batches
+        """Why a runtime's schedule takes no such pipeline; "" if it does."""
+        key = layout.runtime, layout.schedule, layout.pp, layout.vpp, micro_batches
         if layout.pp > 1 and key not in self._orders:
             try:
                 layout.pipeline(micro_batches)

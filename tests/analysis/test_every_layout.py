@@ -325,3 +325,12 @@ def test_devices_that_no_layout_has_are_refused_as_predict_does(devices: Any) ->
     with pytest.raises(cm.CostModelError) as other:
         cm.predict(MODEL, devices=devices)
     assert str(own.value) == str(other.value)
+
+
+def test_what_one_runtime_refuses_others_may_take() -> None:
+    """Megatron alone runs pipelines of fewer micro-batches than stages."""
+    run: dict[str, Any] = {"seq": 16, "devices": 4, "global_batch": 4, "batch": 2, "pp": 2, "tp": 1, "cp": 1, "vpp": 1}
+    run |= {"schedule": "1f1b", "on": "h100-sxm", "checkpoint": "none", "every": True}
+    alone = cm.layouts(MODEL, **run, runtime="megatron")
+    both = cm.layouts(MODEL, **run, runtime=["torch", "megatron"])
+    assert [e.settings for e in both if e.settings.get("runtime") == "megatron"] == [e.settings for e in alone]
