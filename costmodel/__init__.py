@@ -161,7 +161,9 @@ def __getattr__(name: str) -> Any:
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     else:
-        raise AttributeError(f"module 'costmodel' has no attribute {name!r}")
+        from costmodel.errors import no_member
+
+        raise no_member(__name__, name, () if name.startswith("_") else __all__)
     globals()[name] = value
     return value
 

@@ -120,9 +120,43 @@ ALIASES = {
     "pipeline_parallel_size": "pp",
     "expert_parallel_size": "ep",
     "context_parallel_size": "cp",
+    "dim": "width",
+    "d_model": "width",
+    "embed_dim": "width",
+    "n_embd": "width",
+    "hidden_size": "width",
+    "hidden": "width",
+    "depth": "layers",
+    "num_layers": "layers",
+    "num_hidden_layers": "layers",
+    "n_layer": "layers",
+    "num_attention_heads": "heads",
+    "n_head": "heads",
+    "num_key_value_heads": "kv_heads",
+    "intermediate_size": "mlp_width",
+    "vocab_size": "vocab",
+    "max_position_embeddings": "context",
+    "n_layers": "layers",
+    "num_heads": "heads",
+    "n_heads": "heads",
+    "n_kv_heads": "kv_heads",
+    "d_ff": "mlp_width",
+    "ffn": "mlp_width",
+    "ffn_dim": "mlp_width",
+    "rope": "rotary",
+    "rope.base": "rotary",
+    "rope_theta": "rotary",
+    "rope.theta": "rotary",
+    "latency": "seconds",
+    "throughput": "tokens_per_second",
+    "ram": "memory",
+    "vram": "memory",
+    "total_params": "params",
+    "num_parameters": "params",
+    "parameters": "params",
 }
-"""Other names that people give settings and their values, as `_folded` writes them, by the name or names that these are
-called here; for errors."""
+"""Other names that people give settings and their values, fields and answers, as `_folded` writes them, by the name or
+names that these are called here; for errors."""
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -161,6 +195,36 @@ def unknown(what: str, name: object, known: Iterable[str], short: Iterable[str] 
         return UnknownNameError(f"unknown {what} {shown(name)}: did you mean {' or '.join(map(repr, near))}?")
     head = f"unknown {what} {shown(name)}: known are "
     return UnknownNameError(head + listed(sorted(short) or names, MOST_LISTED + 60 - len(head)))
+
+
+def no_attribute(of: object, name: str, known: Iterable[str] = ()) -> AttributeError:
+    """Error for an attribute that there is not, with the nearest that there are; known: names below it with dots.
+
+    Where the class has one, which failed, its own error.
+    """
+    kind = type(of)
+    if name.startswith("_"):
+        return AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+    if hasattr(kind, name):
+        try:
+            object.__getattribute__(of, name)
+        except AttributeError as error:
+            return error
+    fields = {*dir(kind), *getattr(kind, "__dataclass_fields__", ()), *getattr(kind, "model_fields", ())}
+    return AttributeError(f"{kind.__name__} has no {name!r}" + _nearest_of(name, fields, known))
+
+
+def no_member(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Error for a name that a module has not, with the nearest that it has."""
+    return AttributeError(f"module {module!r} has no attribute {name!r}" + _nearest_of(name, known))
+
+
+def _nearest_of(name: str, names: Iterable[str], dotted: Iterable[str] = ()) -> str:
+    below = [each for each in dotted if each.rpartition(".")[2] == name]
+    near = below or nearest(
+        name, {*(each for each in names if not each.startswith("_") and not each.isupper()), *dotted}
+    )
+    return f": did you mean {' or '.join(near[:3])}?" if near else ""
 
 
 def a(noun: str) -> str:

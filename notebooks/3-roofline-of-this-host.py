@@ -32,12 +32,17 @@
 
 # %%
 # %matplotlib inline
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
 import costmodel as cm
 from costmodel.layers import Layernorm, Linear
 
+plt.style.use("pictures.mplstyle")
 MIB = 2**20
 calibration = cm.roofline.calibrate(keep=False, budget=30)
 print(f"the machine that ran this: {calibration.machine}")
@@ -163,6 +168,29 @@ pd.DataFrame(table)
 
 # %%
 check.plot(kind="bars")
+
+# %% [markdown]
+# ## Two hosts, one model
+#
+# A model that was fitted to one machine's shape would say so on the next. `hosts.json` holds what
+# `costmodel roofline validate` found on two hosts: the same fourteen programs in place, each predicted from that host's
+# own calibration. One has half as much of a second cache to a core and four fifths of the speed.
+#
+# **Predict:** on which of the two are predictions further off, and for programs of which kind?
+
+# %%
+hosts = json.loads(Path("hosts.json").read_text(encoding="utf-8"))
+figure, axes = plt.subplots()
+for (host, programs), mark in zip(hosts.items(), ("o", "s"), strict=True):
+    measured, predicted = np.array([program[1:] for program in programs]).T
+    off = np.abs(predicted / measured - 1)
+    axes.loglog(measured, predicted / measured, mark, label=host)
+    print(f"{host}: median error {np.median(off):.1%}, worst {off.max():.1%}, {programs[off.argmax()][0]}")
+axes.axhspan(0.92, 1.08, alpha=0.15, label="within 8 %")
+axes.set_yscale("linear")
+axes.set(xlabel="measured [ms]", ylabel="predicted / measured", ylim=(0.8, 1.2), title="Whole programs on two hosts")
+axes.legend()
+plt.show()
 
 # %% [markdown]
 # Two lessons. Intensity against the ridge is a poor guide to what bounds a NumPy layer: it takes all arithmetic to be

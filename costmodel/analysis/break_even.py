@@ -17,7 +17,7 @@ from costmodel.display.units import UNITS, shower
 from costmodel.errors import SettingError, listed, shown, unknown
 from costmodel.graph.recomputation import is_named, paths_to, unknown_part
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

@@ -18,7 +18,7 @@ from costmodel.display.units import Budget, show_bytes, show_flops
 from costmodel.documents.arguments import typed
 from costmodel.errors import SettingError, shown
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

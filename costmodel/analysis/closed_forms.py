@@ -20,7 +20,7 @@ from costmodel.cost.recipes import SIDES, SIZES, settings_at
 from costmodel.errors import CostModelError, unknown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch, Regimes, formula_of
-from costmodel.symbolic.polynomial import Polynomial
+from costmodel.symbolic.polynomial import Polynomial, Range
 from costmodel.symbolic.sizes import SymInt, peek
 from costmodel.training.layout import DEGREES, Layout
 
@@ -51,7 +51,8 @@ class ClosedForms:
     """Formulas of `quantities` of a model in `letters`: settings of `SIZES` and `SIDES`, and size fields of the model.
 
     settings: those of the question that are not open. changed: other values of fields of the model than its own, which
-    need not fit it where sizes of its own are open. Pickles as plain data. Raises UnknownNameError.
+    need not fit it where sizes of its own are open. box: the range of each letter, if there is one; formulas need not
+    hold beyond it. Pickles as plain data. Raises UnknownNameError.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ClosedForms:
         letters: Iterable[str],
         quantities: Iterable[str] = QUANTITIES,
         changed: Mapping[str, Any] | None = None,
+        box: Mapping[str, Range] | None = None,
     ) -> None:
         self.model = model
         self.changed = dict(changed or {})
@@ -74,7 +76,7 @@ class ClosedForms:
         for letter in self.letters:
             if letter not in (known := open_sizes(model)):
                 raise unknown("size", letter, known)
-        self.regimes = Regimes[Leaf]()
+        self.regimes = Regimes[Leaf](box)
 
     @property
     def laid_out(self) -> bool:

@@ -24,7 +24,8 @@ from costmodel.documents.arguments import typed
 from costmodel.documents.description import unknown_field
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.importers.zoo import load
-from costmodel.training.settings import SETTING_NAMES, Settings, takes_settings
+from costmodel.training.settings import SETTING_NAMES, Settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -163,9 +164,9 @@ class Comparison(Answer):
         values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in quantities]
         changes: list[TextRow] = [(q, *(self._change(x, q) for x in others)) for q in quantities]
         changes = [cells for cells in changes if any(cell != "=" for cell in cells[1:])]
-        tables = [Table(("", *self.labels), values, folds=True)]
+        tables = [Table(("", *self.labels), values)]
         if changes:
-            tables.append(Table((f"difference to {first}", *others), changes, folds=True))
+            tables.append(Table((f"difference to {first}", *others), changes))
         return tables
 
     def _says_more(self, quantity: str) -> bool:

@@ -16,7 +16,7 @@ from costmodel.display.units import read_amount, show_amount, show_bytes
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.cluster import ClusterLike, LinkLike, load_cluster
-from costmodel.performance.serving import SERVED, Arrivals, Load, Serving, decoder, serve
+from costmodel.performance.serving import SERVED, Arrivals, Load, Serving, decoder, serve, serving_question
 from costmodel.training.engines import Engine
 from costmodel.training.fields import whole_size
 from costmodel.training.keywords import ServedSettings
@@ -26,8 +26,8 @@ MOST_SERVED = 4096
 LONGEST_REASON = 150
 PRECISION = 0.01
 """Share of the requests of a rank that its most are found to."""
-WORTH = ("tokens/s", "per token", "first token", "at once", "memory", "more would break")
-"""Columns of the table that a narrow page keeps longest, the first ones most."""
+WORTH = ("tokens/s", "per token", "first token", "at once", "memory", "waiting", "more would break")
+"""Columns of the table that a narrow page has first in front."""
 
 
 class RankedDeployment(NamedTuple):
@@ -41,17 +41,12 @@ class RankedDeployment(NamedTuple):
     load: Load
     binds: str
 
-    @property
-    def name(self) -> str:
-        """Its degrees in words."""
-        return " ".join(f"{axis}={n}" for axis, n in self.degrees.items() if n > 1) or "one device"
-
 
 @dataclass(frozen=True, repr=False)
 class Deployments(Answer):
     """Layouts of serving that fit and meet the targets, ranked by tokens a second of all devices; true if any does.
 
-    title: the model's. machine: its name. devices: in all. input, output: tokens of a prompt, and of an answer. ttft,
+    title: the model's. question: without degrees and targets. machine: its name. devices: in all. ttft,
     tpot: the most seconds to the first token, and for each of the others; None: any. entries: ranked. missed: how many
     layouts serve no request within the targets or memory, by what they miss. refused: how many cannot be, by reason.
 
@@ -64,10 +59,9 @@ class Deployments(Answer):
     """
 
     title: str
+    question: str
     machine: str
     devices: int
-    input: int
-    output: int
     ttft: float | None
     tpot: float | None
     entries: tuple[RankedDeployment, ...]
@@ -103,16 +97,13 @@ class Deployments(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question, then a row for each layout."""
-        names = ("title", "machine", "devices", "input", "output", "ttft", "tpot", "missed", "refused")
+        names = ("title", "question", "machine", "devices", "ttft", "tpot", "missed", "refused")
         return {**{name: getattr(self, name) for name in names}, "deployments": self.rows()}
 
     def sheet(self) -> Sheet:
         """A line for each layout, the best first."""
         goals = [f"{name} at most {show_amount(goal, 's')}" for name, goal in self._goals() if goal is not None]
-        head = [
-            f"{self.title} on {self.devices:,} x {self.machine}: input {self.input:,}, output {self.output:,} tokens"
-            + "".join(f", {goal}" for goal in goals)
-        ]
+        head = [", ".join([self.question, *goals])]
         rows = [
             (
                 *(str(entry.degrees[axis]) for axis in SERVED),
@@ -226,8 +217,8 @@ def deployments(
     Example:
         >>> import costmodel as cm
         >>> found = cm.deployments("llama-3.1-70b", devices=8, on="h100-sxm", input=512, output=64, tp=8)
-        >>> [entry.name for entry in found]
-        ['tp=8']
+        >>> [entry.serving.where for entry in found]
+        ['8 x h100-sxm (tp 8)']
 
     """
     transformer = decoder(model, settings.pop("over", None))
@@ -260,13 +251,14 @@ def deployments(
         words = ", ".join(f"{name}={value}" for name, value in fixed.items())
         raise first or SettingError(f"no layout of devices={devices} has {words}: use degrees that divide them")
     entries.sort(key=lambda entry: -entry.load.tokens_per_second)
-    machine = (entries[0].serving if entries else serve(transformer, **question)).machine.name
+    any_of = entries[0].serving if entries else serve(transformer, **question)
+    where = f"{devices:,} x {any_of.machine.name}"
+    how = serving_question(transformer, where, any_of.settings, input, output, any_of.engine)
     return Deployments(
         transformer.title,
-        machine,
+        f"{how}, requests {arrivals}",
+        any_of.machine.name,
         devices,
-        input,
-        output,
         first_token,
         others_each,
         tuple(entries),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Unpack, get_args
@@ -23,7 +23,8 @@ from costmodel.hardware.machine import Machine
 from costmodel.importers.zoo import load
 from costmodel.performance.time import Time
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, takes_settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS
+from costmodel.training.signatures import takes_settings
 
 OfferOrder = Literal["rate", "seconds", "headroom", "joules", "money", "memory", "name"]
 """What machines are sorted by: the best first."""
@@ -31,10 +32,12 @@ FitGroup = Literal["room", "tight", "no"]
 TIGHT = 0.1
 """Share of a device's memory: with less than this to spare a question fits tightly."""
 COUNTS = (1, 2, 4, 8)
+MOST_DEVICES = 4096
 MOST_SHOWN = 12
 """Rows of each group in the table; `Gpus` has all."""
-WAYS: dict[bool, tuple[str, ...]] = {True: ("fsdp", "dp", "tp"), False: ("tp", "pp", "dp")}
-"""Axes over which several devices are laid out unless degrees are given, by whether they train: the first legal one."""
+WAYS = {True: (("fsdp", "dp"), ("tp",)), False: (("tp", "pp"), ("dp",))}
+"""Axes over which several devices are laid out unless degrees are given, by whether they train: the best legal one of
+the first that has any. Copies that serve are last, since they answer other requests, not the same sooner."""
 _OF_LAYOUT = (*LAYOUT_NAMES, "runtime", "offload")
 _HEADINGS: dict[FitGroup, str] = {"room": "fits with room", "tight": "fits tightly", "no": "does not fit"}
 
@@ -223,7 +226,7 @@ def gpus(
     model: Architecture | str,
     *,
     machines: Iterable[str | Machine] | str | None = None,
-    counts: int | Iterable[int] = COUNTS,
+    counts: int | Sequence[int] | None = None,
     by: OfferOrder | None = None,
     prices: Mapping[str, float] | None = None,
     tokens: float | str | None = None,
@@ -234,14 +237,17 @@ def gpus(
     """Every ready machine, and several of each, in three groups: what fits with room, tightly, and not.
 
     Unless they are given, types have 16 bits (bf16; of training autocast), and attention is fused, as serving has them.
-    Several devices are laid out over the first of fsdp, dp, tp in training, and tp, pp, dp else, unless degrees are
-    given. Only machines whose nodes have so many are laid out so; a number that none of them has is left out in a note.
+    Several devices are laid out over the better of fsdp and dp in training, else of tp and pp, on each machine by what
+    is sorted by; over tp, or dp, where a model has neither. The row names it. Degrees that are given stay, and one more
+    makes up the number. Only machines whose nodes have so many are laid out so; a number that none of them has is left
+    out in a note.
 
     Args:
         model: as `predict` takes it.
         machines: names of some, or words that all of them have as `cm.machines` takes them, such as "nvidia hopper"
             (default: all but processors).
-        counts: how many of a machine, one number or several (with the setting `devices` that many).
+        counts: how many of a machine, one number or several (default: 1, 2, 4 and 8, with degrees their product, and
+            with the setting `devices` that many).
         by: what each group is sorted by (default: money if there are prices of these machines, else rate).
         prices: of a device for an hour, by machine.
         tokens: of the job that money is of (default: one million), of a model that has tokens.
@@ -283,22 +289,27 @@ def gpus(
         )
     what = unit if samples is None else "samples"
     refused: dict[str, int] = {}
-    offers = [
-        offer
-        for machine in chosen
-        for count, (p, layout) in questions.items()
-        if (offer := _offer(machine, count, layout, p, reserve, paid, {what: float(size)}, refused)) is not None
-    ]
+    order: OfferOrder = by or ("money" if priced else "rate")
+
+    def rank(offer: Offer) -> Any:
+        return get_args(FitGroup).index(offer.group), _BEST[order](offer) if offer.group != "no" else -offer.headroom
+
+    offers: list[Offer] = []
+    for machine in chosen:
+        for count, ways in questions.items():
+            of_ways = (
+                _offer(machine, count, words, p, reserve, paid, {what: float(size)}) for words, p in ways.items()
+            )
+            answers = list(of_ways)
+            if found := [each for each in answers if isinstance(each, Offer)]:
+                offers.append(min(found, key=lambda offer: (offer.group == "no", rank(offer)[1])))
+            for reason in answers[:1] * (not found):
+                if isinstance(reason, str):
+                    refused[reason] = refused.get(reason, 0) + 1
     for count in questions:
         if count > 1 and all(load_cluster(machine).size < count for machine in chosen):
             refused[f"nodes of these machines have fewer than {count:,} devices"] = len(chosen)
-    order: OfferOrder = by or ("money" if priced else "rate")
-    offers.sort(
-        key=lambda offer: (
-            get_args(FitGroup).index(offer.group),
-            _BEST[order](offer) if offer.group != "no" else -offer.headroom,
-        )
-    )
+    offers.sort(key=rank)
     title = question(first.model, first.settings)
     return Gpus(title, unit, f"{show_few(float(size))} {what}", order, tuple(offers), refused)
 
@@ -323,7 +334,13 @@ def _machines(machines: Any) -> list[Machine]:
             return [load_machine(machines)]
         except CostModelError:
             return list(ready_machines(machines))
-    return [load_machine(machine) for machine in machines]
+    chosen: list[Machine] = []
+    for machine in map(load_machine, machines):
+        if machine not in chosen:
+            chosen.append(machine)
+    if not chosen:
+        raise SettingError("machines is empty: name some, such as ['l4', 'h100-sxm'], or leave it out")
+    return chosen
 
 
 def _plainest(model: Architecture, settings: Mapping[str, Any]) -> Prediction:
@@ -342,39 +359,51 @@ def _plainest(model: Architecture, settings: Mapping[str, Any]) -> Prediction:
     raise error
 
 
-def _questions(first: Prediction, settings: Mapping[str, Any], counts: Any) -> dict[int, tuple[Prediction, str]]:
-    """The question over each number of devices that it can be laid out on, and the layout in words."""
+def _questions(first: Prediction, settings: Mapping[str, Any], counts: Any) -> dict[int, dict[str, Prediction]]:
+    """The question over each number of devices, by the layouts in words that it can have."""
     fixed: dict[str, Any] = {name: settings[name] for name in _OF_LAYOUT if settings.get(name) is not None}
     own: dict[str, Any] = {
         name: getattr(first.settings, name)
         for name in SETTINGS
         if getattr(first.settings, name) != SETTINGS[name].default
     }
+    if "devices" in fixed and counts is not None:
+        raise SettingError(
+            f"devices={shown(fixed['devices'])} and counts={shown(counts)} say the same: give one of them"
+        )
     if set(fixed) == {"devices"}:
         counts = fixed.pop("devices")
-    if fixed:
+    if counts is None and fixed:
         p = predict(first.model, **{**own, **fixed})
-        words = " ".join(f"{name} {value}" for name, value in fixed.items())
-        return {p.settings.layout.devices: (p, words)}
-    each = [counts] if isinstance(counts, int) else list(counts)
-    for count in each:
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 4096:
-            raise SettingError(f"counts={shown(count)} is no number of devices: use such as (1, 2, 4, 8)")
-    questions: dict[int, tuple[Prediction, str]] = {}
+        return {p.settings.layout.devices: {_words(fixed): p}}
+    each = COUNTS if counts is None else [counts] if isinstance(counts, int) else counts
+    if not each or max(each) > MOST_DEVICES:
+        raise SettingError(f"counts={shown(counts)} is no number of devices: use such as (1, 2, 4, 8)")
+    alone = predict(first.model, **{**own, **fixed}) if fixed else first
+    least = alone.settings.layout.devices
+    questions: dict[int, dict[str, Prediction]] = {}
+    reason: CostModelError | None = None
     for count in sorted(set(each)):
-        if count == 1:
-            questions[1] = first, ""
-            continue
-        for axis in WAYS[first.settings.training]:
-            try:
-                degree: dict[str, Any] = {axis: count}
-                questions[count] = predict(first.model, **{**own, **degree}), f"{axis} {count}"
-                break
-            except CostModelError:
-                continue
+        if count == least:
+            questions[count] = {_words(fixed): alone}
+        for axes in WAYS[first.settings.training] if count > least and count % least == 0 else ():
+            for axis in axes if count not in questions else ():
+                degrees: dict[str, Any] = {**fixed, axis: count // least * fixed.get(axis, 1)}
+                try:
+                    p = predict(first.model, **{**own, **degrees})
+                except CostModelError as refusal:
+                    reason = reason or refusal
+                    continue
+                if p.settings.layout.devices == count:
+                    questions.setdefault(count, {})[_words(degrees)] = p
     if not questions:
-        raise SettingError(f"{first.model.title} is laid out over none of counts={shown(counts)}: give degrees")
+        why = f": {reason}" if reason is not None else f", with {_words(fixed)} a multiple of {least:,}"
+        raise SettingError(f"{first.model.title} is laid out over none of counts={shown(counts)}{why}")
     return questions
+
+
+def _words(degrees: Mapping[str, Any]) -> str:
+    return " ".join(f"{name} {value}" for name, value in degrees.items())
 
 
 def _offer(
@@ -385,9 +414,8 @@ def _offer(
     reserve: Any,
     prices: Mapping[str, float],
     job: dict[str, float],
-    refused: dict[str, int],
-) -> Offer | None:
-    """What a machine, or so many of it, makes of a question; None where nodes have fewer, or it has no such units."""
+) -> Offer | str | None:
+    """What a machine, or so many of it, makes of a question; why it makes nothing; None where nodes have fewer."""
     if count > 1 and load_cluster(machine).size < count:
         return None
     groups = p.driver.groups if count > 1 else 0
@@ -400,9 +428,7 @@ def _offer(
         time = p.on(load_cluster(machine) if count > 1 else machine, stack=p.settings.stack)
         _ = time.seconds, time.low
     except CostModelError as error:
-        reason = printable(str(error))
-        refused[reason] = refused.get(reason, 0) + 1
-        return None
+        return printable(str(error))
     price = prices.get(machine.name, machine.price)
     run: dict[str, Any] = job
     money = None if price is None else float(time.run(**run).money(price=price).amount)

@@ -62,6 +62,9 @@ class Remedies:
         of = "of them fit" if self.fits is None else f"of the {len(self.unfit)} that would be fastest fit"
         return f"{words}, with which {count / len(self.unfit):.0%} {of}" if count else ""
 
+    def __repr__(self) -> str:
+        return f"<Remedies: {len(self.fit)} fit, {len(self.unfit)} do not>"
+
 
 def _moved(mesh: Mesh, **degrees: int) -> Mesh | None:
     """A mesh with some degrees so many times as large, and fewer copies or shards for it; None: there are too few."""
@@ -91,6 +94,7 @@ CHANGES_HELD: dict[str, Callable[[Mesh], Mesh | None]] = {
     "twice the pp": lambda mesh: _moved(mesh, pp=2),
     "twice the tp, four times the pp": lambda mesh: _moved(mesh, tp=2, pp=4),
 }
+"""What is tried for those whose weights are too much."""
 CHANGES_BESIDE: dict[str, Callable[[Mesh], Mesh | None]] = {
     "recompute blocks (checkpoint='block')": lambda way: {**way, "checkpoint": "block"},
     "recompute attention (checkpoint='selective')": lambda way: {**way, "checkpoint": "selective"},
@@ -98,7 +102,7 @@ CHANGES_BESIDE: dict[str, Callable[[Mesh], Mesh | None]] = {
     "split what lies between layers (sp=True)": lambda way: {**way, "sp": True} if way["tp"] > 1 else None,
     "twice the tp": lambda way: _moved(way, tp=2),
 }
-"""What is tried for those whose weights are too much, and for all others."""
+"""What is tried for those whose weights leave room for too little else."""
 
 
 class Tally:
@@ -119,6 +123,9 @@ class Tally:
         """The most frequent first."""
         counts = sorted(self._counts.items(), key=lambda item: -item[1])
         return tuple(Reason(self._texts[kind], count) for kind, count in counts if count)
+
+    def __repr__(self) -> str:
+        return f"<Tally: {sum(self._counts.values())} by {len(self._counts)} reasons>"
 
 
 TOO_MUCH_HELD = "weights, gradients and states alone take too much"

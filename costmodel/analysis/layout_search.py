@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -136,6 +138,8 @@ APART = ("pp", "vpp", "schedule", "fsdp", "dp", "zero", "reshard")
 """Settings of a mesh on which the work of a micro-batch does not depend."""
 REPORTED = 1_000
 """Ways after each so many of which a search says how far it is."""
+YOUNG_OBJECTS = 50_000
+"""New objects after which Python looks for unreachable cycles among them during a search."""
 MOST_RANKED = 10
 """Of those that fit so many are ranked at least, however much slower than the best."""
 
@@ -260,6 +264,10 @@ class LayoutSearch:
 
     def _search(self, progress: Callable[[int, int], None]) -> None:
         """Work ways out, those first that may be fastest, until all others are slower."""
+        with _rare_collection():
+            self._branch(progress)
+
+    def _branch(self, progress: Callable[[int, int], None]) -> None:
         every = [*self._alike(progress)]
         order, ascending, find = _ascending(every)
         later: list[tuple[float, int, int, int]] = []
@@ -316,31 +324,15 @@ class LayoutSearch:
 
     def _alike_batches(self, numbers: list[int]) -> Iterator[AlikeWays]:
         """Those of meshes whose micro-batches compute alike where they are as large."""
-        if self.within is not None:
-            numbers = self._from_legal(numbers)
         meshes = [self.meshes[number] for number in numbers]
         each = np.array([self.samples // (mesh["fsdp"] * mesh["dp"]) for mesh in meshes], dtype=np.int64)
         shapes = PipelineShapes.of(map(self._pipeline, meshes), blocks_of(self.model))
         for batch in self._divisors:
             which = np.flatnonzero(each % batch == 0)
-            if not len(which):
-                continue
-            ways = AlikeWays(batch, np.array(numbers)[which], each[which] // batch, shapes.chosen(which))
-            try:
-                self._bound(ways, 0, "none")
-            except CostModelError as error:
-                self.refused.add(str(error), len(which) * len(self.checkpoints))
-            else:
+            if len(which):
+                ways = AlikeWays(batch, np.array(numbers)[which], each[which] // batch, shapes.chosen(which))
+                self._bounds(ways, "none")
                 yield ways
-
-    def _from_legal(self, numbers: list[int]) -> list[int]:
-        """Meshes from the first legal one on; those before are counted."""
-        for at, number in enumerate(numbers):
-            known = self._checked(number, self.checkpoints[0])
-            if isinstance(known, Settings):
-                return numbers[at:]
-            self.refused.add(known, len(self._batches(self.meshes[number])) * len(self.checkpoints))
-        return []
 
     def _pipeline(self, mesh: Mesh) -> Layout:
         """Of a layout what its pipeline is."""
@@ -348,17 +340,30 @@ class LayoutSearch:
         own = {name: mesh[name] for name in ("runtime", "pp", "vpp", "schedule") if name in mesh}
         return Layout(split=split, **own)
 
-    def _bound(self, ways: AlikeWays, member: int, checkpoint: Any) -> float:
-        """A bound on the seconds of one way; those of all that are alike are worked out at once."""
+    def _bounds(self, ways: AlikeWays, checkpoint: Any) -> Numbers:
+        """A bound on the seconds of each of the ways, from any of them that is legal; zeros if there is none."""
         if checkpoint not in ways.bounds:
             ways.works[checkpoint], ways.bounds[checkpoint] = None, np.zeros(len(ways.numbers))
-            if self.within is not None:
-                mesh, micro_batches = self.meshes[ways.numbers[member]], int(ways.micro_batches[member])
-                settings = self._settings(mesh, ways.batch, micro_batches, checkpoint)
-                work = self._steps(settings).work(settings)
-                seconds = self._steps(settings).least_seconds(work, settings.layout, ways.shapes, ways.micro_batches)
-                ways.works[checkpoint], ways.bounds[checkpoint] = work, seconds
-        return float(ways.bounds[checkpoint][member])
+            for number in self._different(ways) if self.within is not None else ():
+                settings = self._checked(number, checkpoint)
+                if isinstance(settings, str):
+                    continue
+                settings = replace(settings, batch=ways.batch)
+                with suppress(CostModelError):  # another may be legal
+                    work = self._steps(settings).work(settings)
+                    least = self._steps(settings).least_seconds(work, settings.layout, ways.shapes, ways.micro_batches)
+                    ways.works[checkpoint], ways.bounds[checkpoint] = work, least
+                    break
+        return ways.bounds[checkpoint]
+
+    def _different(self, ways: AlikeWays) -> list[int]:
+        """Of meshes that compute alike the first of each kind, of which another may be legal."""
+        kinds: dict[tuple[Any, ...], int] = {}
+        for number in map(int, ways.numbers):
+            mesh = self.meshes[number]
+            degrees = (mesh[name] > 1 for name in ("pp", "fsdp", "dp"))
+            kinds.setdefault((*degrees, *map(mesh.get, ("schedule", "zero"))), number)
+        return [*kinds.values()]
 
     def _later(self, ways: AlikeWays, member: int) -> list[tuple[int, float]]:
         """Of a way what may be recomputed, by number, each with a bound on its seconds; the others are counted."""
@@ -367,13 +372,7 @@ class LayoutSearch:
         if text and (self.checkpoints[0] == "none" or isinstance(first, Settings)):  # of which only the mesh is refused
             self.refused.add(text, len(self.checkpoints))
             return []
-        bounds: list[tuple[int, float]] = []
-        for which, checkpoint in enumerate(self.checkpoints):
-            try:
-                bounds.append((which, self._bound(ways, member, checkpoint)))
-            except CostModelError as error:
-                self.refused.add(str(error), 1)
-        return bounds
+        return [(which, float(self._bounds(ways, each)[member])) for which, each in enumerate(self.checkpoints)]
 
     def _candidate(self, ways: AlikeWays, member: int, checkpoint: Any) -> LegalLayout | None:
         """A way if it is legal; else why not is counted."""
@@ -521,6 +520,20 @@ class LayoutSearch:
                 self._local[layout] = str(error)
         if self._local[layout]:
             raise SettingError(self._local[layout])
+
+    def __repr__(self) -> str:
+        return f"<LayoutSearch of {self.model.title} over {self.devices} devices>"
+
+
+@contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Python's search for unreachable cycles at longer intervals: each goes through what a search keeps."""
+    usual = gc.get_threshold()
+    gc.set_threshold(YOUNG_OBJECTS, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _ascending(every: Sequence[AlikeWays]) -> tuple[Numbers, Numbers, Callable[[int], tuple[int, int]]]:

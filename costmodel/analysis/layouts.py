@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -13,19 +13,21 @@ from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout
 from costmodel.analysis.predict import predict
 from costmodel.architectures.base import Architecture, divisors
 from costmodel.cost.budget import room_for
+from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import Budget, show_bytes, show_exact, show_few, show_seconds
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
-from costmodel.importers.files import read_setting
+from costmodel.importers.files import read_setting, settings_of
 from costmodel.importers.zoo import load
 from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, takes_settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -57,12 +59,12 @@ class NetworkSpeed(NamedTuple):
 class Layouts(Answer):
     """The layouts that fit, ranked; true if any does.
 
-    title: the model's. devices: in all. budget: what each has [bytes]; None: as much as they need. reserve: what is
-    left of it for what is not modelled [bytes]. entries: what fits, ranked. unfit: what does not, by reason. refused:
-    what is not worked out, or cannot be, by reason. machine: whose seconds rank them; None: memory does. within: of
-    those at most such a share slower than the best the simplest is named. inside: devices of a node,
-    over which alone tp was tried; None: tp is as it was given, or of all degrees. slower: how many others bounds on
-    their seconds show to be slower, whether they fit or not. search: what was gone through.
+    title: the model's. question: without what is chosen. devices: in all. budget: what each has [bytes]; None: as much
+    as they need. reserve: what is left of it for what is not modelled [bytes]. entries: what fits, ranked. unfit: what
+    does not, by reason. refused: what is not worked out, or cannot be, by reason. machine: whose seconds rank them;
+    None: memory does. within: of those at most such a share slower than the best the simplest is named. inside: devices
+    of a node, over which alone tp was tried; None: tp is as it was given, or of all degrees. slower: how many others
+    bounds on their seconds show to be slower, whether they fit or not. search: what was gone through.
 
     Example:
         >>> import costmodel as cm
@@ -73,6 +75,7 @@ class Layouts(Answer):
     """
 
     title: str
+    question: str
     devices: int
     budget: Budget | None
     reserve: int
@@ -101,7 +104,7 @@ class Layouts(Answer):
     def best(self) -> RankedLayout:
         """The first. Raises SettingError if nothing fits."""
         if not self:
-            raise SettingError(self._head())
+            raise SettingError(f"{self.title}: {self._head()}")
         return self.entries[0]
 
     @typed
@@ -163,6 +166,7 @@ class Layouts(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes]."""
         return {
+            "question": self.question,
             "fits": bool(self),
             "devices": self.devices,
             "budget": self.budget.bytes if self.budget else None,
@@ -214,7 +218,7 @@ class Layouts(Answer):
         ]
         rate = "tokens/s" if self and self.best.tokens else "samples/s"
         header = ("", "layout", *((rate, "step") if timed else ()), "peak", *(("exposed", "bubble") if timed else ()))
-        return Table(header, rows, words=frozenset({1}), key=2)
+        return Table(header, rows, words=frozenset({1}))
 
     def _shares(self, step: LayoutStep) -> list[str]:
         return [f"{part / step.seconds:.1%}" for part in (step.exposed, step.bubble)]
@@ -260,16 +264,21 @@ class Layouts(Answer):
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
         whole = f"ways to run it on {self.devices:,} devices"
         if self.slower:
-            return f"{self.title}: the {len(self):,} fastest of {self.candidates:,} {whole} that fit{room}{reserve}"
+            return f"the {len(self):,} fastest of {self.candidates:,} {whole} that fit{room}{reserve}"
         fit = f"{show_exact(len(self))} of {show_exact(len(self) + unfit)} {whole}"
-        return f"{self.title}: {fit} fit{room}{reserve}" if self.budget else f"{self.title}: {fit}"
+        return f"{fit} fit{room}{reserve}" if self.budget else fit
 
     def sheet(self) -> Sheet:
         """The first of them; what does not fit by reason."""
         ranked = "the heaviest rank's memory alone" if self.machine is None else f"seconds of a step on {self.machine}"
         different, common = self._names
         alike = self.best.text(*common) if self else ""
-        head = [printable(self._head()), f"ranked by {ranked}", *([f"all of these: {alike}"] if alike else [])]
+        head = [
+            self.question,
+            printable(self._head()),
+            f"ranked by {ranked}",
+            *([f"all of these: {alike}"] if alike else []),
+        ]
         notes = [
             f"{n}, {e.text(*different)}: {e.reason(self.best)}" for n, e in enumerate(self.entries[1:MOST_SHOWN], 2)
         ]
@@ -280,7 +289,7 @@ class Layouts(Answer):
                 f"tp within nodes of {self.inside:,} devices: give tp, such as tp={2 * self.inside}, for others"
             )
         if self.slower:
-            notes.append(f"{self.slower:,} are slower, as bounds on their seconds show, legal or not")
+            notes.append(f"{self.slower:,} are slower, as bounds on their seconds show, fitting or not")
         for reason in self.unfit:
             helps = f"; what helps most: {reason.change}" if reason.change else ""
             notes.append(f"{reason.candidates:,} do not fit: {reason.text}{helps}")
@@ -290,10 +299,10 @@ class Layouts(Answer):
         return Sheet(head, tables, notes=[printable(note) for note in notes])
 
 
-@typed
 @takes_settings(
     several=True, batch=..., checkpoint=..., precision=DEFAULTS["precision"], attention=DEFAULTS["attention"]
 )
+@typed
 def layouts(
     model: Architecture | str,
     *,
@@ -359,6 +368,7 @@ def layouts(
         raise SettingError(f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {reason}")
     return Layouts(
         architecture.title,
+        _question(architecture, options),
         fixed["devices"],
         budget,
         spared,
@@ -367,6 +377,18 @@ def layouts(
         inside=inside,
         **_results(search),
     )
+
+
+def _question(model: Architecture, options: Mapping[str, Sequence[Any]]) -> str:
+    """The question in one line, without layouts and what else is chosen."""
+    left_out = {"on", "batch", "checkpoint", *LAYOUT_NAMES} | {name for name, each in options.items() if len(each) > 1}
+    single = {name: each[0] for name, each in options.items() if name not in left_out}
+    on, devices = options.get("on"), options["devices"][0]
+    where = f"{devices:,} devices" if on is None else f"{devices:,} x {machine_of(on[0]).name}"
+    checkpoint = options.get("checkpoint", ())
+    words = [f"global_batch {options['global_batch'][0]:,}"]
+    words += [f"checkpoint {shown(each)}" for each in checkpoint if len(checkpoint) == 1]
+    return f"{question(model, settings_of(single), left_out, where)}, {', '.join(words)}"
 
 
 def _results(search: LayoutSearch) -> dict[str, Any]:

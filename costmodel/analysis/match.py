@@ -15,7 +15,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import show_change, shower
 from costmodel.errors import CostModelError
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

@@ -14,11 +14,12 @@ from costmodel.cost.quantities import ALL, FLOP_PARTS, TIMED
 from costmodel.cost.rows import Row
 from costmodel.display.answer import Data
 from costmodel.display.units import whole
-from costmodel.documents.arguments import typed
+from costmodel.documents.arguments import called, typed
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.base import Layer
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import OneStack, Settings, takes_settings
+from costmodel.training.settings import OneStack, Settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     import sympy
@@ -48,6 +49,8 @@ class Prediction(Costs, Data):
 
     """
 
+    BELOW = ALL
+
     @cached_property
     def time(self) -> Time:
         """How long a step takes on the machine of the setting `on`. Raises SettingError if there is none."""
@@ -61,6 +64,7 @@ class Prediction(Costs, Data):
         """Of one step on the machine of the setting `on`; `time` has its range. Raises SettingError without one."""
         return self.time.seconds
 
+    @called
     def value(self, quantity: str) -> Any:
         """A quantity by name, such as "memory.activations" [bytes], or of the machine of the setting `on` "seconds".
 
@@ -76,16 +80,19 @@ class Prediction(Costs, Data):
         ways = f"p.{known}, or p.value({known!r})"
         raise SettingError(f"a prediction has attributes, no items such as {shown(quantity)}: use {ways}")
 
+    @called
     def formula(self, quantity: str) -> sympy.Expr:
         """A quantity as a sympy expression in the model's own letters. Raises UnknownNameError."""
         return self.explain(quantity).formula
 
+    @called
     def explain(self, quantity: str) -> Explanation:
         """A quantity's formula, letters, numbers put in, value and sources. Raises UnknownNameError."""
         from costmodel.cost.explanation import explain
 
         return explain(self, quantity)
 
+    @called
     def fits(self, memory: MachineLike | float | None = None, *, reserve: str | int | None = None) -> Fit:
         """Whether the peak fits `memory`, such as "24 GiB", with `reserve` left for what is not modelled.
 
@@ -101,6 +108,7 @@ class Prediction(Costs, Data):
             raise SettingError(f"memory={shown(memory)} would be {size:,} bytes: use text such as '{size} GiB'")
         return fit(self, memory, reserve)
 
+    @called
     def on(
         self,
         machine: ClusterLike | MachineLike,

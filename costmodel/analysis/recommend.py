@@ -29,7 +29,8 @@ from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import Lora, Settings, takes_settings
+from costmodel.training.settings import Lora, Settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -279,9 +280,9 @@ class Recommendations(Answer):
         words = frozenset(range(1, 1 + sum(name not in RUN for name in names)))
         timed = any(entry.samples_per_second is not None for entry in self.entries)
         rates = ("samples/s",) if timed else ()
-        worth = (*rates, "batch", "accumulate", "peak")
+        worth = (*names, *rates, "peak", "recomputed", "useful")
         header = ("", *names, "peak", "recomputed", "useful", *rates)
-        return Table(header, rows, words=words, key=1 + len(words), worth=worth)
+        return Table(header, rows, words=words, worth=worth)
 
     def _head(self) -> str:
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""

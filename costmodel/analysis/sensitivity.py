@@ -23,7 +23,7 @@ from costmodel.symbolic.guards import expression
 from costmodel.symbolic.reading import readable
 from costmodel.symbolic.symbols import CeilDiv
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

@@ -37,7 +37,7 @@ from costmodel.display.units import (
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike

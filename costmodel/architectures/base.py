@@ -243,8 +243,8 @@ class Architecture(Description):
             raise SettingError(
                 f"runtime='megatron' has no layers for {type(self).__name__} {self.title!r}: use 'torch' or 'deepspeed'"
             )
-        for name in ("tp", "cp", "ep"):
-            if (degree := getattr(layout, name)) != 1:
+        for name in ("tp", "cp", "ep", "etp"):
+            if (degree := getattr(layout, name)) not in (1, None):
                 kind = type(self).__name__
                 raise SettingError(f"{name}={degree} does not apply to {kind} {self.title!r}: leave it out")
         check_stages(layout, self)

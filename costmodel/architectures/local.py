@@ -182,7 +182,7 @@ def _check_experts(model: TransformerSpec, layout: Layout) -> None:
             raise SettingError(f"tp={layout.tp} of runtime='deepspeed' is not worked out for experts of {model.title}")
         if not layout.sp:
             raise SettingError(f"tp={layout.tp} of runtime='megatron' takes experts with sp alone: give sp=True")
-    if layout.ep == 1 and layout.etp in (None, layout.tp):
+    if layout.ep == 1 and layout.etp is None:
         return
     if model.experts is None:
         name = "etp" if layout.ep == 1 else "ep"

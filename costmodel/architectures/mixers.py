@@ -9,6 +9,9 @@ from costmodel.architectures.base import ActivationName, Pattern, Size, nearest_
 from costmodel.documents.description import ALL, Description
 from costmodel.symbolic.sizes import ceil_div, exact_div
 
+MIXERS = ("state_space", "gated_delta", "short_convolution")
+"""Fields of what mixes tokens beside attention."""
+
 
 class StateSpace(Description):
     """A selective state space: a state decays and is written to by each token (Gu & Dao 2023; Dao & Gu 2024)."""

@@ -1,11 +1,9 @@
-"""What a transformer is: its fields, the sizes that follow from them, and what must hold between them."""
+"""What a transformer is: its fields, and the sizes that follow from them."""
 
 # No `from __future__ import annotations`: pydantic would have to read each annotation of a field from its text again.
-import json
 import math
 from collections.abc import Mapping
-from math import ceil, floor
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -20,11 +18,10 @@ from costmodel.architectures.base import (
     PositiveNumber,
     Size,
     as_tuple,
-    fitting_divisors,
-    nearest_divisor,
 )
+from costmodel.architectures.legality import allowed, check_together
 from costmodel.architectures.local import local
-from costmodel.architectures.mixers import GatedDelta, ShortConvolution, StateSpace
+from costmodel.architectures.mixers import MIXERS, GatedDelta, ShortConvolution, StateSpace
 from costmodel.architectures.parts import (
     PLAIN,
     AltUp,
@@ -44,7 +41,7 @@ from costmodel.architectures.stages import StageParts
 from costmodel.architectures.variants import Variant, check_varied, lending, variants
 from costmodel.documents.description import ABSENT, ALL, Listed, PartOf, part_of
 from costmodel.errors import SettingError
-from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, peek
+from costmodel.symbolic.sizes import exact_div, peek
 from costmodel.training.layout import Layout
 
 HEAD = {
@@ -71,18 +68,6 @@ RENAMED = {
     **HEAD,
 }
 """Names of a transformer's fields by the names that they had when all were flat."""
-
-OTHERWISE_MADE = {
-    "fused_qkv": False,
-    "kv_heads": None,
-    "query_key_norm": None,
-    "qkv_clip": None,
-    "attention_gate": False,
-}
-"""What plain attention may have, and `latent` and `disentangled` have not: they make query, key and value otherwise."""
-
-MIXERS = ("state_space", "gated_delta", "short_convolution")
-"""Fields of what mixes tokens beside attention."""
 
 
 class ComposedModel(Architecture):
@@ -341,187 +326,8 @@ class TransformerSpec(ComposedModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.head_size is None and self.width % self.heads:
-            raise ValueError(
-                f"heads {self.heads} does not divide width {self.width}: use a divisor such as "
-                f"{nearest_divisor(self.width, self.heads)}, or give head_size"
-            )
-        if self.heads % self.key_heads:
-            raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}")
-        if self.rotary is not None and self.positions != "rotary":
-            raise ValueError(f"rotary needs positions 'rotary', not {self.positions!r}")
-        if self.positions == "rotary" and (self.rotated % 2 or self.rotated > self.head_features):
-            raise ValueError(f"rotary.size {self.rotated} must be even and at most the head size {self.head_features}")
-        if self.query_key_norm == "heads" and self.norm != "layernorm":
-            raise ValueError(f"query_key_norm 'heads' needs norm 'layernorm', not {self.norm!r}")
-        if self.shared_blocks and len({variant.routed for variant in self.pattern}) > 1:
-            raise ValueError(
-                "shared_blocks needs blocks that are alike: experts.pattern and dense_layers make two kinds"
-            )
-        if self.shared_blocks and self.mlp_widths:
-            raise ValueError("shared_blocks needs blocks that are alike: leave out mlp_widths")
-        if not self.first_norm and (self.norm_placement != "pre" or self.parallel):
-            raise ValueError("first_norm: false needs norm_placement 'pre', and parallel: false")
-        if self.shared_blocks and not self.first_norm:
-            raise ValueError("shared_blocks needs blocks that are alike: first_norm: true")
-        if self.embedding_factored and self.embedding_width is None:
-            raise ValueError("embedding_factored needs an embedding_width")
-        if self.shared_norm and not self.parallel:
-            raise ValueError("shared_norm needs parallel: true")
-        if self.parallel and self.norm_placement != "pre":
-            raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
-        summed = self.pooler is not None and not self.pooler.spare
-        if not summed and self.pooler is not None and self.head is None and self.classes is None:
-            raise ValueError("pooler.spare: true leaves nothing that is read: give a head or classes")
-        if summed and self.head is not None and self.classes is None:
-            raise ValueError("a pooler beside a head needs classes, or pooler.spare: true, as nothing reads it")
-        if summed and self.classes is not None and self.classes.told_by != "first":
-            raise ValueError(f"a pooler is over the first token: classes.told_by {self.classes.told_by!r} takes none")
-        self._check_latent()
-        self._check_disentangled()
-        self._check_sublayers()
-        if self.span_convolution is not None:
-            self._check_needs("span_convolution", causal=False, latent=None, **OTHERWISE_MADE)
-            if self.span_convolution % 2 == 0:
-                raise ValueError(f"span_convolution {self.span_convolution} must be odd, around each token")
-        if self.inner_norm:
-            self._check_needs("inner_norm", experts=None)
-        if self.mlp_output_bias is not None:
-            self._check_needs("mlp_output_bias", experts=None)
-        self._check_altup()
-        self._check_global_heads()
-        if self.experts is not None and self.experts.beside:
-            self._check_needs("experts.beside", norm_placement="both", parallel=False, altup=None)
-            if self.experts.shared_width is not None:
-                raise ValueError("experts.beside: the MLP is what all tokens share; leave out experts.shared_width")
-        self._check_shared_keys()
-        if self.relative_buckets is not None and not self.by_distance:
-            raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
-        if not self.relative_shared and not self.by_distance:
-            raise ValueError(
-                f"relative_shared: false needs positions 'relative', not {self.positions!r}; or relative_buckets "
-                "beside 'learned' ones"
-            )
-        if self.attention_gate and (self.fused_qkv or self.qkv_clip or self.query_key_norm == "width"):
-            raise ValueError(
-                "attention_gate: true needs fused_qkv: false, no qkv_clip, and no query_key_norm 'width': it is made "
-                "beside the query of each head"
-            )
-        if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
-            raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
-        if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
-            raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
-        if self.position_table != "trained" and self.positions != "learned":
-            raise ValueError(f"position_table {self.position_table!r} needs positions 'learned'")
+        check_together(self)
         return self
-
-    def _check_latent(self) -> None:
-        if self.indexer is not None and (self.latent is None or self.latent.query_width is None):
-            raise ValueError("indexer needs latent.query_width: its queries are made of the latent of queries")
-        if self.indexer is not None and (not self.causal or self.indexer.head_size < self.rotated):
-            raise ValueError(f"indexer needs causal: true, and indexer.head_size at least rotary.size {self.rotated}")
-        if self.latent is None:
-            return
-        if self.positions != "rotary" or self.rotary is None or self.rotated >= self.head_features:
-            raise ValueError(
-                "latent needs positions: rotary, and a rotary.size smaller than the head size "
-                f"{int(self.head_features)}: keys are turned in features that all heads share"
-            )
-        self._check_needs("latent", value_norm=False, **OTHERWISE_MADE)
-
-    def _check_disentangled(self) -> None:
-        if self.disentangled is None:
-            return
-        self._check_needs("disentangled", causal=False, latent=None, **OTHERWISE_MADE)
-
-    def _check_sublayers(self) -> None:
-        if self.mlp_widths and (self.mlp_width is not None or self.experts is not None):
-            other = "experts" if self.mlp_width is None else "mlp_width"
-            raise ValueError(f"mlp_widths says how wide each block's MLP is: leave out {other}")
-        others = [name for name in MIXERS if getattr(self, name) is not None]
-        if len(others) > 1:
-            raise ValueError(f"{others[0]} and {others[1]} are both given: keep one")
-        if not (self.mixer or self.attention_pattern or self.mlp_pattern):
-            return
-        for field, value in (("parallel", False), ("first_norm", True)):
-            if getattr(self, field) != value:
-                raise ValueError(
-                    f"{field}: {str(not value).lower()} needs attention and an MLP in each block, and nothing else: "
-                    f"leave out {', '.join(MIXERS)}, attention_pattern and mlp_pattern"
-                )
-        if self.mixer and not self.causal:
-            raise ValueError(f"{self.mixer_name} goes from token to token: causal: false has none")
-        pattern = self.pattern
-        if self.shared_blocks and len(set(pattern)) > 1:
-            raise ValueError("shared_blocks needs blocks that are alike")
-        for number, variant in enumerate(pattern):
-            if not (variant.attends or variant.mixes or variant.feeds):
-                raise ValueError(f"block {number} has no attention, nothing else that mixes tokens, and no MLP")
-
-    def _check_altup(self) -> None:
-        if self.altup is None:
-            return
-        self._check_needs(
-            "altup",
-            norm_placement="both",
-            parallel=False,
-            shared_blocks=False,
-            layer_scale=False,
-            residual_scale=None,
-            residual_dropout=0.0,
-            mixed_dropout=None,
-            experts=None,
-            **dict.fromkeys(MIXERS),
-            attention_pattern=(),
-            mlp_pattern=(),
-        )
-        if self.mlp != "gated" and any(variant.sparse for variant in self.pattern):
-            raise ValueError(f"altup.sparse_pattern is of a gate: it needs mlp 'gated', not {self.mlp!r}")
-
-    def _check_global_heads(self) -> None:
-        if (window := self.window) is None:
-            return
-        named = ("global_head_size", "global_kv_heads", "global_shared_values")
-        own = next((name for name in named if getattr(window, name)), None)
-        if own is None:
-            return
-        self._check_needs(f"window.{own}", fused_qkv=False, latent=None, disentangled=None, attention_gate=False)
-        if self.heads % self.of_all_keys.key_heads:
-            raise ValueError(f"window.global_kv_heads {window.global_kv_heads} does not divide heads {self.heads}")
-        if self.positions == "rotary" and (
-            self.of_all_keys.rotated % 2 or self.of_all_keys.rotated > self.of_all_keys.head_features
-        ):
-            raise ValueError(f"window.global_head_size {window.global_head_size} must be even, for rotary positions")
-
-    def _check_shared_keys(self) -> None:
-        if (shared := self.shared_kv_layers) is None:
-            return
-        if shared >= self.layers:
-            raise ValueError(f"shared_kv_layers {shared} leaves none of {self.layers} blocks that has keys of its own")
-        self._check_needs(
-            "shared_kv_layers",
-            fused_qkv=False,
-            latent=None,
-            disentangled=None,
-            shared_blocks=False,
-            **dict.fromkeys(MIXERS),
-            attention_pattern=(),
-        )
-        pattern = self.pattern
-        lent = {variant.keys for variant in pattern if variant.lends}
-        for number, variant in enumerate(pattern):
-            if variant.borrows and variant.keys not in lent:
-                raise ValueError(
-                    f"shared_kv_layers {shared}: before the last {shared} there is no block of the kind of block "
-                    f"{number}, whose keys and values that could have"
-                )
-
-    def _check_needs(self, name: str, **needs: Any) -> None:
-        """Raise ValueError unless the fields have the values that the field of this name needs beside it."""
-        for field, value in needs.items():
-            if getattr(self, field) != value:
-                text = json.dumps(value).replace('"', "'")  # as in a model file
-                raise ValueError(f"{name} needs {field}: {text}")
 
     @property
     def of_all_keys(self) -> Self:
@@ -564,93 +370,7 @@ class TransformerSpec(ComposedModel):
 
     def allowed(self, name: str, shape: BatchShape) -> Allowed:
         """See `Architecture.allowed`: what is divided has divisors, and what has a place in another is no larger."""
-        if name == "past":
-            most = self.context - (shape.seq or 1)
-            return Allowed(range(1, most + 1), f"the context has {self.context:,} tokens")
-        if name == "seq" and self.positions == "learned":
-            return Allowed(range(1, self.context + 1), f"the learned position table has {self.context:,} entries")
-        if name == "context":
-            most = LARGEST_SIZE if self.position_rows is None else self.position_rows
-            limit = "" if self.position_rows is None else f"the position table has {most:,} rows"
-            return Allowed(range(int(shape.seq or 1), most + 1), limit)
-        if name == "position_rows":
-            return Allowed(range(self.context, LARGEST_SIZE + 1))
-        if name in ("width", "heads", "kv_heads"):
-            return self._allowed_split(name)
-        if name in ("head_size", "rotary.size"):
-            return self._allowed_of_a_head(name)
-        if name.startswith("state_space.") and self.state_space is not None:
-            return self._allowed_of_a_state_space(self.state_space, name)
-        if name in ("gated_delta.heads", "gated_delta.key_heads") and self.gated_delta is not None:
-            keys = self.gated_delta.grouped if self.gated_delta.key_heads else 1
-            if name == "gated_delta.heads":
-                return Allowed(self._from(keys), note=f"gated_delta.heads in steps of {keys}" if keys > 1 else "")
-            limit = f"key heads divide the {self.gated_delta.heads} heads"
-            return Allowed(fitting_divisors(self, name, self.gated_delta.heads), limit, "key heads divide the heads")
-        return self._allowed_of_experts(name) if name.startswith("experts.") else Allowed()
-
-    def _allowed_of_a_state_space(self, inner: StateSpace, name: str) -> Allowed:
-        if inner.kind == "mamba" or name not in ("state_space.width", "state_space.head_size", "state_space.groups"):
-            return Allowed()
-        if name == "state_space.width":
-            step = inner.head_features * inner.grouped
-            return Allowed(self._from(step), note=f"state_space.width in steps of {step}, by heads and their groups")
-        if name == "state_space.head_size":
-            limit = f"heads, in {inner.grouped} groups, divide the {inner.width:,} features of the state space"
-            return Allowed(fitting_divisors(self, name, inner.width), limit, "heads divide the state space")
-        limit = f"groups divide the {inner.heads:,} heads of the state space"
-        return Allowed(fitting_divisors(self, name, inner.heads), limit, "groups divide heads")
-
-    def _allowed_split(self, name: str) -> Allowed:
-        whole_turned = self.positions == "rotary" and self.value("rotary.size") is None
-        if name == "width" and self.head_size is None:
-            step = self.heads * (2 if whole_turned else 1)
-            return Allowed(
-                self._from(step, self.heads * self._least_head),
-                note=(f"width in steps of {step}, so that {self.heads} heads divide it"),
-            )
-        if name == "heads" and self.head_size is None:
-            limit = f"heads divide the width {self.width:,}"
-            return Allowed(fitting_divisors(self, name, self.width), limit, "heads divide the width")
-        if name == "heads":
-            step = self.key_heads if self.kv_heads else 1
-            return Allowed(self._from(step), note=f"heads in steps of {step}" if step > 1 else "")
-        if name == "kv_heads":
-            limit = f"kv_heads divide the {self.heads} heads"
-            return Allowed(fitting_divisors(self, name, self.heads), limit, "kv_heads divide the heads")
-        return Allowed()
-
-    def _allowed_of_a_head(self, name: str) -> Allowed:
-        if name == "rotary.size":
-            most = self.head_features - (self.latent is not None)
-            return Allowed(range(2, most + 1, 2), f"a head has {self.head_features} features", "rotary.size is even")
-        if self.positions == "rotary" and self.value("rotary.size") is None:
-            return Allowed(self._from(2), note="head_size is even, for rotary positions")
-        return Allowed(self._from(1, self._least_head))
-
-    @property
-    def _least_head(self) -> int:
-        """The fewest features of a head that hold those that rotary positions turn."""
-        return 1 if self.value("rotary.size") is None else self.rotated + (self.latent is not None)
-
-    def _allowed_of_experts(self, name: str) -> Allowed:
-        from fractions import Fraction
-
-        experts = Experts(count=2) if self.experts is None else self.experts
-        k, groups, saved = experts.per_token, experts.groups or 1, experts.chosen_groups or 1
-        busiest = Fraction(str(experts.imbalance))
-        if name == "experts.count":
-            each = max(ceil(Fraction(k, saved)), 2 if experts.choice_bias else 1)
-            note = f"experts.count in steps of {groups}, which its groups divide" if groups > 1 else ""
-            return Allowed(self._from(groups, max(groups * each, ceil(busiest * k))), note=note)
-        if name == "experts.per_token" and self.experts is not None:
-            most = min(saved * (experts.count // groups), floor(experts.count / busiest))
-            return Allowed(range(1, most + 1), f"a token chooses at most {most:,} of {experts.count:,} experts")
-        return Allowed()
-
-    def _from(self, step: int, least: int = 1) -> range:
-        """Multiples of a step, from a least value on."""
-        return range(ceil_div(least, step) * step, LARGEST_SIZE + 1, step)
+        return allowed(self, name, shape)
 
     @property
     def head_features(self) -> int:

@@ -49,6 +49,9 @@ class StageParts(Sequence[str]):
                 return end - times + int(number)
         raise unknown("layer in pp_split", part, islice(self, MOST_NAMES))
 
+    def __repr__(self) -> str:
+        return f"<StageParts: {len(self)} of {len(self.runs)} kinds>"
+
 
 def own_parts(layout: Layout, model: Architecture) -> range:
     """The parts of a stage, by number; all of them where none is meant."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import BATCH_SYMBOLS, Architecture, BatchShape
 from costmodel.architectures.kv_cache import Cache
@@ -24,6 +26,8 @@ from costmodel.layers.loss import (
 from costmodel.symbolic.sizes import exact_div, peek
 from costmodel.training.layout import Layout, multiples_near
 from costmodel.training.settings import SETTING_NAMES, SETTINGS, Settings, needing
+
+TapeKind = TypeVar("TapeKind", bound=Tape)
 
 OF_ATTENTION, OF_CACHE, OF_TRAINING, OF_MODULES = map(needing, ("attention", "cache", "training", "modules"))
 
@@ -65,6 +69,22 @@ def check_applies(model: Architecture, settings: Settings) -> None:
             )
 
 
+def new_tape(
+    settings: Settings, layout: Layout | None = None, arrival: tuple[RoundLayout, ...] = (), kind: type[TapeKind] = Tape
+) -> TapeKind:
+    """An empty tape, of a kind, as settings imply it; layout and arrival as in `trace`."""
+    return kind(
+        training=settings.training,
+        device=settings.device,
+        precision=settings.policy,
+        cast=Cast,
+        recomputation=Recomputation.of(settings),
+        adaptation=Adaptation.of(settings),
+        layout=settings.layout if layout is None else layout,
+        arrival=arrival,
+    )
+
+
 def trace(
     model: Architecture,
     settings: Settings,
@@ -80,16 +100,7 @@ def trace(
     Raises CostModelError.
     """
     layout = settings.layout if layout is None else layout
-    tape = tape or Tape(
-        training=settings.training,
-        device=settings.device,
-        precision=settings.policy,
-        cast=Cast,
-        recomputation=Recomputation.of(settings),
-        adaptation=Adaptation.of(settings),
-        layout=layout,
-        arrival=arrival,
-    )
+    tape = tape or new_tape(settings, layout, arrival)
     model = model.implemented(settings.implementation)
     shape = batch_shape(model, settings)
     if layout.cp > 1 and shape.seq is not None:

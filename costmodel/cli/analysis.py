@@ -186,7 +186,7 @@ def _listed(path: str) -> dict[str, Any]:
     from costmodel.documents.files import shown_path, text_of
 
     where = shown_path(path)
-    data = parse(text_of(path, where), where, "prices, with lines such as 'h100-sxm: 2.5'").data
+    data = parse(text_of(path, where, "price"), where, "prices, with lines such as 'h100-sxm: 2.5'").data
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise SpecError(f"{where}: prices are of machines by name: use lines such as 'h100-sxm: 2.5'")
     return data

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from costmodel.display.answer import Data
-from costmodel.display.table import Page, is_terminal, page, written_for
-from costmodel.errors import SettingError, nearest
+from costmodel.display.table import Page, is_terminal, page, printable, written_for
+from costmodel.errors import SettingError, nearest, shown
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +47,8 @@ class Verb(click.Command):
 
     drawn = False
     """Whether the answer has a picture."""
+    examples: tuple[str, ...] = ()
+    """Command lines without the program's name."""
     judged = False
     """Whether the exit code is 1 where the answer is false: nothing fits, there is no such size."""
 
@@ -64,6 +66,11 @@ class Verb(click.Command):
             if error.option_name == "--memory" and any(p.name == "memory" for p in self.params):
                 raise click.UsageError("--memory: what there is follows MODEL, as in gpt2-small 24GiB", ctx) from None
             names = [name.removeprefix("--") for option in self.params for name in option.opts]
+            if error.option_name == "--device":
+                raise click.UsageError(
+                    "--device: this measures the processor of this host; of a GPU see 'costmodel predict --on MACHINE'",
+                    ctx,
+                ) from None
             near = " or ".join(f"--{name}" for name in nearest(error.option_name.lstrip("-"), names))
             field = error.option_name.lstrip("-").replace("-", "_")
             if any(option.name == "over" for option in self.params) and field in _fields():
@@ -72,6 +79,10 @@ class Verb(click.Command):
                 ) from None
             message = f"No such option {error.option_name}" + f": did you mean {near}?" * bool(near)
             raise click.NoSuchOption(error.option_name, message, ctx=error.ctx or ctx) from None
+        except click.MissingParameter as error:
+            missing = error.format_message().rstrip(".").splitlines()[0]
+            sample = f": type such as costmodel {min(self.examples, key=len)}" if self.examples else ""
+            raise click.UsageError(missing + sample, ctx) from None
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
@@ -94,6 +105,8 @@ class Verb(click.Command):
             if "model" in ctx.params:
                 from costmodel.importers.files import asked_in
 
+                self._check_order(ctx)
+
                 ctx.params["model"], settings = asked_in(ctx.params["model"], settings)
             ctx.params["settings"] = settings
         out = ctx.params.pop(OUT, None)
@@ -111,6 +124,19 @@ class Verb(click.Command):
 
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         return json.dumps(answer.to_dict(), indent=2, ensure_ascii=ascii_only), code
+
+    def _check_order(self, ctx: click.Context) -> None:
+        """Raise click.UsageError where the model stands in the place of the quantity."""
+        from costmodel.cost.quantities import ALL
+        from costmodel.importers.zoo import models
+
+        first, second = ctx.params["model"], ctx.params.get("quantity")
+        if second is None or second in ALL:
+            return
+        if second in (names := [entry.name for entry in models()]) and first not in names:
+            raise click.UsageError(
+                f"{shown(second)} is the model, which stands first: use '{self.name} {second} {printable(first)}'", ctx
+            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options of the verb, then the settings of a question."""
@@ -167,7 +193,7 @@ def verb(
             option("--wide", is_flag=True, help="Print all columns, however wide the terminal is."),
         ]
         command = Verb(name, callback=answer, params=params, help=answer.__doc__, epilog=epilog(*examples))
-        command.drawn, command.judged = drawn, judged
+        command.drawn, command.judged, command.examples = drawn, judged, examples
         return command
 
     return decorate

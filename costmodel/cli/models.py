@@ -9,7 +9,7 @@ import click
 
 from costmodel.cli.commands import MODEL, Reply, option, public, verb
 from costmodel.cli.options import CHANGED
-from costmodel.display.table import wrapped
+from costmodel.display.table import page, wrapped
 from costmodel.training.declaration import Declaration
 
 models = public(
@@ -37,7 +37,11 @@ def show(model: str, settings: dict[str, Any]) -> Reply:
     from costmodel.importers.zoo import load
 
     loaded = load(model, over=settings.get("over"))
-    return Reply(describe(loaded), to_yaml(loaded).rstrip())
+    return Reply(describe(loaded), to_yaml(loaded, (page().columns or 130) - LONGEST_WORD).rstrip())
+
+
+LONGEST_WORD = 20
+"""Of a note, by which a line of YAML may pass its width."""
 
 
 NAMED = {

@@ -1,6 +1,6 @@
 """An option for each setting of a question, with one value or, for the verbs that ask over a grid, with several.
 
-Several are ``512,1024``, ``1:64``, ``6:48:6``, ``1:64:*2``.
+Several are ``512,1024``, ``1:64``, ``1..64``, ``6:48:6``, ``1:64:*2``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import click
 
 from costmodel.cli.commands import SettingOption, option
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.training.layout import Plan
 from costmodel.training.setting import Setting, from_text
-from costmodel.training.settings import SETTINGS, Lora, checked
+from costmodel.training.settings import FORMS, SETTINGS, checked
 
 _EXAMPLES = {
     "HxW": "224 or 224x320",
@@ -25,19 +24,6 @@ _EXAMPLES = {
     "NAME=STYLE": "*.up=colwise,*.down=rowwise",
 }
 """Texts of settings that are read in a form of their own."""
-_STANDS_FOR: dict[Any, str] = {
-    int: "N",
-    float: "X",
-    bool: "true|false",
-    str: "NAME",
-    tuple[int, int]: "HxW",
-    tuple[str, ...]: "NAMES",
-    tuple[int | str, ...]: "N,N,...",
-    Lora: "RANK:NAMES",
-    Plan: "NAME=STYLE",
-}
-
-
 _NUMBERS = {"N": (int,), "X": (int, float), "HxW": (int, tuple), "true|false": (bool,)}
 """What is read from the text of values that are no names."""
 MOST_METAVAR = 50
@@ -48,7 +34,7 @@ def _forms(setting: Setting) -> tuple[str, ...]:
     """What stands for the values of a setting: each name, N, NAMES, ...; FILE for what has fields."""
     names = [name for name in setting.choices if name != "default"]
     types = [hint for hint in setting.options if get_origin(hint) is not Literal and hint is not NoneType]
-    forms = [*names, *(_STANDS_FOR.get(hint, "FILE") for hint in types)]
+    forms = [*names, *(FORMS[hint].shell if hint in FORMS else "FILE" for hint in types)]
     return tuple(form for form in forms if form != "NAME" or "NAMES" not in forms)  # a list of names may be of one
 
 
@@ -59,7 +45,10 @@ def _reader(name: str, forms: tuple[str, ...]) -> Callable[[str], Any]:
 
     def value(text: str) -> Any:
         if forms == ("NAME=STYLE",):
-            return text if text == "auto" else tuple(tuple(each.strip().split("=")) for each in text.split(","))
+            styles = tuple(tuple(each.strip().split("=")) for each in text.split(","))
+            if text != "auto" and any(len(style) != 2 for style in styles):
+                raise click.BadParameter(f"{shown(text)} is not auto or styles by name: use text such as *.up=colwise")
+            return text if text == "auto" else styles
         if forms == ("RANK:NAMES",):
             rank, colon, targets = text.partition(":")
             if not colon:
@@ -148,35 +137,13 @@ def read_values(name: str, text: str) -> Sequence[Any]:
 
 
 def _piece(name: str, text: str) -> Sequence[Any]:
-    if re.fullmatch("[0-9]+:[0-9]+(:.*)?", text):
-        return _range(name, text)
+    if re.match("[0-9]+(:|[.][.])[0-9]", text):
+        from costmodel.analysis.sweep.axes import range_of
+
+        return range_of(name, text)
     if not text:
         raise SettingError(f"axis {name} has an empty value: take out a comma")
     return [tuple(text.split("+")) if "+" in text else from_text(text)]
-
-
-def _range(name: str, text: str) -> Sequence[int]:
-    first, last, *steps = text.split(":")
-    step = steps[0] if steps else "1"
-    factor = step.startswith("*")
-    if not re.fullmatch("[*]?[0-9]{1,30}", step) or len(steps) > 1 or len(first + last) > 60:
-        raise SettingError(
-            f"axis {name}: {shown(text)} is no range: use first:last, first:last:step or first:last:*factor"
-        )
-    start, end, by = int(first), int(last), int(step.removeprefix("*"))
-    if end < start:
-        raise SettingError(f"axis {name}: the range {shown(text)} is empty: {end} is below {start}")
-    if by < 1 + factor or (factor and start < 1):
-        raise SettingError(f"axis {name}: the range {shown(text)} never ends: use a larger step")
-    if not factor:
-        from costmodel.analysis.sweep.axes import check_count
-
-        check_count(name, (end - start) // by + 1)  # before it is asked for its length, which may be too large for one
-        return range(start, end + 1, by)
-    values = [start]
-    while values[-1] * by <= end:
-        values.append(values[-1] * by)
-    return values
 
 
 def _quantities(_: click.Context, __: click.Parameter, text: str | None) -> list[str] | None:

@@ -140,7 +140,9 @@ def _with_run(time: Time, options: dict[str, Any]) -> Reply:
             answers["carbon"] = answers.pop("energy").carbon(_plain(bill["intensity"]))
     if "price" in bill or time.machine.price is not None:
         answers["money"] = run.money(price=bill.get("price"))
-    text = "\n\n".join([*(str(answer) for answer in answers.values()), str(time)])
+    sheets = [answer.sheet() for answer in answers.values()]  # of one question, which stands before them all
+    parts = [sheet._replace(head=sheet.head[n > 0 :]).text() for n, sheet in enumerate(sheets)]
+    text = "\n\n".join([*parts, str(time)])
     return Reply({**time.to_dict(), **{name: answer.to_dict() for name, answer in answers.items()}}, text, time)
 
 
@@ -243,10 +245,8 @@ def collectives(model: str, settings: dict[str, Any], network: str | None) -> An
         if network is not None:
             raise click.UsageError("--network: give --on CLUSTER too, whose nodes it joins")
         return prediction.collectives
-    from costmodel.cost.question import heading
     from costmodel.performance.report import StepCollectives
 
     stack: Any = prediction.settings.stack
     time = prediction.on(machine, stack=stack, network=network)  # type: ignore[arg-type]
-    title = f"{heading(prediction.model, prediction.settings)} on {time.machine.name}"
-    return StepCollectives(title, tuple(time.collectives), time.seconds)
+    return StepCollectives(time.question, tuple(time.collectives), time.seconds)

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,14 @@ from costmodel.cli.commands import MODEL, RESERVE, Reply, argument, option, verb
 from costmodel.cli.options import AXES, OVER, QUANTITIES
 from costmodel.cost.quantities import ALL as KNOWN
 from costmodel.display.table import Table, is_terminal, narrowed, printable
-from costmodel.display.units import shower
+from costmodel.display.units import show_seconds, shower
 from costmodel.errors import CostModelError, SettingError, not_installed, shown, unknown
 from costmodel.training.settings import SETTING_NAMES
 
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.grid import Grid
+    from costmodel.architectures.base import Architecture
+    from costmodel.cost.costs import Costs
 
 SHOWN = ("params", "flops.total", "memory.activations", "memory.peak")
 """What a table has unless quantities are named."""
@@ -160,7 +163,9 @@ class CellTable:
 
         model, settings = self.question
         grid = grid_of(model, self.quantities or SHOWN, settings)
-        rows = _rows(grid, MOST_PRINTED)
+        if not self.quantities and "on" in settings:
+            grid = grid_of(grid.model, (*SHOWN, "seconds", _rate(grid)), settings)
+        rows = [_with_range(grid, row) for row in _rows(grid, MOST_PRINTED)]
         lines = [narrowed(_question(grid)), "", _table(rows, [name for name in rows[0] if name != "reason"])]
         if more := grid.cells - len(rows):
             lines.append(f"{more:,} more cells: write them all with --out sweep.parquet")
@@ -169,21 +174,58 @@ class CellTable:
         return "\n".join(lines)
 
 
+def _cell(grid: Grid, values: Mapping[str, Any]) -> tuple[Architecture, dict[str, Any]]:
+    """The model and the settings of one question of a grid, by the value on each axis. Raises CostModelError."""
+    from costmodel.analysis.closed_forms import varied
+
+    fields = {**grid.changed, **{name: value for name, value in values.items() if name not in SETTING_NAMES}}
+    settings = grid.settings | {name: value for name, value in values.items() if name in SETTING_NAMES}
+    return varied(grid.model, fields) if fields else grid.model, settings
+
+
+def _first(grid: Grid) -> Costs | None:
+    """The answer of a grid's first or last cell, whichever has one."""
+    from costmodel.cost.costs import Costs
+
+    for place in (0, -1):
+        with suppress(CostModelError):
+            model, settings = _cell(grid, {axis.name: axis.values[place] for axis in grid.axes})
+            return Costs.of(model, **settings)
+    return None
+
+
+def _rate(grid: Grid) -> str:
+    """The rate that a grid's model has: of tokens, or where it has none of samples."""
+    first = _first(grid)
+    return "tokens_per_second" if first is not None and first.batch_shape.seq is not None else "samples_per_second"
+
+
+def _with_range(grid: Grid, row: dict[str, Any]) -> dict[str, Any]:
+    """A cell's row with the range of its seconds, if it has these, beside them."""
+    if "seconds" not in row:
+        return row
+    text = None
+    if row["seconds"] is not None:
+        from costmodel.analysis.predict import predict
+
+        values = {axis.name: axis.values[axis.labels.index(row[axis.name])] for axis in grid.axes}
+        model, settings = _cell(grid, values)
+        time = predict(model, **settings).time
+        text = f"{show_seconds(time.low)} to {show_seconds(time.high)}"
+    return {
+        column: value
+        for name, cell in row.items()
+        for column, value in ({name: cell, "range": text} if name == "seconds" else {name: cell}).items()
+    }
+
+
 def _question(grid: Grid) -> str:
     """The question of a grid without what varies in it, as far as its first or its last cell has an answer."""
-    from costmodel.analysis.closed_forms import varied
-    from costmodel.cost.costs import Costs
     from costmodel.cost.question import question
 
-    names = [axis.name for axis in grid.axes if len(axis.values) > 1]
-    for place in (0, -1):
-        cell = {axis.name: axis.values[place] for axis in grid.axes}
-        fields = {**grid.changed, **{name: value for name, value in cell.items() if name not in SETTING_NAMES}}
-        settings = grid.settings | {name: value for name, value in cell.items() if name in SETTING_NAMES}
-        with suppress(CostModelError):
-            first = Costs.of(varied(grid.model, fields) if fields else grid.model, **settings)
-            return question(first.model, first.settings, names)
-    return printable(grid.model.title)
+    if (first := _first(grid)) is None:
+        return printable(grid.model.title)
+    return question(first.model, first.settings, [axis.name for axis in grid.axes if len(axis.values) > 1])
 
 
 def _check_picture(path: str) -> None:
@@ -269,7 +311,8 @@ def _rows(grid: Grid, most: int) -> list[dict[str, Any]]:
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     words = frozenset(n for n, name in enumerate(names) if any(isinstance(row[name], str | bool) for row in rows))
     cells = [[_text(name, row[name]) for name in names] for row in rows]
-    return Table(names, cells, words=words, folds=True).text()
+    axes = sum(1 for _ in takewhile(lambda name: name not in KNOWN, names))
+    return Table(names, cells, words=words, key=max(axes, 1)).text()
 
 
 def _text(name: str, value: Any) -> str:

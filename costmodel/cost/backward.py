@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from costmodel.cost.call_memory import GradientView, LastStep
 from costmodel.cost.forward import (
     CallRound,
     ForwardLiveness,
     GradientSlot,
-    GradientView,
-    LastStep,
     LoopEdge,
     Order,
     StretchRound,

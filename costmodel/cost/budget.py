@@ -103,6 +103,9 @@ def room_for(memory: Any, reserve: Any = None, *, on: Any = None, groups: int = 
     if memory is not None and not named:
         return read_budget(memory), read_reserve(reserve)
     machine = machine_of(where)
+    if memory is not None and on is not None and machine_of(on).name != machine.name:
+        other = machine_of(on).name
+        raise SettingError(f"memory is that of {machine.name}, and the question is of on={other!r}: name one machine")
     if reserve is None:
         spared = DriverMemory.of(groups).high if machine.category == "gpu" else 0
     else:

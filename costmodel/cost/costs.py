@@ -12,6 +12,7 @@ from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
 from costmodel.cost.driver import DriverMemory
 from costmodel.cost.liveness import ACTIVATIONS
+from costmodel.cost.persistent import gradient_bytes, persistent_bytes, persistent_tensors
 from costmodel.cost.pipeline import Pipeline, PipelineRank
 from costmodel.cost.quantities import (
     QUANTITIES,
@@ -28,9 +29,6 @@ from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.runtimes import rank_of
 from costmodel.cost.timeline import (
     Timeline,
-    gradient_bytes,
-    persistent_bytes,
-    persistent_tensors,
     reserved_bytes,
     timeline_of,
     timeline_of_rank,
@@ -261,13 +259,12 @@ class Costs:
             return timeline_of_rank(self.model, self.settings, self.place, self._persistent)
         allocator = self.settings.allocator
         exact = allocator == "exact"
-        persistent = self._persistent if exact else persistent_bytes(self.tape, self.settings, ALLOTTED[allocator])
+        persistent = self._persistent if exact else persistent_bytes(self.tapes, self.settings, ALLOTTED[allocator])
         return timeline_of(self.model, self.tape, self.settings, persistent)
 
     @cached_property
     def _persistent(self) -> dict[str, int]:
-        lines = [persistent_bytes(tape, self.settings, exactly) for tape in self.tapes]
-        total = {line: sum(each[line] for each in lines) for line in lines[0]}
+        total = persistent_bytes(self.tapes, self.settings, exactly)
         return total if self.place is None else {**total, "inputs": self.place.buffers}
 
     @cached_property
@@ -285,7 +282,7 @@ class Costs:
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
                 "use timeline.peak"
             )
-        tensors = sum(times for _, _, times in persistent_tensors(self.tape, self.settings))
+        tensors = sum(times for _, _, times in persistent_tensors(self.tapes, self.settings))
         if tensors > MOST_PERSISTENT:
             raise SettingError(
                 f"{tensors:,} tensors that stay are too many to replay (at most {MOST_PERSISTENT:,}): use timeline.peak"

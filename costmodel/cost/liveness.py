@@ -171,6 +171,9 @@ class Lifetimes:
             growths.append(grown)
         return [list(accumulate(line))[::2] for line in changed], growths
 
+    def __repr__(self) -> str:
+        return f"<Lifetimes: {len(self.moments)} moments, {len(self.allocations)} allocations>"
+
 
 def unrolled(moments: int, loops: Sequence[MomentLoop]) -> list[int]:
     """The order in which so many moments happen with every round of `loops` by itself; inner folds come first."""

@@ -6,7 +6,7 @@ and number of copies. Of a pass only two numbers matter to a peak: what it leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +16,10 @@ from costmodel.architectures.trace import trace
 from costmodel.cost.allocator import exactly
 from costmodel.cost.costs import Costs
 from costmodel.cost.liveness import Course, Lifetimes, MomentLoop
+from costmodel.cost.persistent import ON_HOST, gradient_bytes, persistent_bytes, runtime_buffers
 from costmodel.cost.pipeline import Passage, StagePasses, pass_name, step_ending
 from costmodel.cost.rows import kept_of
 from costmodel.cost.runtimes import rank_of
-from costmodel.cost.timeline import ON_HOST, gradient_bytes, persistent_bytes
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout
 from costmodel.training.dtypes import size_bytes
@@ -71,10 +71,23 @@ class Turns(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a stage's weights take: throughout, and with all that its gradients have in the end [bytes]."""
+    """What weights take: throughout, and with all that their gradients have in the end [bytes].
+
+    shared: of that what stages of a rank have together, see `RankRuntime.buffers`.
+    """
 
     throughout: int
     least: int
+    shared: Mapping[Hashable, int]
+
+    @classmethod
+    def of_rank(cls, stages: Sequence[Held]) -> Held:
+        """That of all stages of a rank."""
+        shared = {name: size for stage in stages for name, size in stage.shared.items()}
+        twice = sum(sum(stage.shared.values()) for stage in stages) - sum(shared.values())
+        return cls(
+            sum(stage.throughout for stage in stages) - twice, sum(stage.least for stage in stages) - twice, shared
+        )
 
 
 class StageExtents(dict[str, Extent]):
@@ -170,10 +183,10 @@ class RankPeaks:
         schedule = layout.pipeline(settings.micro_batches)
         stages = self._stages(settings, schedule)
         ranks = [
-            [self._held(settings, stages[stage]) for stage in schedule.stages_of(rank)]
+            self._held(settings, [stages[stage] for stage in schedule.stages_of(rank)])
             for rank in range(schedule.ranks)
         ]
-        return Held(sum(held.throughout for held in ranks[0]), max(sum(held.least for held in own) for own in ranks))
+        return ranks[0]._replace(least=max(rank.least for rank in ranks))
 
     def floor(self, settings: Settings) -> int:
         """What larger micro-batches of as many samples a step take too, at least [bytes]. Raises CostModelError.
@@ -188,7 +201,7 @@ class RankPeaks:
             return 0
         schedule = layout.pipeline(settings.micro_batches)
         first = self._stages(settings, schedule)[0]
-        return self._held(settings, first).throughout + _once_through(self._passes(settings, schedule, 0, first))
+        return self._held(settings, [first]).throughout + _once_through(self._passes(settings, schedule, 0, first))
 
     def _once(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
         if key not in self._known:
@@ -236,7 +249,7 @@ class RankPeaks:
         own = [self._stages(settings, schedule)[stage] for stage in schedule.stages_of(0)]
         dtype = settings.policy.gradient_dtype
         gradients = [sum(size_bytes(s.graded * s.times, dtype) for s in self._tape(key).updated) for key in own]
-        throughout = sum(self._held(settings, key).throughout for key in own)
+        throughout = self._held(settings, own).throughout
         if schedule.name not in TURNS_TAKEN or schedule.microbatches < 2 * schedule.ranks:
             return throughout + max(gradients)
         kept = min(sum(size for _, size in kept_of(self._tape(key))) for key in own)
@@ -245,7 +258,7 @@ class RankPeaks:
     def _least_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
         """What a rank has with most micro-batches in flight, at least [bytes]."""
         own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
-        throughout = sum(self._held(settings, stages[stage]).throughout for stage in own)
+        throughout = self._held(settings, [stages[stage] for stage in own]).throughout
         kept = min(extents["forward"].net - extents.passes.named for extents in own.values())
         ahead = (min(schedule.in_flight(rank), schedule.microbatches * len(own)) - 1) * max(0, kept)
         return throughout + ahead + min(map(_once_through, own.values()))
@@ -253,7 +266,7 @@ class RankPeaks:
     def _peak_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
         own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
         m, passes = schedule.microbatches, [extents.passes for extents in own.values()]
-        throughout = sum(self._held(settings, stages[stage]).throughout for stage in own)
+        throughout = self._held(settings, [stages[stage] for stage in own]).throughout
         throughout += m * sum(each.buffers for each in passes)
         turns: list[Turns] = self._once((schedule, rank), lambda: list(_turns(schedule, rank)))
         run = Extent.of_several(
@@ -275,12 +288,9 @@ class RankPeaks:
         """A stage's passes, whose tape knows how many copies of the model there are."""
         passes = self._passes(settings, schedule, stage, key).passes
 
-        def copied() -> StagePasses:
-            other = copy(passes)
-            other.tape = self._on_copies(settings, key)
-            return other
-
-        return self._once(("copied", id(passes), settings.layout.dp), copied)
+        return self._once(
+            ("copied", id(passes), settings.layout.dp), lambda: passes.on_copies(self._on_copies(settings, key))
+        )
 
     def _tape(self, key: StageKey) -> Tape:
         return self._known[key]  # type: ignore[return-value]
@@ -291,8 +301,15 @@ class RankPeaks:
         tape.layout = tape.layout._replace(dp=settings.layout.dp)
         return tape
 
-    def _held(self, settings: Settings, key: StageKey) -> Held:
-        return self._once(("held", key, settings.layout.dp), lambda: _held(self._on_copies(settings, key), settings))
+    def _held(self, settings: Settings, stages: Sequence[StageKey]) -> Held:
+        """What a rank's weights take, of these stages."""
+
+        def held(stage: StageKey) -> Held:
+            return self._once(
+                ("held", stage, settings.layout.dp), lambda: _held(self._on_copies(settings, stage), settings)
+            )
+
+        return Held.of_rank([held(stage) for stage in stages])
 
     def staged(self, settings: Settings) -> list[StagedRank]:
         """The ranks of a pipeline. Raises CostModelError."""
@@ -312,6 +329,9 @@ class RankPeaks:
         manner = StagePasses.manner(settings, schedule, own[-1])
         key = ("ending", *keys, settings.layout.dp, settings.micro_batches if manner["kept"] else 0)
         return StagedRank(rank, schedule, settings, passes, key, lambda: self._once(key, ending))
+
+    def __repr__(self) -> str:
+        return f"<RankPeaks of {self.model.title}>"
 
 
 def _once_through(extents: StageExtents) -> int:
@@ -333,12 +353,13 @@ def _alike(layout: Layout) -> Layout:
 
 def _held(tape: Tape, settings: Settings) -> Held:
     """What a tape's weights take."""
-    lines = persistent_bytes(tape, settings, exactly)
+    lines = persistent_bytes([tape], settings, exactly)
     staged = tape.layout.pp > 1
     throughout = sum(size for line, size in lines.items() if line not in (*ON_HOST, *(("inputs",) if staged else ())))
     runtime = rank_of(tape, settings)
     earlier = runtime.lasting_bytes if runtime is not None and runtime.drops else 0
-    return Held(throughout + earlier, throughout + max(earlier, gradient_bytes(tape, settings, exactly)))
+    least = throughout + max(earlier, gradient_bytes(tape, settings, exactly))
+    return Held(throughout + earlier, least, runtime_buffers(tape, settings))
 
 
 def _turns(schedule: Schedule, rank: int) -> Iterator[Turns]:

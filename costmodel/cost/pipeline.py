@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from costmodel.architectures.trace import trace
 from costmodel.cost.backward import BackwardLiveness, update
@@ -127,6 +128,9 @@ class Passage(NamedTuple):
         messages = [(now - start, message) for now, message in lifetimes.messages if start <= now < end]
         return cls(lifetimes.moments[start:end], tuple(line[2 * start : 2 * end] for line in changes), loops, messages)
 
+    def __repr__(self) -> str:
+        return f"<Passage of {len(self.moments)} moments>"
+
 
 PASSES = ("forward", "later_forward", "first", "later", "inputs", "first_weights", "later_weights")
 """What a rank does with a stage and a micro-batch: attributes of `StagePasses`."""
@@ -179,6 +183,13 @@ class StagePasses:
         self._sent = sum(x.storage.bytes for x in tape.arrived if x.requires_grad) if named else 0
         self.named = self._output + self._sent
         self.first = self.first.with_change(-1, self.named) if self.named else self.first
+
+    def on_copies(self, tape: Tape) -> Self:
+        """The same of a tape that differs in nothing but how many copies of the model there are."""
+        other = copy(self)
+        other.tape = tape
+        other.sums = [message._replace(devices=tape.layout.dp) for message in self.sums]
+        return other
 
     @cached_property
     def later_forward(self) -> Passage:
@@ -264,6 +275,7 @@ class StagePasses:
             now = lifetimes.moment("backward", "received", "")
             handed.append(lifetimes.take(self.result, now))
         accumulates = accumulates or (self.runtime is not None and self.runtime.drops)
+        results = self._results(forward)
         backward = BackwardLiveness(forward, accumulates=accumulates)
         if len(lifetimes.moments) == cut:
             lifetimes.moment("backward", "view", "")
@@ -276,7 +288,7 @@ class StagePasses:
         gradients = backward.gradients
         if forward.sharding is not None:
             gradients = [*gradients, *forward.sharding.gradients, *forward.sharding.lasting]
-        self._end(forward, cut, end, gradients, end)
+        self._end(forward, results, cut, end, gradients, end)
         changes = lifetimes.changes()
         passes = Passage.between(lifetimes, changes, 0, cut), Passage.between(lifetimes, changes, cut, end)
         return *passes, forward
@@ -321,9 +333,20 @@ class StagePasses:
             allocation.died = end
         return Passage.between(lifetimes, lifetimes.changes(), 0, end)
 
-    def _end(self, forward: ForwardLiveness, cut: int, end: int, gradients: list[Allocation], until: int) -> None:
+    def _results(self, forward: ForwardLiveness) -> list[Allocation]:
+        """Memory of what forward has made; what is run again in backward is made in other."""
+        return [place for y in self.tape.result if (place := forward.place_of(y)) is not None]
+
+    def _end(
+        self,
+        forward: ForwardLiveness,
+        results: list[Allocation],
+        cut: int,
+        end: int,
+        gradients: list[Allocation],
+        until: int,
+    ) -> None:
         """Let results stay until the stage is done with them, and what lasts past the micro-batch until its end."""
-        results = [place for y in self.tape.result if (place := forward.place_of(y)) is not None]
         for result in results:
             result.died = max(result.died, cut - 1 if self._handed_over else until - 1)
         lasting = gradients
@@ -345,6 +368,7 @@ class StagePasses:
         lifetimes = Lifetimes()
         forward = ForwardLiveness(self.tape, lifetimes, loops=False)
         cut = len(lifetimes.moments)
+        results = self._results(forward)
         backward = BackwardLiveness(forward, accumulates=accumulates, inputs_only=True)
         middle = len(lifetimes.moments)
         weighted = {id(call): now for now, (call, _) in enumerate(reversed(backward.captured), start=middle)}
@@ -372,9 +396,12 @@ class StagePasses:
         for gradient in backward.returned:
             gradient.died = max(gradient.died, middle - 1 if self._handed_back else end)
         # What the last stage has made is let go of with the loss's gradient, what others have with those of weights.
-        self._end(forward, cut, end, gradients, middle if self.tape.layout.last else end)
+        self._end(forward, results, cut, end, gradients, middle if self.tape.layout.last else end)
         changes = lifetimes.changes()
         return Passage.between(lifetimes, changes, cut, middle), Passage.between(lifetimes, changes, middle, end)
+
+    def __repr__(self) -> str:
+        return f"<StagePasses of {self.tape}>"
 
 
 def _with_recomputed(order: Order) -> Iterator[CallRound | LoopEdge | UnitEdge]:
@@ -555,6 +582,9 @@ class PipelineRank:
         named = sum(stage.named for stage in self.stages.values())
         self._changes[TEMPORARIES][start] -= named + self._losses
 
+    def __repr__(self) -> str:
+        return f"<PipelineRank {self.rank}: stages {[*self.stages]}>"
+
 
 class Pipeline:
     """The stages of a model under some settings, each kind of which is traced and walked once."""
@@ -601,3 +631,6 @@ class Pipeline:
     def ranks(self) -> list[PipelineRank]:
         """All of them, in order."""
         return [PipelineRank(self, rank) for rank in range(self.schedule.ranks)]
+
+    def __repr__(self) -> str:
+        return f"<Pipeline of {self.model.title}: {self.schedule.stages} stages>"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.display.units import show_bytes, show_flops
-from costmodel.errors import SettingError, shown
+from costmodel.errors import SettingError, no_attribute, shown
 from costmodel.training.frozen import Frozen, frozen
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ class LineItems(Frozen):
         show = type(self)._show
         rows = [(name, show(int(n)), f"{int(n):,}") for name, n in lines.items() if n]
         return Table((type(self).__name__, "", "exact"), rows)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Nothing: raises AttributeError with the nearest name."""
+            raise no_attribute(self, name)
 
     def __getitem__(self, name: Any) -> Any:
         """No items: raises SettingError, which names the attribute."""

@@ -240,7 +240,7 @@ class Ranks(Answer, Sequence["Costs"]):
         }
         rows = [[shows.get(name, show_bytes)(value) for name, value in row.items()] for row in self.rows()]
         header = ("Ranks", "in flight", "params", "FLOPs", *_MEMORY, "sent")
-        return Table(header, rows, worth=("peak", "FLOPs", "params", "sent", "activations", *_MEMORY))
+        return Table(header, rows, worth=("peak", "FLOPs", "params", "sent", "activations", *_MEMORY, "in flight"))
 
 
 PHASES: dict[ActionKind, str] = {"F": "forward", "B": "backward", "I": "backward", "W": "weights"}

@@ -48,6 +48,7 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
             isinstance(call.layer, FusedAttention) and call.x.dtype == "fp32" for call in p.tape.root.calls()
         ):
             sentences.append(("note", _FLASH_IN_FP32))
+    sentences += [("note", _FORCED[name].format(getattr(settings, name))) for name in settings.forced]
     if settings.implementation != "plain":
         sentences.append(("implementation", _implementation(p)))
     if settings.keeps:
@@ -139,6 +140,11 @@ _FLASH_IN_FP32 = (
     "PyTorch has FlashAttention kernels for fp16 and bf16 only; in fp32 scaled_dot_product_attention runs the "
     "memory-efficient one: attention='efficient'"
 )
+_FORCED = {
+    "sp": "runtime='megatron' takes tp beside ep with sp=True alone (ModelParallelConfig), so sp is {}",
+    "attention": "runtime='megatron' takes cp with fused attention alone (TEDotProductAttention): it is {!r} here, and "
+    "'flash' where 'eager' is asked for",
+}
 _CACHES: dict[CacheName, str] = {
     "dynamic": "dynamic, as DynamicCache of transformers: each layer's is copied to grow it, the old one freed after "
     "that; with a window what the last pass saw stays in memory",
@@ -224,7 +230,7 @@ def _arithmetic(p: Costs) -> Table:
             "cache a token": p.kv_bytes_per_token
         }
         rows += [(label, show_bytes(size), show_exact(size), "") for label, size in sizes.items()]
-    return Table(("Totals", "", "exact", "pointwise, apart"), rows, worth=("", "exact"))
+    return Table(("Totals", "", "exact", "pointwise, apart"), rows)
 
 
 def _memory(p: Costs) -> Table:

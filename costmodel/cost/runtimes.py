@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
@@ -34,7 +34,7 @@ def stood_for(tape: Tape) -> dict[Storage, Shape]:
     """Weights of blocks' linear layers, each expert's by itself, with their shapes.
 
     Megatron adds their gradients to the main ones as it multiplies, and gives autograd an empty tensor instead, of
-    which there is one of each shape, throughout.
+    which a process has one of each shape, throughout, for all its stages.
 
     Source: ``get_dummy_wgrad`` of ``transformer_engine/pytorch/module/base.py``; ``gradient_accumulation_fusion``.
     """
@@ -42,7 +42,7 @@ def stood_for(tape: Tape) -> dict[Storage, Shape]:
         return {}
     apart = ("embedding.", "positions.", "head.")
     weights = {s: shape[-2:] for s, shape in tape.updated.items() if len(shape) > 1 and not s.name.startswith(apart)}
-    return {s: shape for s, shape in weights.items() if not s.name.endswith("router.weight")}
+    return {s: shape for s, shape in weights.items() if not s.name.endswith(("router.weight", ".bias"))}
 
 
 GRADIENTS_SUM, NORMS_SUM, TIED_SUM = "gradients", "gradients of norms", "gradients of tied weights"
@@ -72,8 +72,12 @@ class RankRuntime(ABC):
         """Weights, masters and states; None: as PyTorch has them."""
 
     @abstractmethod
-    def buffers(self) -> Iterable[RankTensor]:
-        """Buffers of its own."""
+    def buffers(self) -> dict[Hashable, int]:
+        """Buffers of its own [bytes], by what tells them apart: those alike of several stages are one, a process's."""
+
+    def shares(self, buffer: Storage) -> bool:
+        """Whether a buffer of the model is among `buffers`: none is, unless a runtime has it once for all stages."""
+        return False
 
     @property
     @abstractmethod
@@ -219,10 +223,15 @@ class MegatronRank(RankRuntime):
         weights = RankTensor("weights", size_bytes(self.elements, policy.weight))
         return [weights, *self.states(self.share, policy.master)]
 
-    def buffers(self) -> Iterable[RankTensor]:
-        """See `RankRuntime`: what stands for gradients, see `stood_for`."""
-        for shape in dict.fromkeys(stood_for(self.tape).values()):
-            yield RankTensor("buffers", size_bytes(product(shape), self.tape.precision.weight))
+    def buffers(self) -> dict[Hashable, int]:
+        """See `RankRuntime`: masks, and what stands for gradients, by shape, see `stood_for`."""
+        dtype = self.tape.precision.weight
+        masks = {("mask", *x.shape): s.bytes for s, x in self.tape.buffers.items() if self.shares(s)}
+        return {**masks, **{shape: size_bytes(product(shape), dtype) for shape in stood_for(self.tape).values()}}
+
+    def shares(self, buffer: Storage) -> bool:
+        """See `RankRuntime`: a mask (``get_default_causal_mask`` of ``megatron/core/fusions/fused_softmax.py``)."""
+        return buffer.role == "mask"
 
     @property
     def gradient_bytes(self) -> int:
@@ -335,12 +344,11 @@ class DeepSpeedRank(RankRuntime):
         else:
             yield RankTensor("host", size_bytes(self.share, self.gradient))
 
-    def buffers(self) -> Iterable[RankTensor]:
+    def buffers(self) -> dict[Hashable, int]:
         """See `RankRuntime`: the bucket of stage 3, or of the others a gradient on its way to the host."""
         if self.stage == 3:
-            yield RankTensor("buffers", size_bytes(REDUCE_BUCKET, self.tape.precision.weight))
-        elif self.states_on_host:
-            yield RankTensor("buffers", self._largest_bytes)
+            return {"bucket": size_bytes(REDUCE_BUCKET, self.tape.precision.weight)}
+        return {"gradient": self._largest_bytes} if self.states_on_host else {}
 
     @property
     def _largest_bytes(self) -> int:

@@ -1,8 +1,8 @@
-"""What is in memory at every step of training or inference: what stays throughout, and what comes and goes."""
+"""What is in memory at every step of training or inference, over what stays throughout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from costmodel.cost.allocator import ALLOTTED, segment_bytes
 from costmodel.cost.backward import BackwardLiveness, update
 from costmodel.cost.data_parallel import (
-    bucket_bytes,
-    copied,
     gradient_sums,
     in_turn,
     send_buffers,
     send_gradients,
     send_weights,
-    updated,
 )
 from costmodel.cost.forward import ForwardLiveness
 from costmodel.cost.liveness import (
@@ -39,12 +36,13 @@ from costmodel.cost.liveness import (
     Stream,
     unrolled,
 )
+from costmodel.cost.persistent import ON_HOST, earlier_gradients, persistent_tensors
 from costmodel.cost.pipeline import PipelineRank
 from costmodel.cost.question import question
 from costmodel.cost.runtimes import rank_of
-from costmodel.cost.sharding import flat_length, gathered_throughout, share_of
+from costmodel.cost.sharding import share_of
 from costmodel.display.answer import Answer, Sheet
-from costmodel.display.table import Table, printable
+from costmodel.display.table import Table, printable, shortened
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.documents.arguments import Bounds, typed
 from costmodel.graph.kernel import MeshAxis, Message, Operation, wire_bytes
@@ -60,86 +58,6 @@ if TYPE_CHECKING:
 
     from costmodel.architectures.base import Architecture
     from costmodel.display.areas import Steps
-
-
-PERSISTENT = ("weights", "masters", "optimizer", "counters", "buffers", "inputs", "cache", "host")
-"""Lines of what stays. PyTorch keeps the optimizer's counters on the host, as what is offloaded; cache is that of
-earlier tokens."""
-ON_HOST = ("counters", "host")
-"""Of these what the device does not have."""
-
-
-class PersistentTensor(NamedTuple):
-    """Tensors of one size that stay, on a line of `PERSISTENT`: bytes of one, and how many there are."""
-
-    line: str
-    size: int
-    times: int
-
-
-def persistent_tensors(tape: Tape, settings: Settings) -> Iterator[PersistentTensor]:
-    """Every tensor that stays."""
-    policy, optimizer = settings.policy, settings.states
-    runtime = rank_of(tape, settings)
-    yield from () if runtime is None else (PersistentTensor(*each) for each in runtime.buffers())
-    if (own := None if runtime is None else runtime.tensors()) is not None:
-        yield from (PersistentTensor(*each) for each in own)
-        yield from _other_tensors(tape)
-        return
-    state_bytes = size_bytes(1, policy.state_dtype)
-    for s in tape.weights:
-        share = share_of(tape, s)
-        yield PersistentTensor("weights", share.bytes, s.times)
-        if s.dtype == policy.quantised:
-            yield PersistentTensor("weights", policy.scale_bytes(share.shape), s.times)
-    yield from (PersistentTensor("weights", *each) for each in gathered_throughout(tape))
-    own = list(updated(tape))
-    for s, times in own:
-        if master := share_of(tape, s).master:
-            yield PersistentTensor("masters", size_bytes(s.elements, master), times)
-    copies = optimizer.copies_gradient and tape.layout.shards == 1
-    shapes = [((s.graded,) if copies and s.graded is not s.elements else share_of(tape, s).shape, n) for s, n in own]
-    for shape, times in [((flat_length(tape),), 1)] if optimizer.flat and shapes else shapes:
-        for size in optimizer.state_sizes(shape, state_bytes):
-            yield PersistentTensor("optimizer", size, times)
-        if scalars := optimizer.scalar_bytes(shape):
-            yield PersistentTensor("counters", scalars, times)
-    yield from _other_tensors(tape)
-
-
-def _other_tensors(tape: Tape) -> Iterator[PersistentTensor]:
-    """Of these those that are no weights, nor of any."""
-    for s in tape.buffers:
-        yield PersistentTensor("buffers", s.bytes, s.times)
-    if copied(tape) and not tape.layout.bucket_view:
-        yield PersistentTensor("buffers", bucket_bytes(tape), 1)
-    for s in tape.inputs:
-        yield PersistentTensor("inputs", s.bytes, s.times)
-    for s in tape.caches:
-        yield PersistentTensor("cache", s.bytes, s.times)
-
-
-def persistent_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> dict[str, int]:
-    """What stays on each line [bytes], with what the allocator takes for each tensor."""
-    lines: dict[str, int] = dict.fromkeys(PERSISTENT, 0)
-    for line, size, times in persistent_tensors(tape, settings):
-        lines[line] += allotted(size) * times
-    return lines
-
-
-def gradient_bytes(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> int:
-    """Gradients of all trained weights [bytes]."""
-    if (runtime := rank_of(tape, settings)) is not None:
-        return allotted(runtime.gradient_bytes)
-    return sum(allotted(share_of(tape, s).gradient_bytes) * s.times for s in tape.updated)
-
-
-def _earlier_gradients(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> int:
-    """Gradients that are there before the micro-batch [bytes]."""
-    if (runtime := rank_of(tape, settings)) is not None:
-        return allotted(runtime.lasting_bytes)
-    lasting = settings.micro_batches > 1 or tape.layout.bucket_view
-    return gradient_bytes(tape, settings, allotted) if lasting else 0
 
 
 MOST_UNFOLDED = 200_000
@@ -211,6 +129,9 @@ class TimelineQuestion(NamedTuple):
     model: Architecture
     settings: Settings
     tape: Tape
+
+    def __repr__(self) -> str:
+        return f"<TimelineQuestion of {self.model.title}>"
 
 
 class NamedAllocation(NamedTuple):
@@ -363,7 +284,7 @@ class Timeline(Answer):
         ]
         allocations += [
             NamedAllocation(line, int(allotted(size)), "there throughout")
-            for line, size, _ in persistent_tensors(tape, settings)
+            for line, size, _ in persistent_tensors([tape], settings)
             if line not in (*ON_HOST, "cache")
         ]
         return max(allocations, key=lambda allocation: allocation.bytes, default=None)
@@ -398,10 +319,10 @@ class Timeline(Answer):
         from costmodel.display.figures import DARK, LIGHT, Budgets, save
 
         peak = self.peak_step
-        notes = [f"Peak: {show_bytes(self.peak)}", f"{peak.phase} of {_shortened(place(peak))}"]
+        notes = [f"Peak: {show_bytes(self.peak)}", f"{peak.phase} of {shortened(place(peak), NAME)}"]
         if self.largest is not None:
             line, size, name = self.largest
-            notes += [f"largest: {line}, {show_bytes(size)}", _shortened(name)]
+            notes += [f"largest: {line}, {show_bytes(size)}", shortened(name, NAME)]
         title = "" if self.question is None else heading(self.question.model, self.question.settings)
         theme = DARK if dark else LIGHT
         return save(areas(self._drawn(), Peak(peak.alive._asdict(), notes), Budgets.of(memory), title, theme), path)
@@ -485,7 +406,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
     """
     allotted = ALLOTTED[settings.allocator]
     lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
-    earlier = _earlier_gradients(tape, settings, allotted)
+    earlier = earlier_gradients(tape, settings, allotted)
     alive = {**dict.fromkeys(Alive._fields, 0), **persistent, "gradients": earlier}
     for line in ON_HOST:
         alive.pop(line)
@@ -548,7 +469,7 @@ def reserved_bytes(tape: Tape, settings: Settings) -> int:
     for allocation in lifetimes.allocations:
         lives.setdefault(allocation.stream, []).append((allocation.size, allocation.born, allocation.died))
     elsewhere = (*ON_HOST, "cache") if lifetimes.released else ON_HOST
-    persistent = [(size, times) for line, size, times in persistent_tensors(tape, settings) if line not in elsewhere]
+    persistent = [(size, times) for line, size, times in persistent_tensors([tape], settings) if line not in elsewhere]
     gradients: list[tuple[int, int]] = []
     if (runtime := rank_of(tape, settings)) is not None:
         persistent.append((runtime.lasting_bytes, 1))
@@ -625,7 +546,7 @@ def _sheet(timeline: Timeline) -> Sheet:
     marks = [(name, timeline.steps[now]) for name, now in milestones(timeline)]
     lines = [line for line in type(timeline.persistent)._fields if any(getattr(s.alive, line) for _, s in marks)]
     rows = [_row(name, step, lines) for name, step in marks]
-    worth = ("total", *LARGEST, *lines)
+    worth = ("total", *LARGEST, *lines, "layer")
     table = Table(("Step", "layer", *lines, "total"), rows, words=frozenset({0, 1}), worth=worth)
     peak = timeline.peak_step
     headline = (
@@ -635,6 +556,8 @@ def _sheet(timeline: Timeline) -> Sheet:
     return Sheet([*head, headline], [table], notes=[FOLDED] if timeline.loops else [])
 
 
+NAME = 32
+"""Characters of a name beside a picture."""
 LARGEST = ("activations", "temporaries", "weights", "optimizer")
 """What most often leads a peak."""
 
@@ -642,10 +565,6 @@ LARGEST = ("activations", "temporaries", "weights", "optimizer")
 def place(step: TimelineStep | CollectiveCalls) -> str:
     """Its layer, and the rounds of the repeated blocks around it."""
     return printable(f"{step.layer} (round {step.rounds})" if step.rounds else step.layer)
-
-
-def _shortened(words: str, most: int = 32) -> str:
-    return printable(words if len(words) <= most else f"…{words[1 - most :]}")
 
 
 def _row(name: str, step: TimelineStep, lines: list[str]) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from costmodel.display.table import Marked, Table, narrowed, styled, wrapped
 from costmodel.documents.arguments import typed
-from costmodel.errors import not_installed
+from costmodel.errors import no_attribute, not_installed
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -100,6 +100,21 @@ class Data(ABC):
         except ImportError:
             raise not_installed("to_dataframe needs pandas", "frame") from None
         return pandas.DataFrame(self.rows())
+
+    BELOW: ClassVar[Sequence[str]] = ()
+    """Attributes of attributes, such as "memory.peak", that an error names for one that there is not."""
+
+    if not TYPE_CHECKING:  # which knows the attributes that there are
+
+        def __getattr__(self, name: str) -> Any:
+            """Nothing: raises AttributeError with the nearest name."""
+            above = getattr(super(), "__getattr__", None)
+            try:
+                if above is not None:
+                    return above(name)
+            except AttributeError:
+                pass
+            raise no_attribute(self, name, self.BELOW)
 
     def __repr__(self) -> str:
         return str(self)

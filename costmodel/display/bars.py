@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from costmodel.display.figures import COLOURS, empty, literal
+from costmodel.display.figures import COLOURS, empty, literal, written
 from costmodel.display.units import show_bytes, show_count, show_flops, show_share
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def bars(names: Sequence[str], panels: Sequence[Panel], title: str, theme: Theme
     all_axes = figure.subplots(1, len(telling), sharey=True, subplot_kw={"facecolor": theme.paper}, squeeze=False)[0]
     for axes, panel in zip(all_axes, telling, strict=True):
         _row(axes, panel, theme, ratios)
-    all_axes[0].set_yticks(range(len(names)), [_shortened(name) for name in names], color=theme.ink)
+    all_axes[0].set_yticks(range(len(names)), [written(name, LONGEST) for name in names], color=theme.ink)
     all_axes[0].set_ylim(len(names) - 0.5, -0.5)
     return figure
 
@@ -86,10 +86,6 @@ def summed(names: Sequence[str], panels: Sequence[Panel]) -> tuple[list[str], li
         other = {name: sum(panel.rows[row].get(name, 0) for row in rest) for name in panel.colours}
         shorter.append(panel._replace(rows=[*(panel.rows[row] for row in first), other]))
     return [*(names[row] for row in first), f"other ({len(rest)})"], shorter
-
-
-def _shortened(name: str) -> str:
-    return literal(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…")
 
 
 def _row(axes: Axes, panel: Panel, theme: Theme, ratios: bool) -> None:

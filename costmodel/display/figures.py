@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from costmodel.display.table import shortened
 from costmodel.display.units import TIMES, UNITS, Budget, binary_unit, read_budget, show_bytes, show_count, show_flops
 from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, not_installed, shown
@@ -196,11 +197,10 @@ def label(axes: Axes, along: str, theme: Theme, text: str) -> None:
     getattr(axes, f"set_{along}label")(literal(text), color=theme.ink)
 
 
-def written(value: Any) -> str:
-    """A label of an axis, short."""
+def written(value: Any, most: int = 18) -> str:
+    """A label of an axis, each of its lines of at most so many characters."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        text = str(value)
-        return literal(text if len(text) <= 18 else f"{text[:17]}…")
+        return "\n".join(literal(shortened(line, most)) for line in str(value).split("\n"))
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,8 +12,14 @@ from typing import Literal, NamedTuple, TextIO
 TextRow = Sequence[str]
 WIDTH = 110
 """Columns that prose is wrapped to where the page does not say."""
-NARROWEST = 8
-"""Columns that a name is shortened to at most; in a first column half as many more."""
+NARROWEST = 12
+"""Columns that a name has at least beside the widest figure."""
+MOST_LINES = 3
+"""Lines that a name goes on over; of a longer one what is between its first and last words is left out."""
+_BREAKS = re.compile(r"(?<=[\s/_+=-])(?=\S)|(?<=[.,:])(?=[^\d\s])")
+"""Where a line may end within a name: after a blank, or between its words."""
+_BLANKS = re.compile(r"(?<=\s)(?=\S)")
+"""Where a line may end within the heading of figures."""
 Emphasis = Literal["strong", "alarm", "faint"]
 _SGR: dict[Emphasis, str] = {"strong": "1", "alarm": "1;31", "faint": "2"}
 _CSS: dict[Emphasis, str] = {
@@ -88,15 +95,42 @@ def printable(name: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in name)
 
 
+def shortened(name: str, most: int) -> str:
+    """A printable name of at most so many characters: its first and last words, with … for those between."""
+    name = printable(name)
+    if len(name) <= most:
+        return name
+    words = _BREAKS.split(name)
+    first = last = ""
+    while words and len(first + words[-1] + last) < most:
+        last = words.pop() + last
+        if words and len(first + words[0] + last) < most:
+            first += words.pop(0)
+    return f"{first}…{last or name[len(name) + 1 - most :]}"
+
+
+def _lines_of(cell: str, width: int, *, name: bool) -> list[str]:
+    """A cell in lines of a column's width that end between words; those of a name are indented after the first."""
+    if len(cell) <= width:
+        return [cell]
+    indent, breaks = (_INDENT, _BREAKS) if name else ("", _BLANKS)
+    lines = [""]
+    room = width - len(indent)
+    for word in breaks.split(shortened(cell, MOST_LINES * room)):
+        if lines[-1].strip() and len((lines[-1] + word).rstrip()) > width:
+            lines.append(indent)
+        lines[-1] += shortened(word.rstrip(), room) + word[len(word.rstrip()) :]
+    return [line.rstrip() for line in lines]
+
+
 class Table(NamedTuple):
     """A table whose header's first cell says what it is about.
 
     words: columns read from the left; all others are figures, aligned to the right.
     total: whether the last row sums up those above.
     key: how many columns from the left say what a row is of; a narrow page keeps them.
-    worth: headings of other columns, those that a narrow page keeps longest first. What is not among them goes first,
-    from the right; names are cut before one of these goes. None: all of them, as they stand.
-    folds: whether columns without room go on below, beside the key again: where each was asked for by name.
+    worth: headings of other columns, the foremost first. Where a narrow page has no room for all of them, they go on
+    below, beside the key again; what is not among them is left out there, and named. None: all, as they stand.
     """
 
     header: TextRow
@@ -105,37 +139,45 @@ class Table(NamedTuple):
     total: bool = False
     key: int = 1
     worth: Sequence[str] | None = None
-    folds: bool = False
 
     def text(self) -> str:
-        """Aligned plain text, as wide as the page: what has no room is named below, or goes on there."""
-        lines = [self.header, *self.rows]
-        widths = [max(len(cells[column]) for cells in lines) for column in range(len(self.header))]
-        columns, left_out = self._fitting(list(range(len(widths))), widths, page().columns)
-        blocks = [self._block(columns, widths)]
-        while left_out and self.folds:
-            columns, left_out = self._fitting([*range(self.key), *left_out], widths, page().columns)
-            if columns[self.key :]:
-                blocks.append(self._block(columns, widths))
-            else:  # not even one beside the key
-                break
-        if left_out:
-            names = ", ".join(dict.fromkeys(filter(None, (self.header[column] for column in left_out))))
+        """Aligned plain text, as wide as the page: what has no room goes on below, or is named there."""
+        widest = [max(map(len, cells)) for cells in zip(self.header, *self.rows, strict=True)]
+        room = page().columns
+        if room is None:
+            return self._block(list(range(len(widest))), widest)
+        least = [self._least(column, room - NARROWEST - len(_GAP)) for column in range(len(widest))]
+        rest, worthy = self._ranked()
+        key = list(range(self.key))
+        beside = max((least[column] for column in rest[:worthy]), default=0)
+        while len(key) > 1 and _width([*key, key[0]], least) - least[key[0]] + beside > room:
+            rest.insert(0, key.pop())
+            worthy += 1
+        least[0] = min(least[0], room - beside - len(_GAP))
+        blocks: list[str] = []
+        while worthy or not blocks:
+            columns = list(key)
+            while rest and _width([*columns, rest[0]], least if worthy else widest) <= room:
+                columns.append(rest.pop(0))
+                worthy -= worthy > 0
+            blocks.append(self._block(sorted(columns), self._narrowed(columns, widest, least, room)))
+        if rest:
+            names = ", ".join(dict.fromkeys(filter(None, (self.header[column] for column in sorted(rest)))))
             blocks[-1] += "\n" + styled(wrapped(f"no room for: {names or 'remarks'} (--wide shows all)", "  "), "faint")
         return "\n\n".join(blocks)
 
     def _block(self, columns: list[int], widths: list[int]) -> str:
         """Some of the columns, every row."""
         texts = [self._line(cells, widths, columns) for cells in (self.header, *self.rows)]
-        texts[0] = styled(texts[0], "strong")
+        texts[0] = "\n".join(styled(line, "strong") for line in texts[0].split("\n"))
         if self.total:
-            texts[-1] = styled(texts[-1], "strong")
-            texts.insert(-1, "-" * (sum(widths[column] for column in columns) + 2 * (len(columns) - 1)))
+            texts[-1] = "\n".join(styled(line, "strong") for line in texts[-1].split("\n"))
+            texts.insert(-1, "-" * _width(columns, widths))
         return "\n".join(texts)
 
-    def _ranked(self, columns: list[int]) -> tuple[list[int], int]:
-        """Columns beside the key, what goes first last, and how many of them are of worth."""
-        rest = columns[self.key :]
+    def _ranked(self) -> tuple[list[int], int]:
+        """Columns beside the key, the foremost first, and how many of them are of worth."""
+        rest = list(range(self.key, len(self.header)))
         if self.worth is None:
             return rest, len(rest)
         ranked: list[int] = []
@@ -143,31 +185,22 @@ class Table(NamedTuple):
             ranked += [column for column in rest if self.header[column] == name and column not in ranked][:1]
         return [*ranked, *(column for column in rest if column not in ranked)], len(ranked)
 
-    def _fitting(self, columns: list[int], widths: list[int], most: int | None) -> tuple[list[int], list[int]]:
-        """Columns that are shown and those that are not; `widths` of names are cut where that saves one of worth."""
-        if most is None:
-            return columns, []
+    def _least(self, column: int, most: int) -> int:
+        """Columns of the page that one of the table needs: names and headings may go on over lines, figures not."""
+        heading, *cells = (row[column] for row in (self.header, *self.rows))
+        if column not in self.words:
+            return min(max(map(len, (*cells, *_BLANKS.split(heading)))), most)
+        whole = max(map(len, (heading, *cells)))
+        longest = max(len(word.rstrip()) for name in (heading, *cells) for word in _BREAKS.split(name))
+        return min(max(len(_INDENT) + longest, whole // 2), whole, most)
 
-        def over() -> int:
-            return sum(widths[column] for column in columns) + 2 * (len(columns) - 1) - most
-
-        def room(column: int) -> int:
-            least = max(widths[column] // 2, NARROWEST + 4 * (column == 0))
-            return max(widths[column] - least, 0) if column in self.words else 0
-
-        columns = list(columns)
-        left_out: list[int] = []
-        ranked, worthy = self._ranked(columns)
-        for place, column in reversed(list(enumerate(ranked))):
-            if over() <= (sum(map(room, columns)) if place < worthy else 0):
-                break
-            columns.remove(column)
-            left_out.append(column)
-        for column in sorted((c for c in columns if c in self.words), key=lambda c: -widths[c]):
-            widths[column] -= min(max(over(), 0), room(column))
-        while over() > 0 and len(columns) > 1:  # the key itself is too wide: its first column stays
-            left_out.append(columns.pop())
-        return columns, sorted(left_out)
+    def _narrowed(self, columns: list[int], widest: list[int], least: list[int], room: int) -> list[int]:
+        """Widths with which some columns have room: headings of figures go on over lines before names do."""
+        widths = list(widest)
+        for column in sorted(columns, key=lambda column: (column in self.words, -widest[column])):
+            over = _width(columns, widths) - room
+            widths[column] -= min(max(over, 0), max(widest[column] - least[column], 0))
+        return widths
 
     def html(self) -> str:
         """The same as an HTML table that takes its colours from the page; every cell is escaped."""
@@ -179,18 +212,18 @@ class Table(NamedTuple):
         return f'<table style="{_TABLE}"><thead>{head}</thead><tbody>{body}</tbody></table>'
 
     def _line(self, cells: TextRow, widths: list[int], columns: list[int]) -> str:
+        """A row of the table, over as many lines as its longest cell; headings stand right above their columns."""
+        texts = [_lines_of(cells[c], widths[c], name=c in self.words) for c in columns]
+        height = max(map(len, texts))
         padded = []
-        for column in columns:
-            cell, width = cells[column], widths[column]
-            cut = (
-                str(cell)
-                if len(cell) <= width
-                else f"{cell[: width // 2 - 1]}…{cell[len(cell) - (width - width // 2) :]}"
-            )
-            space = " " * (width - len(cut))
-            text = styled(Marked(cut, cell.emphasis)) if isinstance(cell, Marked) else cut
-            padded.append(text + space if column in self.words else space + text)
-        return "  ".join(padded).rstrip()
+        for column, text in zip(columns, texts, strict=True):
+            blank = [""] * (height - len(text))
+            cell = cells[column]
+            for number, part in enumerate([*blank, *text] if cells is self.header else [*text, *blank]):
+                space = " " * (widths[column] - len(part))
+                word = styled(Marked(part, cell.emphasis)) if part and isinstance(cell, Marked) else part
+                padded.append((number, word + space if column in self.words else space + word))
+        return "\n".join(_GAP.join(part for at, part in padded if at == number).rstrip() for number in range(height))
 
     def _row(self, tag: str, cells: TextRow, *, bold: bool) -> str:
         from html import escape
@@ -204,5 +237,11 @@ class Table(NamedTuple):
         return f'<tr style="background:transparent">{row}</tr>'
 
 
+def _width(columns: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(widths[column] for column in columns) + len(_GAP) * (len(columns) - 1)
+
+
+_GAP = "  "
+_INDENT = " "
 _TABLE = "border-collapse:collapse;color:inherit;font-variant-numeric:tabular-nums;margin:0 0 1em"
 _CELL = "padding:1px 8px;white-space:nowrap;color:inherit"

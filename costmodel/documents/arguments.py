@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, wraps
+from inspect import Parameter, signature
 from itertools import islice
 from math import inf
 from types import NoneType, UnionType
@@ -142,6 +144,17 @@ def misfit(
     names = [name for option in options if get_origin(option) is Literal for name in get_args(option)]
     if names and isinstance(value, str):
         return unknown(where if between == "=" else f"value of {where}", value, names)
+    for option in options:
+        kind, items = get_origin(option), get_args(option)
+        if not (isinstance(value, Collection) and isinstance(kind, type) and kind is not tuple and items):
+            continue
+        if isinstance(value, str | bytes) or not isinstance(value, kind):
+            continue
+        for place, item in enumerate(islice(value, MOST_CHECKED)):
+            if not fits(item, items[0], least, most):
+                if isinstance(value, Mapping):
+                    return SpecError(f"{where}: its key {shown(item)} is not {_described(items[0], least, most)}")
+                return misfit(f"{where}[{place}]", item, items[0], least, most, between)
     return SpecError(f"{where}{between}{show(value)} is not {_described(wanted, least, most)}")
 
 
@@ -259,11 +272,98 @@ def _checking(function: Any) -> Any:
         ordered = [held(name, value) for name, value in zip(names, values, strict=False)]
         others = values[len(names) :]
         others = [held(rest, value) for value in others] if rest else others
-        return function(
-            *ordered, *others, **{name: held(name, value) if name in known else value for name, value in named.items()}
-        )
+        keywords = {name: held(name, value) if name in known else value for name, value in named.items()}
+        try:
+            return function(*ordered, *others, **keywords)
+        except TypeError:
+            check_call(checking, values, named)
+            raise
 
     return checking
+
+
+def called(function: Typed) -> Typed:
+    """Hold a call to the arguments that there are, in one line where Python's own error would not say what is right.
+
+    Their types are left to the function, other than by `typed`. Raises SettingError, UnknownNameError.
+    """
+
+    @wraps(function)
+    def calling(*values: Any, **named: Any) -> Any:
+        try:
+            return function(*values, **named)
+        except TypeError:
+            check_call(calling, values, named)
+            raise
+
+    return calling  # type: ignore[return-value]
+
+
+def check_call(wrapper: Any, values: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Raise SettingError for arguments too many, too few or given twice, UnknownNameError for one that there is not."""
+    function = wrapper.__wrapped__
+    takes = signature(function)
+    try:
+        takes.bind(*values, **named)
+    except TypeError:
+        pass
+    else:
+        return  # an error of something else
+    parameters = [each for each in takes.parameters.values() if each.name != "self"]
+    values = values[len(takes.parameters) - len(parameters) :]
+    title = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+    placed = [each.name for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    others = [each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
+    needed = [each.name for each in parameters if each.default is Parameter.empty and each.name in (*placed, *others)]
+    missing = [name for name in needed if name not in (*placed[: len(values)], *named)]
+    sample = _example(wrapper, title)
+    if len(values) > len(placed):
+        more = values[len(placed)]
+        keywords = {name: kind for name, kind in _keywords(wrapper).items() if name not in named}
+        numbers = keywords if isinstance(native(more), int | float) else {}
+        likely = missing[:1] or [name for name, kind in numbers.items() if fits(more, kind)]
+        by_name = f"give it by its name{f', such as {likely[0]}={shown(more)}' if likely else ''}"
+        alone = f"{_and(placed)} alone" if placed else "nothing"
+        text = f"{title} takes {alone} without a name, not {shown(more)}: {by_name if keywords else 'leave it out'}"
+        raise SettingError(_with(text, sample))
+    for name in placed[: len(values)]:
+        if name in named:
+            raise SettingError(
+                f"{title} is given {name} twice, as {shown(values[placed.index(name)])} too: leave one out"
+            )
+    for name in named:
+        if name not in (*placed, *others):
+            raise unknown(f"argument of {title}", name, [*placed, *others])
+    if missing:
+        raise SettingError(
+            _with(f"{title} needs {_and(missing)}", sample or f": give {'them' if len(missing) > 1 else 'it'}")
+        )
+
+
+def _and(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1]
+
+
+def _keywords(wrapper: Any) -> dict[str, Any]:
+    """The types of all that a function takes by name alone, settings among them."""
+    hints = _hints(wrapper.__wrapped__)
+    whole = signature(wrapper).parameters.values()
+    return {each.name: hints.get(each.name, each.annotation) for each in whole if each.kind is Parameter.KEYWORD_ONLY}
+
+
+def _example(wrapper: Any, title: str) -> str:
+    """The call in the example of a function's documentation, where that is of one line; else ""."""
+    call = re.search(rf">>>.*?\b((?:cm|roofline)\.(?:\w+\.)*{title}\([^()\n]*\))", wrapper.__doc__ or "")
+    return f", as in {call[1]}" if call else ""
+
+
+def _with(text: str, sample: str) -> str:
+    """An error and a sample of what is right, where both fit a line."""
+    return text + sample if len(text + sample) < LONGEST_ERROR else text
+
+
+LONGEST_ERROR = 200
+"""Characters that an error stays below."""
 
 
 def _defaults_of_zero(function: Any) -> frozenset[str]:

@@ -70,9 +70,12 @@ def parse(text: str, where: str, about: str = "a model, starting with its archit
         raise SpecError(f"{place}: not valid YAML or JSON: {problem}: mend or complete the file there") from None
 
 
-def dump(data: Any) -> str:
-    """Plain data as YAML that `parse` reads back: a line for each field, lists of plain values in brackets."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+def dump(data: Any, width: int = 110) -> str:
+    """Plain data as YAML that `parse` reads back: a line for each field, lists of plain values in brackets.
+
+    width: columns after which a line ends where its word does.
+    """
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,9 +9,19 @@ from costmodel.analysis.closed_forms import Forms, Leaf, Refusal
 from costmodel.cost.timeline import Alive
 from costmodel.explorer.javascript import Formulas
 from costmodel.explorer.laws import ARGUMENTS
-from costmodel.explorer.regimes import COLUMNS, LINES, MODEL_QUANTITIES, RANK_QUANTITIES, SUMS, Key, PageForms
+from costmodel.explorer.regimes import (
+    COLUMNS,
+    LINES,
+    MODEL_QUANTITIES,
+    OF_DECODING,
+    RANK_QUANTITIES,
+    SUMS,
+    Key,
+    PageForms,
+)
 from costmodel.graph.kernel import Kernel
 from costmodel.symbolic.guards import Branch
+from costmodel.symbolic.polynomial import Polynomial
 
 PERSISTENT = tuple(line for line in Alive._fields if line not in LINES)
 """What is in memory throughout a step."""
@@ -20,8 +29,25 @@ REPEATS = ("layers", "decoder_layers")
 """Sizes that count repeats: formulas read as sums over them, with the batch in front."""
 
 
+class Distinct:
+    """Items by number, each once."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, item: Any) -> int:
+        """The number of an item that can be hashed."""
+        known = self._numbers.setdefault(item, len(self.items))
+        if known == len(self.items):
+            self.items.append(item)
+        return known
+
+
 class Part(NamedTuple):
     """The forms of one combination of choices, as plain data; numbers are places in its own lists.
+
+    formulas: each once.
 
     tree: a leaf's number, None where there has been no look, or [condition, outcome, tree, outcome, tree, ...].
     leaves: [rows, {optimizer: [quantities, ranks, kernels]}], a rank [quantities, persistent, levels, sums], or
@@ -29,41 +55,37 @@ class Part(NamedTuple):
     kernels: one of each law.
     """
 
-    formulas: Formulas
+    formulas: list[Polynomial]
     conditions: list[tuple[str, int]]
     leaves: list[Any]
     tree: Any
     kernels: Mapping[str, Kernel]
 
 
-def part_of(forms: PageForms, names: Mapping[str, str]) -> Part:
-    """Print what has been explored; names: what each letter is called."""
-    part = Part(Formulas(names, REPEATS, ("batch",)), [], [], None, forms.kernels)
-    known: dict[Any, int] = {}
-    return part._replace(tree=_tree(forms, forms.tree, part, known))
+def part_of(forms: PageForms) -> Part:
+    """What has been explored."""
+    formulas, conditions, leaves = Distinct(), Distinct(), list[Any]()
 
+    def tree(node: Branch[Leaf] | Leaf | None) -> Any:
+        if node is None:
+            return None
+        if isinstance(node, Branch):
+            relation, of = node.condition
+            number = conditions.number((relation, formulas.number(of)))
+            after = sorted((int(outcome), tree(child)) for outcome, child in node.after.items())
+            return [number, *(each for pair in after for each in pair)]
+        leaves.append(_refusal(node) if isinstance(node, Refusal) else _leaf(node, formulas))
+        return len(leaves) - 1
 
-def _tree(forms: PageForms, node: Branch | Leaf | None, part: Part, known: dict[Any, int]) -> Any:
-    while isinstance(node, Branch) and (outcome := forms.outcome(node.condition)) is not None:
-        node = node.after.get(outcome)
-    if isinstance(node, Branch):
-        condition = node.condition
-        if condition not in known:
-            known[condition] = len(part.conditions)
-            part.conditions.append((condition.relation, part.formulas.number(condition.of)))
-        after = [(int(outcome), _tree(forms, child, part, known)) for outcome, child in node.after.items()]
-        return [known[condition], *(each for pair in sorted(after, key=lambda pair: pair[0]) for each in pair)]
-    if node is None:
-        return None
-    part.leaves.append(_refusal(node) if isinstance(node, Refusal) else _leaf(node, part.formulas))
-    return len(part.leaves) - 1
+    whole = tree(forms.tree)
+    return Part(formulas.items, conditions.items, leaves, whole, forms.kernels)
 
 
 def _refusal(leaf: Refusal) -> list[Any]:
     return [leaf.message, dict(leaf.point)]
 
 
-def _leaf(leaf: Forms, formulas: Formulas) -> list[Any]:
+def _leaf(leaf: Forms, formulas: Distinct) -> list[Any]:
     listed: dict[tuple[str, str, int], dict[int, list[Any]]] = {}
     named: dict[tuple[str, str, int], dict[str, int]] = {}
     for key, formula in leaf.formulas.items():
@@ -95,34 +117,21 @@ def _leaf(leaf: Forms, formulas: Formulas) -> list[Any]:
             optimizer: [
                 [named["quantity", optimizer, 0].get(quantity, -1) for quantity in MODEL_QUANTITIES],
                 own,
-                items("kernel", optimizer),
+                items("kernel") + items("kernel", optimizer),
             ]
             for optimizer, own in ranks.items()
         },
     ]
 
 
-class Distinct:
-    """Items by number, each once."""
-
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self._numbers: dict[Any, int] = {}
-
-    def number(self, item: Any) -> int:
-        """The number of an item that can be hashed."""
-        known = self._numbers.setdefault(item, len(self.items))
-        if known == len(self.items):
-            self.items.append(item)
-        return known
-
-
 class Bundle:
     """The formulas of all combinations of one model."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self.names = dict(names)
-        self.texts, self.quotients, self.words = Distinct(), Distinct(), Distinct()
+        """names: what each letter is called."""
+        self.sizes = tuple(names)
+        decoding = {OF_DECODING[name]: letter for name, letter in names.items() if name in OF_DECODING}
+        self.formulas, self.words = Formulas({**names, **decoding}, REPEATS, ("batch",)), Distinct()
         self.conditions, self.nodes, self.leaves = Distinct(), Distinct(), Distinct()
         self.rows, self.levels, self.tasks, self.lists = Distinct(), Distinct(), Distinct(), Distinct()
         self.ranks, self.sums = Distinct(), Distinct()
@@ -131,14 +140,7 @@ class Bundle:
 
     def add(self, key: str, part: Part) -> None:
         """Join the forms of one combination."""
-        renamed: dict[str, str] = {}
-
-        def text(of: str) -> str:
-            return re.sub(r"\bq\d+\b", lambda name: renamed[name[0]], of) if renamed else of
-
-        for quotient, name in part.formulas.quotients.items():
-            renamed[name] = f"q{1 + self.quotients.number(text(quotient))}"
-        numbers = [self.texts.number(text(each)) for each in part.formulas.texts]
+        numbers = list(map(self.formulas.number, part.formulas))
         conditions = [self.conditions.number((relation, numbers[at])) for relation, at in part.conditions]
         leaves = [self._leaf(leaf, numbers) for leaf in part.leaves]
         self.kernels |= part.kernels
@@ -147,7 +149,9 @@ class Bundle:
     def _leaf(self, leaf: Sequence[Any], numbers: Sequence[int]) -> int:
         if isinstance(leaf[0], str):
             message, point = leaf
-            return self.leaves.number((message, *(point[name] for name in self.names)))
+            return self.leaves.number(
+                (message, *(point[name] if name in point else point[OF_DECODING[name]] for name in self.sizes))
+            )
         rows, by_optimizer = leaf
 
         def listed(store: Distinct, items: Sequence[Sequence[Any]], words: int) -> int:
@@ -184,13 +188,6 @@ class Bundle:
         condition, *after = tree
         branches = [self._node(each, conditions, leaves) if place % 2 else each for place, each in enumerate(after)]
         return self.nodes.number((conditions[condition], *branches))
-
-    def script(self) -> str:
-        """The formulas as JavaScript; see `Formulas.script`."""
-        printed = Formulas(self.names)
-        printed.texts = self.texts.items
-        printed.quotients = {text: f"q{number}" for number, text in enumerate(self.quotients.items, 1)}
-        return printed.script()
 
     def data(self) -> dict[str, Any]:
         """What the formulas are of, and where they hold."""

@@ -15,14 +15,14 @@ from costmodel.architectures.cnn import CNN
 from costmodel.architectures.trace import OF_TRAINING, applicable, batch_shape
 from costmodel.cost.recipes import SIDES, SIZES
 from costmodel.errors import CostModelError, SettingError, SpecError, shown
-from costmodel.explorer.regimes import SliderSize
+from costmodel.explorer.regimes import OF_DECODING, SliderSize
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch
 from costmodel.training.layout import DEGREES
 from costmodel.training.settings import SETTING_NAMES, SETTINGS
 
 CHOICES: dict[str, tuple[Any, ...]] = {
-    "mode": ("train", "inference"),
+    "mode": ("train", "inference", "decode"),
     "optimizer": ("adamw", "sgd"),
     "precision": ("fp32", "bf16-autocast", "bf16"),
     "checkpoint": ("none", "selective", "block"),
@@ -183,7 +183,7 @@ def _single(value: Any) -> Any:
 
 def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, Any]) -> Iterator[Choice]:
     own = {axis.name: tuple(axis.values) for axis in axes if not axis.numeric}
-    training = settings.get("mode", "train") == "train"
+    training = "train" in own.get("mode", (settings.get("mode", "train"),))
     for name in applicable(model):
         if name in own:
             yield _choice(SETTINGS[name].text, name, own.pop(name))
@@ -213,6 +213,10 @@ def _check_values(model: Architecture, name: str, values: tuple[Any, ...]) -> No
 def _taken(model: Architecture, settings: Mapping[str, Any]) -> bool:
     """Whether a model can be asked about so, at a small batch."""
     smallest: dict[str, Any] = {name: 16 for name in ("seq", "target_seq") if name in model.BATCH_SIZES}
+    if settings.get("mode") == "decode":
+        if "target_seq" in smallest:
+            return False
+        smallest = {OF_DECODING[name]: size for name, size in smallest.items()}
     try:
         predict(model, **smallest | dict(settings))
     except CostModelError:
@@ -298,7 +302,7 @@ def thinned(stops: Sequence[int]) -> list[int]:
 
 def _forms(controls: Controls, quantities: Sequence[str] = ()) -> ClosedForms:
     """Closed forms in all sizes, with the first of each choice."""
-    first = {choice.name: choice.values[0] for choice in controls.choices}
+    first = {choice.name: min(choice.values, key=lambda value: value == "decode") for choice in controls.choices}
     changed = {name: value for name, value in first.items() if name not in SETTING_NAMES}
     settings = {**controls.settings, **{name: value for name, value in first.items() if name in SETTING_NAMES}}
     return ClosedForms(controls.model, settings, [size.name for size in controls.sizes], quantities, changed)

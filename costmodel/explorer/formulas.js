@@ -53,9 +53,13 @@ class Model {
       .join(",");
   }
 
-  training(choices) {
+  mode(choices) {
     const mode = this.data.choices.find((choice) => choice.name === "mode");
-    return (mode ? mode.labels[choices.mode] : this.data.fixed.mode ?? "train") === "train";
+    return mode ? mode.labels[choices.mode] : this.data.fixed.mode ?? "train";
+  }
+
+  training(choices) {
+    return this.mode(choices) === "train";
   }
 
   // What a question's answer is: its values and formulas, or why there is none here.
@@ -193,8 +197,9 @@ function timeOn(answer, machine, batch) {
   const phases = ["forward", "backward", "update"].map((phase) => ({ phase, device: 0, least: 0, launches: 0 }));
   let useful = 0;
   let peak = 0;
+  const typical = parametersOf(machine, null);
   const tasks = answer.tasks.map((task) => {
-    const [seconds, least] = LAWS[machine.laws[task.law]](...task.arguments);
+    const [seconds, least] = LAWS[machine.laws[task.law]](typical, ...task.arguments);
     const [flops, read, written, launches, rows, m, n, k] = task.arguments;
     const times = Number(task.times);
     const phase = phases.find((each) => each.phase === task.phase);
@@ -214,7 +219,7 @@ function timeOn(answer, machine, batch) {
     return { ...task, seconds: times * seconds, flops: times * flops, bytes: times * (read + written), bound };
   });
   for (const phase of phases) {
-    phase.host = machine.launch * phase.launches;
+    phase.host = typical[machine.launch] * phase.launches;
     phase.seconds = Math.max(phase.device, phase.host);
   }
   const sum = (of) => phases.reduce((total, phase) => total + phase[of], 0);
@@ -222,6 +227,33 @@ function timeOn(answer, machine, batch) {
   peak ||= machine.vectorPeak;
   return { machine, phases, tasks, seconds, least: sum("least"), device: sum("device"), peak, mfu: useful / (peak * seconds),
     samplesPerSecond: batch / seconds };
+}
+
+// What a machine's laws are of, with typical constants, or with one of them at an end of its range.
+function parametersOf(machine, end) {
+  return machine.parameters.map(([typical, ends]) => ends[end] ?? typical);
+}
+
+// Seconds that about four of five measured runs fall between. Constants are independent of each other: the logarithms of
+// their effects add up in squares. No run is faster than the datasheet allows.
+function rangeOf(time) {
+  const { machine, tasks, phases } = time;
+  function secondsAt(end) {
+    const parameters = parametersOf(machine, end);
+    const device = Object.fromEntries(phases.map(({ phase }) => [phase, 0]));
+    for (const task of tasks)
+      device[task.phase] += Number(task.times) * LAWS[machine.laws[task.law]](parameters, ...task.arguments)[0];
+    return phases.reduce((sum, { phase, launches }) => sum + Math.max(device[phase], parameters[machine.launch] * launches), 0);
+  }
+  const ends = new Set(machine.parameters.flatMap(([, ends]) => Object.keys(ends).map(Number)));
+  const seconds = time.seconds;
+  let [faster, slower] = [0, 0];
+  for (const constant of new Set([...ends].map((end) => end >> 1))) {
+    const pair = [2 * constant, 2 * constant + 1].map((end) => (ends.has(end) ? secondsAt(end) : seconds));
+    faster += Math.log(seconds / Math.min(...pair, seconds)) ** 2;
+    slower += Math.log(Math.max(...pair, seconds) / seconds) ** 2;
+  }
+  return { low: Math.max(time.least, seconds * Math.exp(-Math.sqrt(faster))), high: seconds * Math.exp(Math.sqrt(slower)) };
 }
 
 // Numbers for people, as costmodel prints them.

@@ -35,9 +35,9 @@ def identifiers(symbols: Iterable[str]) -> list[str]:
 class Formulas:
     """Formulas of one model, each written once and known by its number.
 
-    names: what each letter is called. counts: letters that count repeats, over which formulas are sums. fronts: those
-    that stand before what they multiply. Quotients and remainders have names of their own (q1, q2, ...), and are worked
-    out before what they are in.
+    names: what each letter is called; some may share one. counts: letters that count repeats, over which formulas are
+    sums. fronts: those that stand before what they multiply. Quotients and remainders have names of their own (q1, q2,
+    ...), and are worked out before what they are in.
     """
 
     def __init__(self, names: Mapping[str, str], counts: Sequence[str] = (), fronts: Sequence[str] = ()) -> None:
@@ -64,7 +64,7 @@ class Formulas:
 
     def script(self) -> str:
         """A function that makes what sets the letters, what the quotients are, and the formulas: ``{set, q, f}``."""
-        letters = ",".join(self.names.values())
+        letters = ",".join(dict.fromkeys(self.names.values()))
         quotients = "".join(f"{name}={text};" for text, name in self.quotients.items())
         named = f"let {','.join(self.quotients.values())};" if self.quotients else ""
         formulas = ",\n".join(f"()=>{text}" for text in self.texts)

@@ -10,6 +10,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from costmodel.graph.kernel import Kernel
 from costmodel.hardware.machine import Machine
+from costmodel.performance.constants import BETWEEN_DEVICES, typical
+from costmodel.performance.intervals import uncertain_constants
 from costmodel.performance.laws import KernelModel, law_of, with_numbers
 from costmodel.training.stacks import Stack
 
@@ -21,24 +23,48 @@ class Name(NDArrayOperatorsMixin):
     """A number that is known by name alone. Arithmetic on it is written down on a tape, a line for each result.
 
     NumPy hands all functions and operators of such numbers to them, as it does with arrays of other libraries.
+    parameters: arrays that it meets, which are numbers that follow from constants with ranges.
     """
 
-    __slots__ = ("tape", "text")
+    __slots__ = ("parameters", "tape", "text")
 
-    def __init__(self, text: str, tape: list[str]) -> None:
-        self.text, self.tape = text, tape
+    def __init__(self, text: str, tape: list[str], parameters: Parameters) -> None:
+        self.text, self.tape, self.parameters = text, tape, parameters
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **_: Any) -> Any:
         if method != "__call__" or ufunc.__name__ not in _OPERATIONS:
             return NotImplemented
-        text = _OPERATIONS[ufunc.__name__].format(*map(_text, inputs))
+        text = _OPERATIONS[ufunc.__name__].format(*map(self.parameters.text, inputs))
         if text not in self.tape:
             self.tape.append(text)
-        return Name(f"t{self.tape.index(text)}", self.tape)
+        return Name(f"t{self.tape.index(text)}", self.tape, self.parameters)
 
 
-def _text(number: Any) -> str:
-    return number.text if isinstance(number, Name) else repr(float(number))
+class Parameters:
+    """Numbers of a machine's laws that follow from its constants, each an array: at each end of a range, typical.
+
+    A number alone is the same at all of these.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[float, ...], int] = {}
+
+    def number(self, values: Any) -> int:
+        """The place of one among all."""
+        return self._numbers.setdefault(tuple(map(float, np.atleast_1d(values))), len(self._numbers))
+
+    def text(self, number: Any) -> str:
+        """A number, a name or one of these in JavaScript."""
+        if isinstance(number, Name):
+            return number.text
+        return f"c[{self.number(number)}]" if np.ndim(number) else repr(float(number))
+
+    def data(self) -> list[tuple[float, dict[int, float]]]:
+        """Of each what it typically is, and by the number of an end what else it is there."""
+        return [
+            (typical, {end: value for end, value in enumerate(ends) if value != typical})
+            for *ends, typical in self._numbers
+        ]
 
 
 _OPERATIONS = {
@@ -75,29 +101,38 @@ class Laws:
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
 
-    def number(self, kernel: Kernel, model: KernelModel) -> int:
-        """The number of the law of a kernel: a function of `ARGUMENTS` to its seconds, and to the least possible."""
+    def number(self, kernel: Kernel, model: KernelModel, parameters: Parameters) -> int:
+        """The number of the law of a kernel: a function of a machine's parameters and `ARGUMENTS`.
+
+        It gives its seconds, and the least possible.
+        """
         tape: list[str] = []
         names = iter(ARGUMENTS)
-        named = with_numbers(kernel, lambda _: Name(next(names), tape))
-        seconds, least = _text(model.kernel_time(named)), _text(model.ceiling_time(named))
+        named = with_numbers(kernel, lambda _: Name(next(names), tape, parameters))
+        seconds, least = map(parameters.text, (model.kernel_time(named), model.ceiling_time(named)))
         lines = ",".join(f"t{place}={line}" for place, line in enumerate(tape))
-        text = f"({','.join(ARGUMENTS)})=>{{const {lines};return[{seconds},{least}]}}"
+        text = f"(c,{','.join(ARGUMENTS)})=>{{const {lines};return[{seconds},{least}]}}"
         number = self._numbers.setdefault(text, len(self.texts))
         if number == len(self.texts):
             self.texts.append(text)
         return number
 
     def machine(self, machine: Machine, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
-        """What a page needs of a machine: for each law's key its function and its peak, and what all share."""
-        model = KernelModel(machine, stack=self.stack)
+        """What a page needs of a machine: for each law's key its function and its peak, and what all share.
+
+        parameters: see `Parameters`, of which `launch` is one.
+        """
+        middle, parameters = typical(machine), Parameters()
+        ends = middle.with_ends(uncertain_constants(machine, BETWEEN_DEVICES))
+        model = KernelModel(machine, ends, stack=self.stack)
         return {
             "name": machine.name,
             "memory": machine.memory,
             "bandwidth": machine.bandwidth,
             "vectorPeak": model.vector_peak,
-            "launch": model.launch_seconds,
-            "start": model.constants.kernel_seconds,
-            "laws": {key: self.number(kernel, model) for key, kernel in kernels.items()},
+            "launch": parameters.number(model.launch_seconds),
+            "start": middle.kernel_seconds,
+            "laws": {key: self.number(kernel, model, parameters) for key, kernel in kernels.items()},
             "peaks": {key: model.peak(kernel) for key, kernel in kernels.items() if kernel.sizes is not None},
+            "parameters": parameters.data(),
         }

@@ -2,7 +2,9 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const [FORMULAS_AND_LAWS, TABLES] = inflated(Uint8Array.from(atob(document.getElementById("packed").textContent), (sign) => sign.charCodeAt(0))).split("\0");
-JSON.parse(TABLES).forEach((tables, place) => Object.assign(DATA.models[place], tables));
+const { models: TABLES_OF_MODELS, machines: MACHINES } = JSON.parse(TABLES);
+DATA.machines = MACHINES;
+TABLES_OF_MODELS.forEach((tables, place) => Object.assign(DATA.models[place], tables));
 const code = document.createElement("script"); // whose digest is in the page's policy
 code.textContent = FORMULAS_AND_LAWS;
 document.head.append(code);
@@ -51,7 +53,7 @@ let pending = 0; // timer of the link
 let speaking = 0; // timer of what is said
 let frame = 0; // the next time that the page is drawn
 let moved = null; // the size whose slider was moved last
-let drawing = 0; // timer of the curve along it
+let drawing = 0; // timer of what is drawn once nothing moves
 
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
@@ -71,6 +73,8 @@ function picture(tag, attributes, ...children) {
   element.append(...children);
   return element;
 }
+const decoding = () => model().mode(state.choices) === "decode";
+const meaningOf = (size) => (size.name === "seq" && decoding() ? "tokens kept before" : size.meaning);
 const optionsOf = (labels) => labels.map((label, place) => h("option", { value: String(place) }, label));
 
 // ---- Controls
@@ -87,8 +91,8 @@ function sizeControl(size, number) {
     type: "range", min: "0", max: String(size.stops.length - 1), step: "1", "aria-label": `${size.meaning}, slider`,
   });
   const error = h("p", { class: "error", id: `${id}-error`, hidden: true });
-  const label = h("label", { for: id }, size.meaning, " ");
-  label.append(h("i", {}, ...symbol(size.symbol)));
+  const name = h("span", {}, size.meaning);
+  const label = h("label", { for: id }, name, " ", h("i", {}, ...symbol(size.symbol)));
   field.addEventListener("input", () => {
     const text = field.value.replace(/[\s,_]/g, "");
     state.values[size.name] = /^\d{1,15}$/.test(text) ? Number(text) : NaN;
@@ -100,7 +104,7 @@ function sizeControl(size, number) {
     moved = size;
     soon();
   });
-  controls[size.name] = { field, slider, error, size };
+  controls[size.name] = { field, slider, error, size, name };
   return h("div", { class: "size" }, label, field, slider, error);
 }
 
@@ -173,14 +177,16 @@ function devicesControl() {
 
 function showSizes() {
   controls.devices?.show();
-  for (const { field, slider, error, size } of Object.values(controls).filter((control) => control.size)) {
+  for (const { field, slider, error, size, name } of Object.values(controls).filter((control) => control.size)) {
+    name.textContent = meaningOf(size);
+    slider.setAttribute("aria-label", `${meaningOf(size)}, slider`);
     const value = state.values[size.name];
     const least = size.stops[0];
     const most = size.stops[size.stops.length - 1];
     const wrong = !(value >= least && value <= most) || (size.discrete && !size.stops.includes(value));
     error.hidden = !wrong;
     error.textContent = wrong
-      ? `${Number.isNaN(value) ? "Not a whole number" : "Not in this page"}: ${rangeText(size)}`
+      ? `${Number.isNaN(value) ? "Not a whole number" : "Not in this page"}: ${stopsText(size)}`
       : "";
     field.setAttribute("aria-invalid", String(wrong));
     if (document.activeElement !== field && !Number.isNaN(value)) field.value = showExact(value);
@@ -193,8 +199,17 @@ function showSizes() {
   }
 }
 
-const rangeText = (size) => size.discrete ? listed(size.stops.map(showExact)) : `from ${showExact(size.stops[0])} to ${showExact(size.stops[size.stops.length - 1])}`;
+const stopsText = (size) => size.discrete ? listed(size.stops.map(showExact)) : `from ${showExact(size.stops[0])} to ${showExact(size.stops[size.stops.length - 1])}`;
 const listed = (words) => words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} or ${words[words.length - 1]}`;
+
+// Decoding takes one token more than are kept before: where the context has no room for it, fewer are kept.
+function makeRoom() {
+  const size = data().sizes.find((each) => each.name === "seq");
+  const answers = (seq) => model().leaf({ ...state.values, seq }, state.choices).leaf;
+  if (!decoding() || !size || answers(state.values.seq)) return;
+  const stop = size.stops.filter((each) => each < state.values.seq).reverse().find(answers);
+  if (stop !== undefined) state.values.seq = stop;
+}
 
 function buildControls() {
   for (const name of Object.keys(controls)) delete controls[name];
@@ -222,6 +237,7 @@ function buildControls() {
     select.value = String(state.choices[choice.name]);
     select.addEventListener("change", () => {
       state.choices[choice.name] = Number(select.value);
+      if (choice.name === "mode") makeRoom();
       update();
     });
     settings.append(h("div", { class: "choice", id: `${id}-row` }, h("label", { for: id }, choice.name), select,
@@ -294,7 +310,7 @@ function* math(text, numbers) {
       const size = letters[token];
       yield numbers
         ? showExact(state.values[size.name])
-        : h("span", { class: "letter", title: size.meaning }, ...symbol(size.symbol));
+        : h("span", { class: "letter", title: meaningOf(size) }, ...symbol(size.symbol));
     } else if (token in quotientValues) yield showExact(quotientValues[token]);
     else yield token;
   }
@@ -327,7 +343,7 @@ function writtenOut(text) {
 // A condition in words where it is a plain one: whether one size divides another, or two are compared.
 function conditionWords({ relation, number, outcome }) {
   const text = writtenOut(model().text(number));
-  const letters = Object.fromEntries(data().sizes.map((size) => [size.letter, size.meaning]));
+  const letters = Object.fromEntries(data().sizes.map((size) => [size.letter, meaningOf(size)]));
   const word = (name) => letters[name] ?? (/^\d+n$/.test(name) ? showExact(BigInt(name.slice(0, -1))) : null);
   const divides = /^mod\((\w+),(\w+)\)$/.exec(text);
   if (divides && relation === "zero" && word(divides[1]) && word(divides[2]))
@@ -523,9 +539,11 @@ function showBars() {
   }
   $("bars").replaceChildren(scale, ...bars);
   if (focused >= 0) bars[Math.min(focused, bars.length - 1)].focus();
+  const kept = decoding() ? now.quantities.kv_bytes_per_token.value : 0n;
   const place = now.peak.rounds ? `${now.peak.layer} (round ${now.peak.rounds})` : now.peak.layer;
   $("memory-lead").textContent =
-    `Peak: ${showBytes(now.peak.total)}, in ${now.peak.phase} of ${place || "the input"}. Each bar is the step of a phase with the most alive.`;
+    `Peak: ${showBytes(now.peak.total)}, in ${now.peak.phase} of ${place || "the input"}. Each bar is the step of a phase with the most alive.`
+    + (kept ? ` Of each sample ${showBytes(kept)} of keys and values stay for every token.` : "");
 }
 
 // Put a table whose numbers can be reached with arrow keys into an element, or other numbers into the one there.
@@ -565,13 +583,15 @@ function stack(holder) {
   holder.classList.toggle("stacked", holder.scrollWidth > holder.clientWidth + 1);
 }
 
-// Every machine with its own memory as the budget.
-function showMachines() {
-  fill($("machines-table"), "Each machine's own memory against the peak", ["machine", "memory", "the peak", "to spare", "full"], DATA.machines.map((machine) => {
+// Every machine with its own memory as the budget, and its seconds, which take longer to work out.
+function showMachines(timed) {
+  fill($("machines-table"), "Each machine's own memory against the peak, and seconds of a step", ["machine", "memory", "the peak", "to spare", "full", "a step", "four of five runs"], DATA.machines.map((machine) => {
+    const time = timed ? timeOn(now, machine, state.values.batch) : null;
     const memory = BigInt(machine.memory);
     const spare = memory - now.peak.total;
     return [machine.name, [memoryText(machine.memory)], [spare >= 0n ? "fits" : "does not fit", ofPeak(() => now.peak)],
-      [spare >= 0n ? showBytes(spare) : `−${showBytes(-spare)}`], [`${((100 * Number(now.peak.total)) / machine.memory).toFixed(0)}%`]];
+      [spare >= 0n ? showBytes(spare) : `−${showBytes(-spare)}`], [`${((100 * Number(now.peak.total)) / machine.memory).toFixed(0)}%`],
+      [time ? showSeconds(time.seconds) : "…"], [time ? rangeText(rangeOf(time)) : "…"]];
   }));
 }
 
@@ -590,7 +610,7 @@ function showCurve() {
   const most = Math.max(...points.map(([, peak]) => Number(peak)));
   const within = points.filter(([, peak]) => budget !== null && peak <= budget);
   const last = within[within.length - 1];
-  $("curve-lead").textContent = `Peak memory by ${size.meaning}, all else as it is: ${showBytes(points[0][1])} at ${showExact(points[0][0])}, `
+  $("curve-lead").textContent = `Peak memory by ${meaningOf(size)}, all else as it is: ${showBytes(points[0][1])} at ${showExact(points[0][0])}, `
     + `${showBytes(points[points.length - 1][1])} at ${showExact(points[points.length - 1][0])}.`
     + (budget === null ? "" : last ? ` The largest stop within ${state.budget.trim()} is ${showExact(last[0])}.` : ` None is within ${state.budget.trim()}.`);
   const [width, height, margin] = [640, 200, 24];
@@ -703,6 +723,8 @@ function shareText(part, whole) {
   return part === whole ? "100%" : share < 0.0005 ? "<0.1%" : `${(100 * share).toFixed(1)}%`;
 }
 
+const rangeText = ({ low, high }) => `${showSeconds(low)} to ${showSeconds(high)}`;
+
 function showMemory() {
   const heads = ["", "at the peak", "share", "all of it", ...(pinned ? ["pinned, at its peak"] : [])];
   const quantity = (line) => now.quantities[PREFIX + line];
@@ -764,15 +786,17 @@ function showTime() {
   $("time").hidden = !clock;
   cards.time.element.hidden = !clock;
   if (!clock) return;
-  const tokens = "seq" in state.values ? clock.samplesPerSecond * state.values.seq : null;
+  const tokens = "seq" in state.values ? clock.samplesPerSecond * (decoding() ? 1 : state.values.seq) : null;
   const rate = tokens === null ? `${showCount(Math.round(clock.samplesPerSecond))} samples/s` : `${showCount(Math.round(tokens))} tokens/s`;
+  const range = rangeOf(clock);
   cards.time.value.textContent = showSeconds(clock.seconds);
-  cards.time.exact.textContent = `${rate}, MFU ${(100 * clock.mfu).toFixed(0)}%`;
+  cards.time.exact.textContent = `${rangeText(range)}; ${rate}, MFU ${(100 * clock.mfu).toFixed(0)}%`;
   const other = pinned ? timeOn(pinned, machine, state.other.values.batch) : null;
   cards.time.other.textContent = other ? `pinned ${showSeconds(other.seconds)} (${ratio(clock.seconds, other.seconds)})` : "";
   $("time-lead").textContent =
-    `A typical step takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); by the datasheet alone, none takes less than `
-    + `${showSeconds(clock.least)}. These are estimates in floating point, unlike all else here: kernels and drivers differ, and the range that Python's predict(...).on(...) gives says by how much.`;
+    `A step typically takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); about four of five measured runs fall between `
+    + `${showSeconds(range.low)} and ${showSeconds(range.high)}, and by the datasheet alone none takes less than ${showSeconds(clock.least)}. `
+    + "These are estimates in floating point, unlike all else here: kernels and drivers differ.";
   fill($("time-table"), "Seconds of each phase", ["", "a step", "device", "host", "by the datasheet", "kernels"], [
     ...clock.phases.filter((phase) => phase.launches).map((phase) => [PHASE[phase.phase], [showSeconds(phase.seconds)], [showSeconds(phase.device)],
       [showSeconds(phase.host)], [showSeconds(phase.least)], [showExact(phase.launches)]]),
@@ -825,7 +849,7 @@ function showRoofline() {
   const parts = [];
   for (let at = low; at <= high; at += 1)
     parts.push(svg("line", { class: "grid", x1: across(10 ** at), x2: across(10 ** at), y1: 12, y2: height - bottom }),
-      svg("text", { x: across(10 ** at), y: height - bottom + 15, "text-anchor": "middle" }, tick(Number(`1e${at}`))));
+      svg("text", { x: across(10 ** at), y: height - bottom + 15, "text-anchor": at === high ? "end" : "middle" }, tick(Number(`1e${at}`))));
   for (let at = floor_; at <= top; at += 1)
     parts.push(svg("line", { class: "grid", x1: left, x2: width - 8, y1: up(10 ** at), y2: up(10 ** at) }),
       svg("text", { x: left - 6, y: up(10 ** at) + 4, "text-anchor": "end" }, tick(10 ** at)));
@@ -834,7 +858,7 @@ function showRoofline() {
   const ridge = (rate) => Math.min(10 ** high, Math.max(10 ** low, rate / machine.bandwidth));
   for (const rate of new Set([clock.peak, machine.vectorPeak]))
     parts.push(svg("line", { class: "roof", x1: across(ridge(rate)), x2: width - 8, y1: up(rate), y2: up(rate) }),
-      svg("text", { x: width - 10, y: up(rate) + (rate === ceiling ? -5 : 13), "text-anchor": "end" }, `${showCount(rate)}FLOP/s`));
+      svg("text", { x: width - 10, y: up(rate) + (rate === ceiling && up(rate) > 18 ? -5 : 13), "text-anchor": "end" }, `${showCount(rate)}FLOP/s`));
   const start = Math.max(10 ** low, 10 ** floor_ / machine.bandwidth);
   parts.push(svg("line", { class: "roof", x1: across(start), x2: across(ridge(ceiling)), y1: up(start * machine.bandwidth), y2: up(ridge(ceiling) * machine.bandwidth) }));
   for (const { task, x, y } of dots.sort((a, b) => b.task.seconds - a.task.seconds)) {
@@ -984,7 +1008,7 @@ function asked() {
   for (const size of data().sizes) {
     const value = state.values[size.name];
     if (size.setting === "image") image[size.name.split(".")[1]] = value;
-    else if (size.setting) settings.push([size.name, String(value)]);
+    else if (size.setting) settings.push([size.name === "seq" && decoding() ? "past" : size.name, String(value)]);
     else if (value !== size.value) fields.push([size.name, String(value)]);
   }
   for (const choice of data().choices) {
@@ -1123,7 +1147,7 @@ let fillAgain = () => {};
 
 function refusalText(found) {
   if (found.why === "range")
-    return `${found.size.meaning} is outside what this page holds, ${rangeText(found.size).replace(/^from /, "")}.\n` +
+    return `${meaningOf(found.size)} is outside what this page holds, ${stopsText(found.size).replace(/^from /, "")}.\n` +
       "Make another page with a wider range, or ask costmodel predict.";
   if (found.why === "refused") {
     const point = found.point?.map((value, at) => `${data().sizes[at].symbol} = ${showExact(value)}`);
@@ -1165,10 +1189,13 @@ function update() {
     showCards();
     showBars();
     showMemory();
-    if (DATA.machines.length) showMachines();
+    if (DATA.machines.length) showMachines(false);
     showDevices();
     clearTimeout(drawing);
-    if (moved) drawing = setTimeout(showCurve, 200);
+    drawing = setTimeout(() => {
+      if (DATA.machines.length) showMachines(true);
+      if (moved) showCurve();
+    }, 200);
     showFlopsTable();
     showTime();
     showLayers();

@@ -28,10 +28,11 @@ from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_A_STEP, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
 from costmodel.explorer.laws import Laws
-from costmodel.explorer.regimes import PageForms, SliderSize
+from costmodel.explorer.regimes import OF_DECODING, PageForms, SliderSize
 from costmodel.hardware.cluster import machine_of
 from costmodel.hardware.machine import Machine
-from costmodel.training.settings import LAYOUT_NAMES, SETTING_NAMES, SETTINGS, takes_settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTING_NAMES, SETTINGS
+from costmodel.training.signatures import takes_settings
 from costmodel.training.stacks import Stack
 
 if TYPE_CHECKING:
@@ -43,11 +44,24 @@ LARGEST = 3_000_000
 """Bytes of a page; what would be larger is refused."""
 MACHINES = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "t4")
 """What a page gives seconds on unless others are named."""
-POLICY = (
-    "default-src 'none'; script-src 'sha256-{script}' 'sha256-{code}'; style-src 'sha256-{style}'; base-uri 'none'; "
-    "form-action 'none'"
-)
-"""What the page may load and run: its own script and style, and nothing from anywhere."""
+POLICY = "script-src 'sha256-{script}' 'sha256-{code}'; style-src 'sha256-{style}'; "
+"""What the page may run: its own script and style."""
+DOCUMENT = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {policy}base-uri 'none'; form-action 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>costmodel explorer</title>
+{style}</head>
+<body>
+{body}
+</body>
+</html>
+"""
+"""A page that loads nothing from anywhere."""
 
 
 @dataclass(frozen=True)
@@ -216,9 +230,7 @@ def _names(controls: Controls) -> dict[str, str]:
     return dict(zip((size.name for size in controls.sizes), identifiers(symbols), strict=True))
 
 
-Exploration = tuple[
-    Architecture, dict[str, Any], tuple[SliderSize, ...], tuple[Any, ...], dict[str, Any], dict[str, str], Stack | None
-]
+Exploration = tuple[Architecture, dict[str, Any], tuple[SliderSize, ...], tuple[Any, ...], dict[str, Any], Stack | None]
 
 
 def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Exploration]]:
@@ -235,18 +247,21 @@ def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Explor
         offered = optimizers if controls.mode(picked) == "train" else ()
         if offered:
             settings["optimizer"] = offered[0]
-        yield ",".join(places), (controls.model, settings, controls.sizes, offered, changed, _names(controls), stack)
+        sizes = controls.sizes
+        if controls.mode(picked) == "decode" and "past" not in controls.settings:
+            sizes = tuple(size._replace(name=OF_DECODING.get(size.name, size.name)) for size in sizes)
+        yield ",".join(places), (controls.model, settings, sizes, offered, changed, stack)
 
 
 def _explored(job: Exploration) -> Part | str:
     """What a combination's formulas are and where they hold, or why there are none."""
-    model, settings, sizes, optimizers, changed, names, stack = job
+    model, settings, sizes, optimizers, changed, stack = job
     forms = PageForms(model, settings, sizes, optimizers, changed, stack)
     try:
         forms.explore()
     except CostModelError as error:
         return str(error)
-    return part_of(forms, names)
+    return part_of(forms)
 
 
 def _page(
@@ -256,11 +271,12 @@ def _page(
         if not bundle.trees:
             raise CostModelError(f"{controls.model.title}: {next(iter(refused.values()))}")
     data = [_described(name, controls, refused) for name, controls, _, refused in models]
-    formulas = ",\n".join(bundle.script() for _, _, bundle, _ in models)
+    formulas = ",\n".join(bundle.formulas.script() for _, _, bundle, _ in models)
     laws, kernels = Laws(stack), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
     offered = [laws.machine(device, kernels) for device in devices]
-    whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_A_STEP, "stack": stack.name}
-    html = page_of(whole, [bundle.data() for _, _, bundle, _ in models], formulas, ",\n".join(laws.texts))
+    whole = {"models": data, "colours": COLOURS, "training": OF_A_STEP, "stack": stack.name}
+    tables = {"models": [bundle.data() for _, _, bundle, _ in models], "machines": offered}
+    html = page_of(whole, tables, formulas, ",\n".join(laws.texts))
     if (size := len(html.encode())) > LARGEST:
         raise SettingError(
             f"the page would have {size:,} bytes, of at most {LARGEST:,}: offer fewer models or values of settings"
@@ -274,7 +290,7 @@ def _page(
             refused=tuple(dict.fromkeys(refused.values())),
             fixed=controls.fixed,
             regimes=len(bundle.leaves.items),
-            formulas=len(bundle.texts.items),
+            formulas=len(bundle.formulas.texts),
         )
         for _, controls, bundle, refused in models
     ]
@@ -316,9 +332,9 @@ def _setting(size: str) -> str:
 def page_of(data: Any, tables: Any, formulas: str, laws: str) -> str:
     """The page's HTML. The data cannot end its element, and the policy lets nothing but the page's own scripts run.
 
-    tables: those of each model, which are packed with the formulas, as they would be most of the page.
+    tables: those of each model and machine, which are packed with the formulas, as they would be most of the page.
     """
-    template, style = _part("page.html"), _part("page.css")
+    style = _part("page.css")
     script = "\n".join(
         [
             '"use strict";',
@@ -335,14 +351,10 @@ def page_of(data: Any, tables: Any, formulas: str, laws: str) -> str:
     packed = deflater.compress(f"{code}\0{listed}".encode("ascii")) + deflater.flush()
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    parts = {
-        "POLICY": POLICY.format(script=_digest(script), code=_digest(code), style=_digest(style)),
-        "STYLE": style,
-        "DATA": text,
-        "PACKED": b64encode(packed).decode(),
-        "SCRIPT": script,
-    }
-    return re.sub(r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], template)
+    parts = {"DATA": text, "PACKED": b64encode(packed).decode(), "SCRIPT": script}
+    body = re.sub(r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], _part("page.html"))
+    policy = POLICY.format(script=_digest(script), code=_digest(code), style=_digest(style))
+    return DOCUMENT.format(policy=policy, style=f"<style>{style}</style>\n", body=body)
 
 
 @cache

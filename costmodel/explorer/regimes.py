@@ -22,7 +22,7 @@ from costmodel.errors import CostModelError
 from costmodel.explorer.laws import key_of, numbers_of
 from costmodel.graph.kernel import Kernel
 from costmodel.performance.laws import with_numbers
-from costmodel.performance.work import work_of
+from costmodel.performance.work import Task, update_tasks, work_of
 from costmodel.symbolic.guards import Branch, Condition
 from costmodel.symbolic.polynomial import Polynomial, Range
 from costmodel.training.stacks import Stack
@@ -55,6 +55,10 @@ MOST_REGIMES = 200
 """More are not looked for."""
 
 
+OF_DECODING = {"seq": "past"}
+"""What a size of the page is instead where a model decodes: of one new token those that are kept before."""
+
+
 class SliderSize(NamedTuple):
     """A size that the page can set: where it starts, and where its slider can stand, in order.
 
@@ -72,10 +76,10 @@ class SliderSize(NamedTuple):
 class Key(NamedTuple):
     """What a formula is of.
 
-    section: "row", or of an optimizer "quantity" or "kernel", or of one of its ranks too "rank", "persistent", "level"
-    or "sum". number: of a level, sum, kernel or row. place: of a level its phase, layer and rounds; of a sum its axis,
-    operation and type; of a kernel its layer, its phase, its law's key and whether it is run again for backward; of a
-    row its name and kind. rank: its place in a pipeline.
+    section: "row" or "kernel", or of an optimizer "quantity" or "kernel", or of one of its ranks too "rank",
+    "persistent", "level" or "sum". number: of a level, sum, kernel or row. place: of a level its phase, layer and
+    rounds; of a sum its axis, operation and type; of a kernel its layer, its phase, its law's key and whether it is run
+    again for backward; of a row its name and kind. rank: its place in a pipeline.
     """
 
     section: str
@@ -84,6 +88,24 @@ class Key(NamedTuple):
     number: int = 0
     place: tuple[str, ...] = ()
     rank: int = 0
+
+
+class ExploredBranch:
+    """A branch of the regimes: how many traces behind it have come to forms and to refusals."""
+
+    def __init__(self, condition: Condition) -> None:
+        self.condition = condition
+        self.forms = self.refusals = 0
+        self._letters = sorted(condition.of.letters)
+        self._outcomes: dict[tuple[int, ...], int] = {}
+
+    def outcome(self, point: Mapping[str, int]) -> int:
+        """How its condition comes out at a point."""
+        key = tuple([point[letter] for letter in self._letters])
+        known = self._outcomes.get(key)
+        if known is None:
+            known = self._outcomes[key] = self.condition.outcome(self.condition.of.value(point))
+        return known
 
 
 class PageForms(ClosedForms):
@@ -99,15 +121,13 @@ class PageForms(ClosedForms):
         stack: Stack | None = None,
     ) -> None:
         """optimizers: none where `settings` names the only one. stack: None for forms without kernels."""
-        super().__init__(model, settings, [size.name for size in sizes], (), changed)
+        self.box = {size.name: (size.stops[0], size.stops[-1]) for size in sizes}
+        super().__init__(model, settings, [size.name for size in sizes], (), changed, self.box)
         self.sizes = tuple(sizes)
         self.optimizers = tuple(optimizers)
         self.stack = stack
         self.kernels: dict[str, Kernel] = {}
-        self.box = {size.name: (size.stops[0], size.stops[-1]) for size in sizes}
-        self.settled: dict[Condition, int | None] = {}
-        self._leaves: dict[int, tuple[int, int]] = {}
-        self._outcomes: dict[tuple[Condition, tuple[int, ...]], int] = {}
+        self._branches: dict[int, ExploredBranch] = {}
 
     def explore(self, seed: int = 0) -> None:
         """Find the regimes that sizes within their ranges are in: at stops, at many points drawn at random, at ties.
@@ -152,17 +172,18 @@ class PageForms(ClosedForms):
 
     def _ties(self, start: Mapping[str, int], draw: random.Random) -> Iterator[dict[str, int]]:
         """Where what is asked to be equal is: a size is solved for, as hardly any point at random is such a one."""
-        differences = [
-            condition.of
-            for condition, outcome in self.settled.items()
-            if condition.relation == "zero" and outcome is None and _changes_sign(condition.of, self.box)
-        ]
+        conditions = dict.fromkeys(branch.condition for branch in self._branches.values())
+        differences = [of for relation, of in conditions if relation == "zero" and _changes_sign(of, self.box)]
+        roots: dict[tuple[Polynomial, str, tuple[int, ...]], int | None] = {}  # most settings drawn have one in common
         for drawn in self._drawn(start, draw, TIES):
             for difference in differences:
-                tied = (
-                    root_along(difference, drawn, letter, self.box[letter]) for letter in sorted(difference.letters)
-                )
-                yield from (point for point in tied if point is not None and self._allowed(point))
+                for letter in sorted(difference.letters):
+                    others = tuple(drawn[other] for other in sorted(difference.letters) if other != letter)
+                    key = difference, letter, others
+                    if key not in roots:
+                        roots[key] = root_along(difference, drawn, letter, self.box[letter])
+                    if (root := roots[key]) is not None and self._allowed(point := {**drawn, letter: root}):
+                        yield point
 
     def _drawn(self, start: Mapping[str, int], draw: random.Random, count: int) -> Iterator[dict[str, int]]:
         """Each size where it starts, at a stop or anywhere, at random."""
@@ -185,37 +206,26 @@ class PageForms(ClosedForms):
     def _allowed(self, point: Mapping[str, int]) -> bool:
         return all(not size.discrete or point[size.name] in size.stops for size in self.sizes)
 
-    def outcome(self, condition: Condition) -> int | None:
-        """How a condition comes out at all sizes within their ranges, if it is always alike."""
-        if condition not in self.settled:
-            self.settled[condition] = condition.settled(self.box)
-        return self.settled[condition]
-
     def _unknown(self, point: Mapping[str, int]) -> bool:
         """Whether a point may be in a regime that is not known yet; not where all others alike have been refused."""
         node = self.tree
         while isinstance(node, Branch):
-            forms, refusals = self._leaves.get(id(node), (1, 0))
-            if not forms and refusals > MOST_REFUSALS:
+            branch = self._branches[id(node)]
+            if not branch.forms and branch.refusals > MOST_REFUSALS:
                 return False
-            condition = node.condition
-            known_outcome = self.outcome(condition)
-            if known_outcome is None:
-                key = condition, tuple(point[letter] for letter in sorted(condition.of.letters))
-                if key not in self._outcomes:
-                    self._outcomes[key] = condition.outcome(condition.of.value(point))
-                known_outcome = self._outcomes[key]
-            node = node.after.get(known_outcome)
+            node = node.after.get(branch.outcome(point))
         return node is None
 
     def _count(self, point: Mapping[str, int], leaf: Leaf) -> None:
         """Note under each branch on a point's way what kind of leaf it has come to."""
         node = self.tree
         while isinstance(node, Branch):
-            forms, refusals = self._leaves.get(id(node), (0, 0))
-            refused = isinstance(leaf, Refusal)
-            self._leaves[id(node)] = (forms, refusals + 1) if refused else (forms + 1, refusals)
-            node = node.after.get(node.condition.outcome(node.condition.of.value(point)))
+            branch = self._branches.setdefault(id(node), ExploredBranch(node.condition))
+            if isinstance(leaf, Refusal):
+                branch.refusals += 1
+            else:
+                branch.forms += 1
+            node = node.after.get(branch.outcome(point))
 
     def _values(self, prediction: Prediction) -> dict[Hashable, int]:
         values: dict[Hashable, int] = {}
@@ -223,6 +233,7 @@ class PageForms(ClosedForms):
             for column in COLUMNS:
                 values[Key("row", column, number=number, place=(row.name, row.kind))] = getattr(row, column)
         settings, of_model = prediction.settings, _of_model(prediction)
+        values |= self._of_kernels(prediction)
         for optimizer in self.optimizers or (settings.optimizer,):
             other = prediction
             if optimizer != settings.optimizer:
@@ -231,15 +242,21 @@ class PageForms(ClosedForms):
             values |= {Key("quantity", name, label): value for name, value in of_model.items()}
             for place, rank in enumerate(other.ranks_in_order):
                 values |= {key._replace(optimizer=label, rank=place): value for key, value in _of_rank(rank)}
-            values |= self._of_kernels(other, label)
+            if self.stack is not None and settings.training:
+                values |= self._of_tasks(update_tasks(other.tape, other.settings), label)
         return values
 
-    def _of_kernels(self, prediction: Prediction, optimizer: str) -> dict[Hashable, int]:
-        """What a step asks of a machine."""
-        values: dict[Hashable, int] = {}
+    def _of_kernels(self, prediction: Prediction) -> dict[Hashable, int]:
+        """What a step asks of a machine whatever the optimizer."""
         if self.stack is None:
-            return values
-        for number, task in enumerate(work_of(prediction.tape, prediction.settings, fuse=self.stack.fuses).tasks):
+            return {}
+        tasks = work_of(prediction.tape, prediction.settings, fuse=self.stack.fuses).tasks
+        return self._of_tasks([task for task in tasks if task.phase != "update"])
+
+    def _of_tasks(self, tasks: Iterable[Task], optimizer: str = "") -> dict[Hashable, int]:
+        """The numbers of each kernel."""
+        values: dict[Hashable, int] = {}
+        for number, task in enumerate(tasks):
             key = key_of(task.kernel)
             self.kernels.setdefault(key, with_numbers(task.kernel, lambda _: 1))
             place = (task.layer, task.phase, key, "again" if task.again else "")
@@ -258,8 +275,8 @@ def _changes_sign(difference: Polynomial, box: Mapping[str, Range]) -> bool:
     return least < 0 < most
 
 
-def root_along(difference: Polynomial, point: Mapping[str, int], letter: str, within: Range) -> dict[str, int] | None:
-    """The point with one size changed so that the difference is 0, if it rises or falls to that within a range.
+def root_along(difference: Polynomial, point: Mapping[str, int], letter: str, within: Range) -> int | None:
+    """The size, within a range, at which the difference is 0 with all others as they are, if it rises or falls to that.
 
     None where it does not, or divides by 0 on the way.
     """
@@ -271,7 +288,7 @@ def root_along(difference: Polynomial, point: Mapping[str, int], letter: str, wi
     try:
         rising = 1 if at(most) > at(least) else -1
         root = least + bisect_left(range(least, most), 0, key=lambda size: rising * at(size))
-        return {**point, letter: root} if at(root) == 0 else None
+        return root if at(root) == 0 else None
     except ZeroDivisionError:
         return None
 

@@ -13,29 +13,16 @@ from typing import Any
 from costmodel.display.answer import Data
 from costmodel.display.units import show_count
 from costmodel.documents.files import check_writable, write
-from costmodel.errors import CostModelError, shown
-from costmodel.explorer.page import explore
+from costmodel.errors import CostModelError, shown, unknown
+from costmodel.explorer.page import DOCUMENT, explore
 from costmodel.importers.zoo import models
 
-INDEX = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>costmodel explorer</title>
-</head>
-<body>
-<h1>What models cost</h1>
+BODY = """<h1>What models cost</h1>
 <p>A page for each: sizes and settings to turn, and what they cost at once.</p>
 <table>
 <tr><th>model</th><th>kind</th><th>parameters</th></tr>
 {rows}
-</table>
-</body>
-</html>
-"""
+</table>"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,15 +53,20 @@ def explore_ready(
     """A page of each ready model (of `names` alone if they are given), and `index.html`, written to a folder.
 
     A page is written once it is made, so that what there is stays if the work is cut off. progress: told how many
-    models are done, and of how many. All else is as of `explore`. Raises CostModelError where nothing can be written.
+    models are done, and of how many. All else is as of `explore`. Raises CostModelError where nothing can be written,
+    and UnknownNameError.
     """
+    ready = {entry.name: entry for entry in models()}
+    for name in names or ():
+        if name not in ready:
+            raise unknown("ready model", name, ready)
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CostModelError(f"cannot write to {shown(str(place))}: {error.strerror or error}") from None
     check_writable(place / "index.html")
-    entries = [entry for entry in models() if names is None or entry.name in names]
+    entries = [entry for entry in ready.values() if names is None or entry.name in names]
     pages: dict[str, int] = {}
     refused: dict[str, str] = {}
     rows: list[str] = []
@@ -92,5 +84,6 @@ def explore_ready(
             progress(done, len(entries))
     if not pages:
         raise CostModelError(next(iter(refused.values()), "there is no such ready model"))
-    write(INDEX.format(rows="\n".join(rows)), place / "index.html")
+    body = BODY.format(rows="\n".join(rows))
+    write(DOCUMENT.format(policy="", style="", body=body), place / "index.html")
     return Site(str(place), pages, refused)

@@ -82,6 +82,9 @@ class Block:
                 yield entry
                 yield from entry.blocks()
 
+    def __repr__(self) -> str:
+        return f"<Block {self.name or 'of all'}: {len(self.entries)} entries, {self.count} times>"
+
 
 Weights = dict[str, Shape]
 Buffers = dict[str, tuple[Shape, Role]]
@@ -382,3 +385,6 @@ class Call:
         """Error that names this layer and the shapes it met."""
         shapes = " and ".join(show_shape(x.shape) for x in self.inputs)
         return ShapeError(f"{self.name}: {message} (input {shapes})")
+
+    def __repr__(self) -> str:
+        return f"<Call {self.name} of {self.layer.kind}>"

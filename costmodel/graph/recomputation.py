@@ -213,15 +213,35 @@ def _keep_results(stretch: Block) -> None:
     Source: ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` with the list of torchtitan's "selective op"
     (``torchtitan/distributed/activation_checkpoint.py``): ``aten.mm``, every second one left out, and fused attention.
     """
-    products = 0
-    for call in stretch.calls():
-        if call.layer.of_experts:
-            raise SettingError("checkpoint='operators' is not worked out for experts: use checkpoint='block'")
-        kept = call.layer.kept_results
-        products += kept == "every second"
-        if kept == "all" or (kept == "every second" and products % 2):
-            beside = [s for s in call.saved if s.role in ("statistic", "random")] if kept == "all" else []
-            call.results = (call.y.storage, *beside)
+    _note_results(stretch, 0)
+
+
+def _note_results(block: Block, products: int) -> int:
+    """Products of a block and those before it, of which every second one's result stays."""
+    for entry in block.entries:
+        if isinstance(entry, Block):
+            within = _note_results(entry, products) - products
+            if within % 2 and branch_value(entry.count) > 1:
+                raise SettingError(
+                    f"checkpoint='operators' is not worked out for {entry.name!r}, an odd number of products that "
+                    "repeat within a block: use checkpoint='block'"
+                )
+            products += within * branch_value(entry.count)
+        elif isinstance(entry, Call):
+            products = _note_result(entry, products)
+    return products
+
+
+def _note_result(call: Call, products: int) -> int:
+    """Products up to this call, whose result is noted if it stays."""
+    if call.layer.of_experts:
+        raise SettingError("checkpoint='operators' is not worked out for experts: use checkpoint='block'")
+    kept = call.layer.kept_results
+    products += kept == "every second"
+    if kept == "all" or (kept == "every second" and products % 2):
+        beside = [s for s in call.saved if s.role in ("statistic", "random")] if kept == "all" else []
+        call.results = (call.y.storage, *beside)
+    return products
 
 
 def _memory(x: Tensor) -> list[Storage]:

@@ -503,6 +503,9 @@ class Tape:
             x = block.result = _hand_on(block, outer, x, entry, y)
         return x
 
+    def __repr__(self) -> str:
+        return f"<Tape: {self._calls} calls>"
+
 
 def _settle_stretch(stretch: Block) -> None:
     """Which calls of a stretch are run again: none if no gradient comes back to it, else as far as it says.

@@ -81,6 +81,9 @@ class Storage:
             return [self]
         return [leaf for part in self.parts for leaf in part.leaves()]
 
+    def __repr__(self) -> str:
+        return f"<Storage {self.name}: {self.elements} of {self.dtype}>"
+
 
 class RoundLayout(NamedTuple):
     """What must agree for one block to be repeated on the output of another."""

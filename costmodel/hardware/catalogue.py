@@ -12,7 +12,7 @@ from typing import Any
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes, show_tick
-from costmodel.documents.arguments import typed
+from costmodel.documents.arguments import called, typed
 from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SettingError, SpecError, UnknownNameError, shown
 from costmodel.hardware.machine import Machine
@@ -33,6 +33,7 @@ MachineLike = str | os.PathLike[str] | Machine | Mapping[str, Any]
 """What is taken for a machine: a ready one's name, the path of a file, a machine, or its fields."""
 
 
+@called
 def load_machine(machine: MachineLike) -> Machine:
     """A machine by its name, or from a YAML or JSON file.
 

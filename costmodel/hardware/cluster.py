@@ -181,14 +181,20 @@ class Cluster(Answer, Description):
         return whole
 
     def group(self, axis: str, devices: int, stride: int = 1, total: int = 0) -> DeviceGroup:
-        """So many devices, each `stride` after the one before, as they lie over nodes; total: of the whole layout."""
+        """So many devices, each `stride` after the one before, as they lie over nodes; total: of the whole layout.
+
+        A layout has as many devices on each of the nodes that it needs, where that goes, as launchers start them: 256
+        devices are 64 on each of four nodes of 72.
+        """
         span = stride * devices
-        if max(span, total) <= self.size or self.size % span == 0:
+        needed = -(-total // self.size)
+        size = self.size if needed < 2 or total % needed else total // needed
+        if max(span, total) <= size or size % span == 0:
             nodes = 1
-        elif self.size % stride == 0 and span % self.size == 0:
-            nodes = span // self.size
+        elif size % stride == 0 and span % size == 0:
+            nodes = span // size
         else:  # some group starts in the midst of a node
-            nodes = min(devices, 1 + -(-(span - stride) // self.size))
+            nodes = min(devices, 1 + -(-(span - stride) // size))
         return DeviceGroup(axis, devices, devices // nodes, nodes, stride)
 
     def place(self, layout: Layout) -> dict[str, DeviceGroup]:

@@ -136,11 +136,11 @@ def _says_something(cls: type) -> bool:
     return bool(own or vars(cls).get("__annotations__"))
 
 
-def to_yaml(model: Architecture) -> str:
-    """`describe` as YAML text, which `read` takes."""
+def to_yaml(model: Architecture, width: int = 110) -> str:
+    """`describe` as YAML text, which `read` takes; width: columns after which a line ends where its word does."""
     from costmodel.documents.document import dump
 
-    return dump(describe(model))
+    return dump(describe(model), width)
 
 
 def _home(cls: type) -> tuple[str, str]:

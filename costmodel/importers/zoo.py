@@ -19,7 +19,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_count
-from costmodel.documents.arguments import typed
+from costmodel.documents.arguments import called, typed
 from costmodel.documents.files import SPECS, is_path, shown_path, text_of, write
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import ARCHITECTURES, build, read
@@ -80,6 +80,7 @@ class Models(Answer, list[ZooEntry]):
         )
 
 
+@called
 def load(model: str | os.PathLike[str] | Architecture, *, over: Mapping[str, Any] | None = None) -> Architecture:
     """A model by its name in the zoo, or from a YAML or JSON file.
 
@@ -109,8 +110,8 @@ def load(model: str | os.PathLike[str] | Architecture, *, over: Mapping[str, Any
         return _from_path(model)
     if not isinstance(model, str):
         raise SpecError(
-            f"{shown(model)} is not a model: give a ready model's name such as 'gpt2-small', a file's path, or an "
-            "MLP, CNN, Transformer, VisionTransformer or EncoderDecoder"
+            f"{shown(model)} is not a model: give a name such as 'gpt2-small', a file's path, or an MLP, CNN, "
+            "Transformer, VisionTransformer or EncoderDecoder"
         )
     return _ready(model)
 

@@ -310,6 +310,9 @@ class CollectiveModel:
         """Of each device that are busy with it: one for each piece, until all that communication takes are."""
         return _least(self.constants.collective_processors, _most(1.0, size / PIECE))
 
+    def __repr__(self) -> str:
+        return f"<CollectiveModel of {self.cluster.name}>"
+
 
 def factor_name(link: str, devices: int) -> str:
     """What a measured factor is called, such as "NVLink 4 on 8"."""

@@ -72,12 +72,18 @@ VOLTA = Reference("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture
 TE_HOST = Reference("NVIDIA/TransformerEngine issue 2053: time of the host for nn.Linear and te.Linear", confirmed=True)
 POWER = Reference("power of CMOS: f·V², between linear and cubic in f")
 V100_POWER = Reference("1CatAI/1Cat-vLLM issue 535: nvidia-smi while a V100 prefills and decodes", confirmed=True)
+CAPPED = Reference(
+    "facebookexperimental/triton pull requests 854, 2023, pytorch/helion pull request 347, meta-pytorch/tritonbench"
+    " pull request 1011: cuBLAS on boards whose power is limited",
+    confirmed=True,
+)
 P3090 = Reference(
     "jeanfbrito.github.io: RTX 3090 power limit sweet spot, llama.cpp; noonghunna/club-3090 issues 58, 222",
     confirmed=True,
 )
 P5060 = Reference("inventivehq.com: GPU power limit, tokens per watt, RTX 5060 Ti, llama.cpp", confirmed=True)
 NCCL = Reference("NCCL 2.19 to 2.27: tuning model and search (src/graph), nccl-tests as published", confirmed=True)
+BESIDE = Reference("NVIDIA/nccl issue 1428 (A100); pytorch/pytorch pull request 179937 (H100)", confirmed=True)
 RCCL = Reference("RCCL: tuning model (src/graph/tuning.cc)", confirmed=True)
 XGMI = Reference("AMD ROCm blog: RCCL bandwidth and xGMI performance on MI300X", confirmed=True)
 RELEASES = Reference(
@@ -153,7 +159,14 @@ class Constants:
         ("ampere-graphics", 1.8, 2.05, 2.4, SQUARE, "A40 and A6000 of 300 W 0.80, A4000 of 140 W 0.77"),
         ("ada", 1.05, 1.2, 1.4, SQUARE, "L40S of 350 W 0.74, L4 of 72 W 0.44-0.57 of peak"),
         ("hopper", 0.7, 0.79, 0.9, SQUARE, "H100 of 700 W 0.80, of 350 W 0.58-0.66 of peak"),
-        ("blackwell", 0.45, 0.53, 0.6, SQUARE, "B200 of 1,000 W 0.75 of peak"),
+        (
+            "blackwell",
+            0.45,
+            0.53,
+            1.1,
+            CAPPED,
+            "B200 of 1,000 W 0.75 of peak by squares, at 750 W 0.48, elsewhere 0.42",
+        ),
         ("blackwell-graphics", 1.15, 1.4, 1.7, SQUARE, "RTX PRO 6000 of 600 W 0.81 of peak"),
         ("cdna1", 0.8, 1.0, 1.2, KNOWN, "as cdna2"),
         ("cdna2", 0.7, 0.9, 1.2, MAMF, "MI250X of 560 W"),
@@ -193,6 +206,12 @@ class Constants:
     static_power: float = _by_family(
         "share of the board's power that does not follow the clock of the processors, on top",
         ("", 0.12, 0.2, 0.28, KNOWN, "memory and leakage: A100 60-80 of 400 W with idle processors"),
+    )
+    power_limit: float = _by_family(
+        "power that a board is let draw over the datasheet's",
+        ("", 1.0, 1.0, 1.0, KNOWN, "as the maker sets it"),
+        ("hopper", 0.71, 1.0, 1.0, CAPPED, "H100 of 700 W at 500 W"),
+        ("blackwell", 0.75, 1.0, 1.0, CAPPED, "B200 of 1,000 W at 750 W, GB200 and GB300 at the maker's"),
     )
     power_exponent: float = _by_family(
         "power grows as the clock to this power",
@@ -330,6 +349,8 @@ class Constants:
     flash1_share: float = _by_family(
         "share of the peak that products of FlashAttention reach, the exponentials left out",
         ("", 0.35, 0.45, 0.6, FA, "A100 104-124 of 312 TFLOP/s, heads of 64 and 128"),
+        ("hopper", 0.25, 0.34, 0.45, FA3, "without Hopper's own instructions, as flash2_share falls to 0.62 of 0.82"),
+        ("blackwell", 0.09, 0.13, 0.2, FA2_B200, "likewise, 0.23 of 0.82"),
     )
     flash2_share: float = _by_family(
         "share of the peak that products of FlashAttention-2 reach, the exponentials left out",
@@ -603,6 +624,18 @@ class Constants:
         ("ampere", 16.0, 24.0, 32.0, NCCL, "24 channels on 8 x A100"),
         ("hopper", 16.0, 24.0, 32.0, NCCL, "16 to 32 channels on 8 x H100; 16 of sums in switches"),
         ("tpu", 0.01, 0.02, 0.05, KNOWN, "transfers are of units of their own"),
+    )
+    interference: float = _by_family(
+        "time of kernels beside a collective over that on the processors it leaves, as both share memory and caches",
+        (
+            "",
+            1.0,
+            1.12,
+            1.45,
+            BESIDE,
+            "H100: products beside FSDP's collectives 1.3-1.4 times as long, processors 1.22 of it; A100 1.76 of 1.29",
+        ),
+        ("tpu", 1.0, 1.02, 1.1, KNOWN, "transfers are of units of their own, memory is shared"),
     )
     slowest_device: float = _by_family(
         "time of kernels on the slowest of many devices over that on a typical one",

@@ -7,6 +7,7 @@ are exchanged directly (``custom_all_reduce.cu``). Stages of a pipeline work on 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -57,6 +58,12 @@ class HeldBytes(NamedTuple):
     request: int
 
 
+def attention_served(model: Transformer, settings: Mapping[str, Any]) -> str:
+    """How scores of attention are kept in serving: as the settings say, else fused by what takes their sizes."""
+    plain = model.latent is not None or model.positions == "relative"
+    return settings.get("attention") or ("efficient" if plain else "flash")
+
+
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """One model on devices. settings: of `predict`, degrees of a copy of the model among them, but no sizes.
@@ -72,7 +79,7 @@ class Deployment:
     calibration: Calibration | None = None
 
     @cached_property
-    def layout(self) -> Layout:
+    def copy_layout(self) -> Layout:
         """Over the devices of a copy."""
         return settings_of({**self.settings, "mode": "inference"}).layout
 
@@ -84,7 +91,7 @@ class Deployment:
     @cached_property
     def _copied(self) -> Transformer:
         """With as many copies of key heads as ranks need."""
-        model, ranks = self.model, self.layout.tp
+        model, ranks = self.model, self.copy_layout.tp
         if model.latent is not None:
             return model
         changes: dict[str, Any] = {}
@@ -100,15 +107,15 @@ class Deployment:
         if self.engine.cache == "paged":
             cache["page_size"] = self.engine.page_size
         own = {"latent_attention": "absorbed" if mode == "decode" else "expanded"} | self.settings
-        if "attention" not in own:
-            relative = self.model.positions == "relative"
-            own["attention"] = "efficient" if self.model.latent is not None or relative else "flash"
+        own |= {"attention": attention_served(self.model, own)}
         return Costs.of(self.run, **{"mode": mode, "batch": batch, **cache, **own, **sizes})  # type: ignore[arg-type]
 
     def ranks(self, mode: str, batch: int, **sizes: Any) -> list[Costs]:
         """The same of each stage, in order."""
         whole = self.predicted(mode, batch, **sizes)
-        return [whole] if self.layout.pp == 1 else sorted(whole.ranks, key=lambda rank: rank.tape.layout.stage or 0)
+        return (
+            [whole] if self.copy_layout.pp == 1 else sorted(whole.ranks, key=lambda rank: rank.tape.layout.stage or 0)
+        )
 
     def time(self, costs: Costs) -> Time:
         """Of one pass, or of one stage's part."""
@@ -145,7 +152,7 @@ class Deployment:
 
     def passage(self, engine: Engine, requests: int, mode: str, **sizes: Any) -> TimedPass:
         """A pass over so many requests; engine: with its speed of kernels."""
-        layers = int(self.model.layers) / self.layout.pp
+        layers = int(self.model.layers) / self.copy_layout.pp
         stages = [
             engine.kernel_seconds(step.device, step.exposed, step.host, layers)
             for step in self.steps(mode, requests, **sizes)
@@ -162,6 +169,9 @@ class Deployment:
         standing = [m.weights + m.buffers + m.inputs + m.temporaries for m in memories]
         kept = [rank.memory.cache for rank in self.ranks("decode", 1, past=longest - 1)]
         return [HeldBytes(*each) for each in zip(standing, kept, strict=True)]
+
+    def __repr__(self) -> str:
+        return f"<Deployment of {self.model.title} on {self.machine.name}, engine {self.engine.name}>"
 
 
 def fusible(model: Transformer, *, merged: bool = False) -> Transformer:

@@ -17,7 +17,9 @@ from costmodel.errors import SettingError, shown
 from costmodel.hardware.cluster import Cluster, load_cluster
 from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.constants import typical
-from costmodel.performance.serving import Serving
+from costmodel.performance.deployment import Deployment
+from costmodel.performance.serving import Serving, serving_question
+from costmodel.training.settings import LAYOUT_NAMES
 
 
 class Pools(NamedTuple):
@@ -85,8 +87,14 @@ class Disaggregated(Answer):
 
     @cached_property
     def _received(self) -> list[int]:
-        """What a device of each stage is sent [bytes]."""
-        deployment = self.decode.deployment
+        """What a device of each stage is sent, with keys and values of the model that drafts [bytes]."""
+        sent = [self._cached(self.decode.deployment)]
+        if self.decode.drafting is not None:
+            sent.append(self._cached(self.decode.drafting))
+        return [sum(caches) for caches in zip(*sent, strict=True)]
+
+    def _cached(self, deployment: Deployment) -> list[int]:
+        """Keys and values of a prompt on a device of each stage [bytes]."""
         return [rank.memory.cache for rank in deployment.ranks("decode", 1, past=self.decode.input - 1)]
 
     @cached_property
@@ -142,10 +150,11 @@ class Disaggregated(Answer):
 
     def sheet(self) -> Sheet:
         """Both pools, what is sent, and how many keep pace."""
-        head = [
-            f"{self.decode.model.title}: prompts of {self.prefill.input:,} tokens on {self.prefill.where}, "
-            f"{self.decode.output:,} tokens each on {self.decode.where}"
-        ]
+        read, made = self.prefill, self.decode
+        where = f"{read.where} (prompts) and {made.where} (tokens)"
+        head = [serving_question(read.model, where, read.settings, read.input, read.output, read.engine)]
+        if _how(read) != _how(made):
+            head.append(f"tokens: {made.question}")
         rows = [
             ("prompts of a group", f"{self.prefill_rate:,.3g} requests/s"),
             (f"decoding of a group, {self.concurrency:,} at a time", f"{self.decode_rate:,.3g} requests/s"),
@@ -160,6 +169,12 @@ class Disaggregated(Answer):
 
     def __repr__(self) -> str:
         return f"<Disaggregated {self.decode.model.title}: {self.prefill.where}, {self.decode.where}>"
+
+
+def _how(pool: Serving) -> tuple[Any, ...]:
+    """Settings and engine, without degrees."""
+    own = {name: value for name, value in pool.settings.items() if name not in LAYOUT_NAMES}
+    return own, pool.engine
 
 
 def _send_seconds(cluster: Cluster, size: int) -> float:
@@ -193,6 +208,8 @@ def disaggregated(prefill: Serving, decode: Serving, *, concurrency: int | None 
             raise SettingError(f"{name} {shown(of(prefill))} of prefill is not the {shown(of(decode))} of decode")
     if prefill.settings.get("cache_precision") != decode.settings.get("cache_precision"):
         raise SettingError("cache_precision of prefill is not that of decode: keys and values are sent as they are")
+    if prefill.drafts != decode.drafts:
+        raise SettingError("drafts of prefill are not those of decode, which is sent that model's keys and values too")
     if prefill.pool_bytes < 0:
         raise SettingError(f"prefill: {prefill.binds}")
     most = decode.largest

@@ -76,6 +76,12 @@ class MachineFit(Answer):
         """Plain data [s]."""
         return {"calibration": self.calibration.model_dump(mode="json"), f"{self.OF}s": self.rows()}
 
+    @property
+    def question(self) -> str:
+        """What constants are of, and from how many measurements."""
+        number = len(self.rows())
+        return f"constants of {self.calibration.machine} from {number:,} measured {self.OF}{'s' * (number > 1)}"
+
     def tables(self, constants: tuple[str, str], measurements: str, off: Callable[[float, float], str]) -> list[Table]:
         """Constants and measurements, with these headings; off: shows a predicted time beside the measured one."""
         machine = load_cluster(self.calibration.machine).machine
@@ -157,7 +163,7 @@ class StepFit(MachineFit):
 
         what = "Measured step" if self.steps else "Measured collective"
         tables = self.tables((f"Constants of {self.calibration.machine}", "fitted"), what, off)
-        return Sheet([], tables, warnings=self.warnings, notes=self.notes)
+        return Sheet([self.question], tables, warnings=self.warnings, notes=self.notes)
 
 
 @typed

@@ -41,6 +41,15 @@ class Interval(NamedTuple):
         """The three that make it widest."""
         return self.effects[:3]
 
+    def __repr__(self) -> str:
+        seconds = f"{self.low:.3g} s to {self.high:.3g} s, typically {self.typical:.3g} s"
+        return f"<Interval {seconds}: {len(self.effects)} effects>"
+
+
+def uncertain_constants(machine: Machine, known: Iterable[str]) -> dict[str, ConstantRange]:
+    """The constants of a machine that have a range, all but those that are known."""
+    return {name: constant(name, machine) for name in TABLE if name not in set(known)}
+
 
 def interval(
     time: Callable[[Constants], Any],
@@ -64,7 +73,7 @@ def interval(
     seconds = float(time(middle))
     if not seconds > 0:
         return Interval(seconds, seconds, seconds, ())
-    uncertain = {name: constant(name, machine) for name in TABLE if name not in set(known)}
+    uncertain = uncertain_constants(machine, known)
     *ends, same = np.broadcast_to(time(middle.with_ends(uncertain)), 2 * len(uncertain) + 1).tolist()
     effects = [
         Effect(name, of, min(*pair, seconds), max(*pair, seconds))

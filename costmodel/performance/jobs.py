@@ -25,12 +25,13 @@ JOULES_PER_KWH = 3.6e6
 class Job(Answer):
     """So many steps on so many devices, each of which takes samples of its own in a step.
 
-    title: of the model. step: on one device, or on all of a layout's. seconds, low, high: of the job. epochs: equal
-    parts that it is made of. needed_bytes: at the peak of memory of a device. loader: samples a second that are loaded
-    for all devices; None: loading keeps up.
+    title: of the model. question: what runs where, of one step. step: on one device, or on all of a layout's. seconds,
+    low, high: of the job. epochs: equal parts that it is made of. needed_bytes: at the peak of memory of a device.
+    loader: samples a second that are loaded for all devices; None: loading keeps up.
     """
 
     title: str
+    question: str
     step: StepTime
     steps: float
     devices: int
@@ -115,6 +116,7 @@ class Job(Answer):
         """Plain data [s]."""
         return {
             "model": self.title,
+            "question": self.question,
             "machine": self.machine.name,
             "steps": self.steps,
             "devices": self.devices,
@@ -128,13 +130,14 @@ class Job(Answer):
         }
 
     def sheet(self) -> Sheet:
-        """The verdict: how long, and what the limit is; before it that the job cannot be, if its step does not fit."""
+        """The question, and how long it takes; between them that the job cannot be, if its step does not fit."""
         samples = self.step.samples * self.copies
         tokens = "" if self.step.tokens is None else f", {self.step.tokens * self.copies:,} tokens"
         head = [
+            self.question,
             *self.unfit,
-            f"{self.title} on {self.devices:,} × {self.machine.name}: {show_long(self.seconds)} "
-            f"({show_long(self.low)} to {show_long(self.high)})",
+            f"{show_long(self.seconds)} ({show_long(self.low)} to {show_long(self.high)}) on {self.devices:,} × "
+            f"{self.machine.name}",
             f"{show_few(self.steps)} step{'s' * (self.steps != 1)} of {samples:,} sample{'s' * (samples > 1)}{tokens}",
         ]
         if self.epochs != 1:
@@ -157,13 +160,18 @@ class DeviceHours(Answer):
     devices: int
     epochs: ClassVar[float] = 1
 
+    @property
+    def question(self) -> str:
+        """How long, and how many."""
+        return f"{self.devices:,} device{'s' * (self.devices > 1)} for {show_long(self.seconds)}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s]."""
         return {"seconds": self.seconds, "devices": self.devices}
 
     def sheet(self) -> Sheet:
-        """How long, and how many."""
-        return Sheet([f"{self.devices:,} devices for {show_long(self.seconds)}"], [])
+        """One line."""
+        return Sheet([self.question], [])
 
 
 class Bill(Answer):
@@ -217,7 +225,7 @@ class Energy(Bill):
         if job.epochs != 1:
             rows.append(("energy of an epoch", show_energy(self.joules / job.epochs)))
         head = f"{show_energy(self.joules)}: power × time × PUE"
-        return Sheet([head], [Table(("of", "is"), rows, frozenset({0, 1}))])
+        return Sheet([job.question, head], [Table(("of", "is"), rows, frozenset({0, 1}))])
 
 
 @dataclass(frozen=True)
@@ -236,10 +244,11 @@ class Carbon(Bill):
 
     def sheet(self) -> Sheet:
         """The carbon, and what it is made of."""
-        (line,), tables, *_ = self.energy.sheet()
+        (asked, line), tables, *_ = self.energy.sheet()
         epochs = self.energy.job.epochs
         each = "" if epochs == 1 else f", {_weight(self.grams / epochs)} an epoch"
-        return Sheet([f"{_weight(self.grams)} CO2e at {self.intensity:g} g/kWh (location-based){each}", line], tables)
+        verdict = f"{_weight(self.grams)} CO2e at {self.intensity:g} g/kWh (location-based){each}"
+        return Sheet([asked, verdict, line], tables)
 
 
 @dataclass(frozen=True)
@@ -261,7 +270,7 @@ class Money(Bill):
         hours, epochs = charge(1, self.job.seconds, self.job.devices), self.job.epochs
         each = "" if epochs == 1 else f"; {_price(self.amount / epochs)} an epoch"
         verdict = f"{_price(self.amount)}: {hours:,.4g} device hours at {self.price:g} an hour{each}"
-        return Sheet([*self.job.unfit, verdict], [])
+        return Sheet([self.job.question, *self.job.unfit, verdict], [])
 
 
 @dataclass(frozen=True)
@@ -328,7 +337,7 @@ class Goodput(Bill):
             ("restart", show_long(self.restart)),
         ]
         head = f"goodput {self.share:.1%}: {show_long(self.total_seconds)} with checkpoints, failures and restarts"
-        return Sheet([head], [Table(("of", "is"), rows, frozenset({0, 1}))])
+        return Sheet([self.job.question, head], [Table(("of", "is"), rows, frozenset({0, 1}))])
 
 
 def _duration(what: str, value: float | str) -> float:
@@ -346,6 +355,7 @@ LONG = {"min": 60.0, "h": 3600.0, "hours": 3600.0, "days": 86400.0, "years": 365
 
 def job_of(
     title: str,
+    question: str,
     step: StepTime,
     interval: tuple[float, float],
     *,
@@ -381,7 +391,7 @@ def job_of(
     rate = None if loader is None else _rate(loader, title, step, unit)
     loading = 0.0 if rate is None else count * step.samples * copies / rate
     seconds, low, high = (max(count * one, loading) for one in (float(step.seconds), *interval))
-    return Job(title, step, count, devices, seconds, low, high, float(epochs), rate, needed_bytes)
+    return Job(title, question, step, count, devices, seconds, low, high, float(epochs), rate, needed_bytes)
 
 
 @overload

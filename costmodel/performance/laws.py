@@ -56,6 +56,12 @@ HEAD_STEP = 32
 """Sizes of heads are rounded up to it in fused attention."""
 VECTOR_LOAD_BITS = 128
 """Bits that matrix units' operands are loaded by, where rows start at multiples of them."""
+COMPOSED_BYTES = {"": (9.0, 3.5), "backward": (34 / 3, 5.0), "backward weight": (2.0, 2.0)}
+"""Bytes that RMSNorm moves composed of operators over those of one kernel, of operands of 16 bits and of fp32: a cast,
+a square, its mean, two products and a cast, and their gradients (``rms_norm`` of PyTorch 2.4 to 2.8). PyTorch's pull
+request 153666 measures forward 9 times as long."""
+COMPOSED_LAUNCHES = 7
+"""Kernels that each of these is composed of, at least."""
 POWER_BITS = {
     "fp64": 64,
     "fp32": 32,
@@ -168,7 +174,9 @@ class KernelModel:
             attained = self._product(kernel, self.units(kernel))
         else:
             attained = self._streaming(kernel)
-        return np.maximum(self.ceiling_time(kernel), self._conditions * attained)
+        # Where the host waits for each kernel before it starts the next, the device has nothing to do meanwhile.
+        started = kernel.launches * self.launch_seconds if self.stack.blocking else 0.0
+        return np.maximum(self.ceiling_time(kernel), self._conditions * attained) + started
 
     def ceiling_time(self, kernel: Kernel) -> Numbers:
         """Datasheet arithmetic or bytes, whichever takes longer: a lower bound, with nothing for the launch [s]."""
@@ -185,14 +193,14 @@ class KernelModel:
         """Clock over the boost clock that the power limit leaves, never far below the base clock.
 
         watts: dynamic power at the boost clock. Power is static + dynamic · (clock / boost)^exponent, and may not
-        exceed the board's. Figures that were measured are at the clock that the machine sustains.
+        exceed what the board is let draw. Figures that were measured are at the clock that the machine sustains.
         """
         c, machine = self.constants, self.machine
         if machine.measured:
             return 1.0
         share: Numbers = 1.0
         if machine.tdp:
-            left = np.maximum(0.1 * machine.tdp, (1 - c.static_power) * machine.tdp - c.static_watts)
+            left = np.maximum(0.1 * machine.tdp, (c.power_limit - c.static_power) * machine.tdp - c.static_watts)
             share = np.minimum(c.headroom, (left / watts) ** (1 / c.power_exponent))
         if machine.base_clock and machine.boost_clock:
             share = np.maximum(share, min(1.0, BELOW_BASE * machine.base_clock / machine.boost_clock))
@@ -398,10 +406,21 @@ class KernelModel:
             share = c.softmax_stream if exponential else c.reduction_stream
         elif kernel.sort == "gather":
             share = c.gather_stream
-        moved = (kernel.read + kernel.written) / share
-        start = kernel.launches * c.kernel_seconds
+        bytes_over, launches_over = self._composition(kernel)
+        moved = bytes_over * (kernel.read + kernel.written) / share
+        start = launches_over * kernel.launches * c.kernel_seconds
         arithmetic = kernel.flops / (self.vector_peak * c.pointwise_rate)
         return np.maximum(start + np.maximum(moved / self.cache, arithmetic), moved / self.bandwidth)
+
+    def _composition(self, kernel: Kernel) -> tuple[float, int]:
+        """Bytes and launches over those of a kernel, which operators take that it is composed of on this stack."""
+        if self.stack.norms == "fused" or self.stack.fuses or not kernel.name.startswith("rmsnorm"):
+            return 1.0, 1
+        narrow, wide = COMPOSED_BYTES[kernel.name.removeprefix("rmsnorm").strip()]
+        return narrow if BITS[kernel.dtype] < 32 else wide, COMPOSED_LAUNCHES
+
+    def __repr__(self) -> str:
+        return f"<KernelModel of {self.machine.name}: {self.tier}>"
 
 
 def _sizes(kernel: Kernel) -> Product:
@@ -431,7 +450,7 @@ def _rounded(size: Numbers, multiple: int) -> Numbers:
     return _ceiling(size, multiple) * multiple
 
 
-_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient")
+_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnorm")
 """Words in names of kernels that laws tell apart."""
 
 

@@ -49,15 +49,15 @@ SLACK = 1e-3
 class PipelineShapes(NamedTuple):
     """Of each of several layouts what bounds on its seconds depend on, as arrays.
 
-    ranks: of its pipeline. stages: of each rank. blocks: of each stage, at least. splits, turns: whether its schedule
-    makes gradients of weights apart, and is of the shape of a V.
+    ranks: of its pipeline. stages: of each rank. blocks: of each stage, at least. splits, v_shaped: whether its
+    schedule makes gradients of weights apart, and is of the shape of a V.
     """
 
     ranks: Numbers
     stages: Numbers
     blocks: Numbers
     splits: Numbers
-    turns: Numbers
+    v_shaped: Numbers
 
     @classmethod
     def of(cls, layouts: Iterable[Layout], blocks: int) -> PipelineShapes:
@@ -92,10 +92,10 @@ class PassFloor(NamedTuple):
         through the stages of the ranks before it, and after for its gradients to go back there. The slowest rank takes
         at least the mean of all, and at least what the one with the last stage does.
         """
-        ranks, stages, blocks, splits, turns = layouts
+        ranks, stages, blocks, splits, v_shaped = layouts
         ramp = np.where(splits, 0.0, (ranks - 1) * blocks * self.block)
         mean = micro_batches * self.whole / ranks + ramp / 2
-        last = micro_batches * (stages * blocks * self.block + self.tail) + np.where(turns, 0.0, ramp)
+        last = micro_batches * (stages * blocks * self.block + self.tail) + np.where(v_shaped, 0.0, ramp)
         return (1 - SLACK) * np.where(ranks == 1, micro_batches * self.whole, np.maximum(mean, last))
 
 
@@ -235,6 +235,9 @@ class LayoutSteps:
                 self._endings[key] = work.ending(rank, model, prices)
             endings.append(self._endings[key])
         return work.played(self._players, endings, prices)
+
+    def __repr__(self) -> str:
+        return f"<LayoutSteps of {self.ranks.model.title} on {self.links.cluster.name}>"
 
 
 def blocks_of(model: Architecture) -> int:

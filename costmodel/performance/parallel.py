@@ -223,5 +223,8 @@ class Prices:
         group = cluster.group_of(self.layout, message.axis, int(message.devices))
         time = self.model.seconds(message, group)
         share = np.minimum(MOST_TAKEN, time.processors / (cluster.machine.processors or np.inf))
+        if not self.model.ideal:
+            c = self.model.constants  # the rest is slowed by what it shares, as much as the collective is a large one
+            share = 1 - (1 - share) / (1 + (c.interference - 1) * time.processors / c.collective_processors)
         how = " ".join(filter(None, (time.algorithm, time.protocol)))
         return Price(time.seconds, "network" if group.nodes > 1 else "links", share, how)

@@ -6,8 +6,8 @@ alike, so from some number of them on each further period of them takes as long:
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from operator import add
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, overl
 from costmodel.performance.programs import Programmer, RankProgram
 from costmodel.performance.queues import MOST_TRACED, SAME, CollectiveSum, Player, QueueEvent, too_long
 from costmodel.performance.work import StepPhase, Task, work_of
-from costmodel.training.schedules import Action, Schedule
+from costmodel.training.schedules import Action, ActionKind, Schedule
 from costmodel.training.settings import Settings
 
 PassSeconds = Mapping[tuple[int, str], Numbers]
@@ -78,35 +78,73 @@ def _shorter(schedule: Schedule, counts: list[int]) -> list[Schedule] | None:
         return None
 
 
-class _Turn(NamedTuple):
-    """A pass in an order in which all can be played: its rank, and the number of the pass that it reads from, if any.
+class _Order(NamedTuple):
+    """Every pass of a step in an order in which all can be played, as columns of numbers.
 
-    apart: whether that is on another rank.
+    kinds: the different passes, of all micro-batches. ranks, kind, microbatch: of each pass. before: number of the pass
+    that it reads from, -1 if there is none; apart: whether that is on another rank.
     """
 
-    rank: int
-    action: Action
-    before: int | None
-    apart: bool
+    kinds: list[tuple[int, ActionKind]]
+    ranks: list[int]
+    kind: list[int]
+    microbatch: list[int]
+    before: list[int]
+    apart: list[bool]
 
 
 @lru_cache(maxsize=32)
-def _order(schedule: Schedule) -> tuple[_Turn, ...]:
+def _order(schedule: Schedule) -> _Order:
     """Every pass of a step, each after what it reads."""
-    ahead = [deque(schedule.actions(rank)) for rank in range(schedule.ranks)]
-    numbers: dict[Action, int] = {}
-    order: list[_Turn] = []
-    while any(ahead):
-        for rank, queue in enumerate(ahead):
-            while queue:
-                before = schedule.needs(queue[0])
-                if before is not None and before not in numbers:
+    order = _Order([], [], [], [], [], [])
+    ahead = [_numbered(schedule, rank, order.kinds) for rank in range(schedule.ranks)]
+    waiting = [next(own, None) for own in ahead]
+    numbers = [-1] * (len(_RESULTS) * schedule.stages * schedule.microbatches)
+    left = schedule.ranks
+    while left:
+        for rank, own in enumerate(ahead):
+            turn = waiting[rank]
+            while turn is not None:
+                kind, microbatch, result, read, apart = turn
+                if read >= 0 and numbers[read] < 0:
                     break
-                action = queue.popleft()
-                numbers[action.result] = len(order)
-                apart = before is not None and schedule.rank_of(before.stage) != rank
-                order.append(_Turn(rank, action, None if before is None else numbers[before], apart))
-    return tuple(order)
+                numbers[result] = len(order.ranks)
+                order.ranks.append(rank)
+                order.kind.append(kind)
+                order.microbatch.append(microbatch)
+                order.before.append(-1 if read < 0 else numbers[read])
+                order.apart.append(apart)
+                turn = next(own, None)
+                left -= turn is None
+            waiting[rank] = turn
+    return order
+
+
+_RESULTS: dict[ActionKind, int] = {"F": 0, "B": 1, "W": 2}
+"""What passes make, by number: all gradients of an input are alike, see `Action.result`."""
+
+
+def _numbered(
+    schedule: Schedule, rank: int, kinds: list[tuple[int, ActionKind]]
+) -> Iterator[tuple[int, int, int, int, bool]]:
+    """Passes of a rank: number of its kind, micro-batch, numbers of its result and of that which it reads, and whether
+    that is on another rank."""
+
+    def number(result: Action) -> int:
+        return (len(_RESULTS) * result.stage + _RESULTS[result.kind]) * schedule.microbatches + result.microbatch
+
+    for run in schedule.runs(rank):
+        turns: list[tuple[int, int, int, int, bool]] = []
+        for action in run.actions if run.times else ():
+            if (key := (action.stage, action.kind)) not in kinds:
+                kinds.append(key)
+            read = schedule.needs(action)
+            apart = read is not None and schedule.rank_of(read.stage) != rank
+            before = -1 if read is None else number(read)
+            turns.append((kinds.index(key), action.microbatch, number(action.result), before, apart))
+        for later in range(0, run.times * run.step, run.step):
+            for kind, microbatch, result, before, apart in turns:
+                yield kind, microbatch + later, result + later, before if before < 0 else before + later, apart
 
 
 def play(
@@ -116,16 +154,19 @@ def play(
     larger: Callable[[Numbers, Numbers], Numbers] = np.maximum
     if all(isinstance(seconds, float) for seconds in (*passes.values(), handing)):
         larger = max
+    order = _order(schedule)
+    seconds = [passes[kind] for kind in order.kinds]
     free: list[Numbers] = [0.0] * schedule.ranks
     ends: list[Numbers] = []
-    for rank, action, before, apart in _order(schedule):
+    for rank, kind, microbatch, before, apart in zip(*order[1:], strict=True):
         start = free[rank]
-        if before is not None:
+        if before >= 0:
             start = larger(start, ends[before] + handing if apart else ends[before])
-        end = start + passes[action.stage, action.kind]
+        end = start + seconds[kind]
         free[rank] = end
         ends.append(end)
         if note is not None:
+            action = Action(*order.kinds[kind], microbatch)
             note(StagePass(rank, action, float(start), float(end)))
     return free
 

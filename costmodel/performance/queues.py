@@ -57,7 +57,10 @@ def too_long() -> SettingError:
 
 
 class Price(NamedTuple):
-    """What a message takes: seconds, on the queue of which link, what share of processors, and how it is sent."""
+    """What a message takes: seconds, on the queue of which link, and how it is sent.
+
+    processors: the share of work beside it that is lost, on processors that it takes and by what is shared.
+    """
 
     seconds: Numbers
     queue: str

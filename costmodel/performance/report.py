@@ -9,7 +9,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.figures import DARK, LIGHT
 from costmodel.display.lanes import MOST_LANES, Lane, LaneSpan, lanes
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
-from costmodel.display.table import Table, TextRow, printable
+from costmodel.display.table import Table, TextRow, shortened
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
 from costmodel.hardware.machine import Machine
 from costmodel.performance.breakdown import CollectivePart, KernelTime, LayerTime, PhaseTime, StepBottleneck
@@ -207,20 +207,14 @@ def _seconds(t: TimeReport, parts: list[CollectivePart]) -> tuple[str, str, str]
 
 
 def _layer(row: LayerTime) -> TextRow:
-    return _short(row.name, NAME), _short(row.kind, 18), show_seconds(row.seconds), f"{row.share:.1%}", row.bound
-
-
-def _short(name: str, most: int) -> str:
-    """The end of a name that is too long, which says more than its start."""
-    name = printable(name)
-    return name if len(name) <= most else f"…{name[1 - most :]}"
+    return shortened(row.name, NAME), shortened(row.kind, 18), show_seconds(row.seconds), f"{row.share:.1%}", row.bound
 
 
 def _fusions(t: TimeReport) -> Table:
     largest = sorted(t.fusions, key=lambda fusion: -fusion.bytes)[:MOST_LAYERS]
     rows: list[TextRow] = [
         (
-            _short(f"{fusion.layers[0]} … {fusion.layers[-1].rpartition('.')[2]}", NAME + 6),
+            shortened(f"{fusion.layers[0]} … {fusion.layers[-1].rpartition('.')[2]}", NAME + 6),
             str(len(fusion.layers)),
             f"{int(fusion.times)}",
             f"{int(fusion.launches):,}",
@@ -299,10 +293,10 @@ def _dot(kernel: KernelTime) -> Dot:
 class StepCollectives(Answer):
     """The collectives of a step, in the order in which they first run, with their seconds and what is waited for.
 
-    title: of the question. parts: a row for those that are alike. seconds: of the step.
+    question: what runs where. parts: a row for those that are alike. seconds: of the step.
     """
 
-    title: str
+    question: str
     parts: tuple[CollectivePart, ...]
     seconds: float
 
@@ -320,7 +314,7 @@ class StepCollectives(Answer):
             (
                 f"{part.axis} {part.operation}",
                 part.phase,
-                _short(part.layer, NAME - 8),
+                shortened(part.layer, NAME - 8),
                 f"{part.times:,}",
                 show_bytes(part.bytes),
                 show_seconds(part.seconds / part.times),
@@ -332,8 +326,8 @@ class StepCollectives(Answer):
         worth = ("exposed", "time", "times", "layer", "bytes")
         notes = ["bytes, time: of one; exposed: what the device waits for all of them"]
         if not rows:
-            return Sheet([self.title, "no collectives"], [])
-        return Sheet([self.title], [Table(header, rows, words=frozenset({0, 1, 2}), worth=worth)], notes=notes)
+            return Sheet([self.question, "no collectives"], [])
+        return Sheet([self.question], [Table(header, rows, words=frozenset({0, 1, 2}), worth=worth)], notes=notes)
 
 
 def lanes_of(title: str, events: list[QueueEvent], *, dark: bool = False) -> Figure:

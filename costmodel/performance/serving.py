@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Unpack
 
 from costmodel.architectures.transformer import Transformer
+from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes
@@ -19,7 +20,7 @@ from costmodel.hardware.cluster import Cluster, ClusterLike, LinkLike, load_clus
 from costmodel.hardware.machine import Machine
 from costmodel.importers.files import settings_of
 from costmodel.performance.calibration import Calibration, calibration_of
-from costmodel.performance.deployment import Deployment, EngineStep, HeldBytes, TimedPass, fusible
+from costmodel.performance.deployment import Deployment, EngineStep, HeldBytes, TimedPass, attention_served, fusible
 from costmodel.training.declaration import built
 from costmodel.training.engines import KERNELS, Engine
 from costmodel.training.fields import check_fields, whole_size
@@ -44,8 +45,8 @@ MOST_CHUNKS = 1_000
 """Steps that a prompt is read in."""
 MOST_LOADS = 1_000
 """Numbers of requests at a time that are asked for at once."""
-WORTH = ("price of 1M", "tokens/s, all", "per token", "first token", "memory", "request", "tokens/s, one")
-"""Columns of the table of loads that a narrow page keeps longest, the first ones most."""
+WORTH = ("price of 1M", "tokens/s, all", "per token", "first token", "memory", "request", "tokens/s, one", "bound")
+"""Columns of the table of loads that a narrow page has first in front."""
 STORED_FP8 = (PRECISIONS["fp8-w8a8"], Precision("fp8-w8a16", "bf16", quantised="fp8", scale="fp32"))
 """What "fp8" stands for where a model serves: weights cast once; the second on machines without units for 8 bits."""
 
@@ -197,10 +198,10 @@ class Serving(Answer):
     def _held(self) -> list[HeldBytes]:
         """What devices of each stage hold."""
         held = self.deployment.held(self.input + self.output, self.input)
-        if self._drafting is None:
+        if self.drafting is None:
             return held
-        own = self._drafting.held(self.input + self.output, self.input)
-        weights = self._drafting.predicted("decode", 1, past=self.input).memory.weights
+        own = self.drafting.held(self.input + self.output, self.input)
+        weights = self.drafting.predicted("decode", 1, past=self.input).memory.weights
         return [HeldBytes(a.standing + weights, a.request + b.request) for a, b in zip(held, own, strict=True)]
 
     @cached_property
@@ -238,6 +239,12 @@ class Serving(Answer):
             return self.machine.name
         degrees = ", ".join(f"{name} {degree}" for name in SERVED if (degree := getattr(self.layout, name)) > 1)
         return f"{self.devices:,} x {self.machine.name} ({degrees})"
+
+    @property
+    def question(self) -> str:
+        """What is served, where and how, in one line."""
+        how = serving_question(self.model, self.where, self.settings, self.input, self.output, self.engine)
+        return f"{how}, requests {self.arrivals}"
 
     @property
     def binds(self) -> str:
@@ -310,7 +317,7 @@ class Serving(Answer):
 
     def _with_speed(self, speed: float) -> Serving:
         other = replace(self, engine=replace(self.engine, speed=speed))
-        vars(other).update(deployment=self.deployment, _drafting=self._drafting)  # which do not depend on it
+        vars(other).update(deployment=self.deployment, drafting=self.drafting)  # which do not depend on it
         return other
 
     def _kernel_share(self, concurrency: int) -> float:
@@ -336,12 +343,17 @@ class Serving(Answer):
         return self._read(together).times(times) + (self._read(rest).slowest if rest else 0.0)
 
     def _read(self, requests: int) -> TimedPass:
-        """The prompts of so many requests, in one step or in chunks, of which each goes on where the last stopped."""
+        """The prompts of so many requests, in one step or in chunks, of which each goes on where the last stopped.
+
+        A model that drafts reads each after the other model has: it needs keys and values of its own.
+        """
         total, past = TimedPass(0.0, 0.0), 0
         while past < self.input:
             tokens = min(self.engine.chunk, self.input - past)
             sizes: dict[str, Any] = {"seq": tokens} | ({"past": past} if past else {})
             total += self.deployment.passage(self.engine, requests, "prefill", **sizes)
+            if self.drafting is not None:
+                total += self.drafting.passage(self._drafting_engine, requests, "prefill", **sizes)
             past += tokens
         return total
 
@@ -356,10 +368,9 @@ class Serving(Answer):
         groups = min(self.layout.pp, requests)
         passage = self._passage(requests, past)
         verified = max(passage.seconds, groups * passage.slowest)
-        if self.drafts is None or self._drafting is None:
+        if self.drafts is None or self.drafting is None:
             return verified
-        own = replace(self.engine, step=0.0, sequence=0.0)
-        one = self._drafting.passage(own, requests, "decode", past=past).seconds
+        one = self.drafting.passage(self._drafting_engine, requests, "decode", past=past).seconds
         return (verified + self.drafts.count * one) / self.drafts.tokens
 
     def _sizes(self, requests: int, past: int) -> tuple[int, dict[str, Any]]:
@@ -375,8 +386,14 @@ class Serving(Answer):
         group, sizes = self._sizes(requests, past)
         return self.deployment.steps("decode", group, **sizes)
 
+    @property
+    def _drafting_engine(self) -> Engine:
+        """What runs the model that drafts: within a step of the other, so that none adds to its kernels again."""
+        return replace(self.engine, step=0.0, sequence=0.0)
+
     @cached_property
-    def _drafting(self) -> Deployment | None:
+    def drafting(self) -> Deployment | None:
+        """The model that drafts, on the devices of one stage; None where none does."""
         return None if self.drafts is None else self._deployed(decoder(self.drafts.model), tp=self.layout.tp)
 
     @typed
@@ -425,10 +442,8 @@ class Serving(Answer):
 
     def sheet(self) -> Sheet:
         """Loads by concurrency."""
-        precision = self.settings["precision"]
         head = [
-            f"{self.model.title} on {self.where}, engine {self.engine.name}, "
-            f"{getattr(precision, 'name', precision)}: input {self.input:,}, output {self.output:,} tokens",
+            self.question,
             f"at most {self.largest:,} requests at a time ({self.binds})",
         ]
         if (knee := self.knee) is not None:
@@ -505,6 +520,19 @@ _ARRIVALS: dict[Arrivals, str] = {
     "together": "requests of a batch start at once; the first token is there when all prompts are read",
     "steady": "whoever is done is followed by a new request, whose prompt is read between the others' steps",
 }
+
+
+def serving_question(
+    model: Transformer, where: str, settings: Mapping[str, Any], input: int, output: int, engine: Engine
+) -> str:
+    """What is served, where and how, in one line; but degrees, which are in `where`."""
+    own = {**settings, "attention": attention_served(model, settings), "mode": "inference"}
+    how = question(model, settings_of(own), (*_SIZES, *LAYOUT_NAMES)).removeprefix(f"{model.title}: ")
+    return f"{model.title} on {where}: serving, input {input:,}, output {output:,} tokens, {how}, engine {engine.name}"
+
+
+_SIZES = ("mode", "batch", "seq", "past", "on")
+"""Settings of a pass, which serving chooses."""
 
 
 def _doublings(most: int) -> list[int]:
@@ -628,5 +656,5 @@ def serve(
         transformer, machine, engine, input, output,
         own, arrivals, drafting, None if price is None else float(price), concurrencies, cluster, calibration,
     )  # fmt: skip
-    _ = serving.largest, serving._drafting  # what is wrong with a setting is said now
+    _ = serving.largest, serving.drafting  # what is wrong with a setting is said now
     return serving

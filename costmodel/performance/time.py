@@ -13,7 +13,8 @@ import numpy as np
 
 from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import TIMED
-from costmodel.cost.question import heading, question
+from costmodel.cost.question import heading
+from costmodel.cost.question import question as question_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.display.units import read_amount
@@ -62,6 +63,8 @@ quarterly containers (MLPerf Training, results of successive rounds), as half of
 OTHER_LAW = 0.1
 """By how much the errors of two laws differ where constants are not fitted to either: products by such a law are off by
 7-12 % on several devices (LLMCompass, measured operators)."""
+MOST_HIDDEN = 0.9
+"""Share of a step, at most, that may be sent beside kernels where that is not told."""
 MOST_ANCHORS = 6
 """Measured steps that a range is relative to, at most."""
 COLUMNS = 80
@@ -208,7 +211,9 @@ class Time(Answer):
             known = self.known if self.cluster is not None else (*self.known, *BETWEEN_DEVICES)
             own = interval(self.seconds_with, self.machine, least=least, known=known, at=self.constants)
             shared = None if self.cluster is None else self._own.shared
-            return own if shared is None else own._replace(high=self._slower(own, shared))
+            if shared is None:
+                return own
+            return own._replace(low=max(least, self._faster(own, shared)), high=self._slower(own, shared))
         anchored = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
         other = OTHER_LAW * self._unlike_anchors
         faster, slower = (hypot(log(end / anchored.typical), RERUN, other) for end in (anchored.low, anchored.high))
@@ -237,6 +242,20 @@ class Time(Answer):
     def _slower(self, own: Interval, shared: SharedStep) -> float:
         """The slower end of a range where it is not told whether a runtime sends beside kernels."""
         return own.typical * exp(hypot(log(own.high / own.typical), log1p(float(shared.optional) / own.typical)))
+
+    def _faster(self, own: Interval, shared: SharedStep) -> float:
+        """The faster end of a range where it is not told whether Megatron sends parts of a product beside others.
+
+        Sources: ``tp_comm_overlap`` (Transformer Engine's user buffers: of `tp` parts of a product the first waits) and
+        ``overlap_moe_expert_parallel_comm`` (tokens are sent beside another micro-batch), which some recipes switch on.
+        """
+        layout = self.prediction.settings.layout
+        if not (layout.megatron and self.prediction.settings.training):
+            return own.low
+        beside = {"tp": (layout.tp - 1) / layout.tp * layout.sp, "ep": 1.0}
+        waited = sum(float(of.exposed) * beside.get(of.message.axis, 0.0) for of in shared.collectives)
+        share = min(waited / own.typical, MOST_HIDDEN)
+        return own.typical * exp(-hypot(log(own.typical / own.low), log1p(-share)))
 
     def _anchored(self, constants: Constants) -> Numbers:
         """Of one step, with other constants, and as much longer as measured steps then take than they would."""
@@ -384,12 +403,13 @@ class Time(Answer):
             if phase.phase in flops and phase.seconds
         ]
         rows.append(MfuRow("step", self.seconds, self.mfu, whole, self.mfu * self.seconds / whole))
-        return MeasuredMfu(self._question, tuple(rows), self.peak)
+        return MeasuredMfu(self.question, tuple(rows), self.peak)
 
     @property
-    def _question(self) -> str:
+    def question(self) -> str:
+        """What runs, where and how, in one line."""
         p = self.prediction
-        return f"{question(p.model, p.settings, ('stack',), self._place)}, stack {self.stack.name}"
+        return f"{question_of(p.model, p.settings, ('stack',), self._place)}, stack {self.stack.name}"
 
     @property
     def hfu(self) -> float:
@@ -499,6 +519,7 @@ class Time(Answer):
         images = self.prediction.batch_shape.image is not None
         return job_of(
             self.title,
+            self.question,
             self._own,
             (self.low, self.high),
             steps=steps,
@@ -642,7 +663,7 @@ class Time(Answer):
 
         p = self.prediction
         report = TimeReport(
-            question=self._question,
+            question=self.question,
             settings=p.settings,
             machine=self.machine,
             stack=self.stack,

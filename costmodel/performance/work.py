@@ -50,10 +50,19 @@ class StepWork:
     tasks: list[Task] = field(default_factory=list)
     fusions: list[Fusion] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"<StepWork: {len(self.tasks)} tasks, {len(self.fusions)} fusions>"
+
 
 def work_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> StepWork:
     """What one step of a tape asks, all its micro-batches together; fuse: whether chains of kernels become one."""
     return _Kernels(tape, settings, fuse).work
+
+
+def update_tasks(tape: Tape, settings: Settings) -> list[Task]:
+    """What the optimizer's step asks."""
+    kernels = update_kernels(tape, settings, default_update(settings))
+    return [Task("optimizer", settings.states.name, "update", 1, kernel) for kernel in kernels]
 
 
 class _Kernels:
@@ -73,8 +82,7 @@ class _Kernels:
         if tape.training:
             retrace(tape.root, self)
             self._sums()
-            for kernel in update_kernels(tape, settings, default_update(settings)):
-                self.work.tasks.append(Task("optimizer", settings.states.name, "update", 1, kernel))
+            self.work.tasks += update_tasks(tape, settings)
         for group in dict.fromkeys(self.groups.values()):
             if len(group.calls) > 1:
                 self.work.fusions.append(group.fusion)

@@ -77,7 +77,9 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name not in _HOMES:
-        raise AttributeError(f"module 'costmodel.roofline' has no attribute {name!r}")
+        from costmodel.errors import no_member
+
+        raise no_member(__name__, name, () if name.startswith("_") else __all__)
     value = globals()[name] = getattr(import_module(f"costmodel.roofline.{_HOMES[name]}"), name)
     return value
 

@@ -186,7 +186,7 @@ class Changes(Answer):
             rows.append((printable(c.name), *times, ratio, c.outcome))
         header = (f"Against {self.created}", "then", "now", "now / then (95 %)", "outcome")
         note = f"{len(self.slower)} slower beyond noise and {DRIFT:.0%} of drift"
-        return Sheet([], [Table(header, rows, words=frozenset({0, 4}))], notes=[note])
+        return Sheet([self.question], [Table(header, rows, words=frozenset({0, 4}))], notes=[note])
 
 
 def changes_between(then: Baseline, now: Baseline) -> Changes:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import count, takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from costmodel.analysis.predict import predict
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
-from costmodel.documents.arguments import fits
+from costmodel.documents.arguments import called, fits
 from costmodel.documents.files import PACKAGE, write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
@@ -37,6 +38,7 @@ from costmodel.roofline.probes import (
     FIRST_BYTES,
     GATHERED_ROWS,
     WorkingSets,
+    elementwise,
     placed,
     probes,
     working_sets,
@@ -45,7 +47,7 @@ from costmodel.roofline.program import NumpyCall
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls
 
-FORMAT = 8
+FORMAT = 9
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -206,14 +208,18 @@ def measure_probes(
     sentinel, tell = sentinel or Sentinel(), progress or (lambda share: None)
     clock = sentinel.clock
     began = clock.now()
-    sets = sets or working_sets(partial(_copying, clock), *_reach(clock, footprint))
+    reach = _reach(clock, footprint)
+    sets = sets or working_sets(_copying(clock, *reach), *reach)
     ops = dict(probes(sets, thorough))
     calls = [runner([thunk]) for thunk in clock.bind_each([*ops.values()], GATHERED_ROWS)] + [runner([])]
-    far = [name.startswith(("curve", "windows")) and op.traffic_bytes > RESIDENT_BYTES for name, op in ops.items()]
+    far = [
+        name.startswith(("curve", "windows", "loading")) and op.traffic_bytes > RESIDENT_BYTES
+        for name, op in ops.items()
+    ]
     seconds = BUDGET[thorough] if budget is None else budget
     protocol = Protocol(
         rounds=100 if thorough else MOST_TURNS,
-        least_rounds=2,
+        least_rounds=1,
         enough=8 if thorough else 4,
         sample_seconds=5e-5,
         item_seconds=2.0 if thorough else 0.25,
@@ -273,14 +279,24 @@ def _reach(clock: Clock, footprint: int | None) -> tuple[int, int]:
     return min(2 * footprint, most), most
 
 
-def _copying(clock: Clock, op: NumpyCall) -> float:
-    """The fastest of a few samples of a call that is run over and over, none of its first touch of memory [s]."""
-    (thunk,) = clock.bind_each([op], GATHERED_ROWS)
-    call, ends = runner([thunk]), clock.now() + GLANCE
-    fastest, samples = clock.run(call).wall, 0
-    while samples < FEWEST or clock.now() < ends:
-        fastest, samples = min(fastest, clock.run(call).wall), samples + 1
-    return max(fastest, 1) * 1e-9
+def _copying(clock: Clock, least: int, most: int) -> Callable[[NumpyCall], float]:
+    """The fastest of a few samples of a copy that is run over and over, none of its first touch of memory [s].
+
+    Copies of up to `least` bytes that are doublings of each other share memory, since touching it first takes longest.
+    """
+    sizes = takewhile(lambda size: size <= min(2 * least, most), (FIRST_BYTES << step for step in count()))
+    copies = {op.traffic_bytes: op for op in (elementwise("copyto", size, "float32") for size in sizes)}
+    thunks = dict(zip(copies, clock.bind_each([*copies.values()], GATHERED_ROWS), strict=True))
+
+    def seconds(op: NumpyCall) -> float:
+        thunk = thunks.get(op.traffic_bytes) or clock.bind_each([op], GATHERED_ROWS)[0]
+        call, ends = runner([thunk]), clock.now() + GLANCE
+        fastest, samples = clock.run(call).wall, 1
+        while samples < FEWEST or clock.now() < ends:
+            fastest, samples = min(fastest, clock.run(call).wall), samples + 1
+        return max(fastest, 1) * 1e-9
+
+    return seconds
 
 
 def how_long(thorough: bool = False, budget: float | None = None) -> str:
@@ -394,6 +410,7 @@ def _first_of(error: ValidationError) -> str:
     return f"{where + ': ' if where else ''}{first['msg']}"
 
 
+@called
 def calibrate(
     thorough: bool = False,
     *,

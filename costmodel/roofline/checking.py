@@ -31,7 +31,7 @@ from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.recorder import layer_programs, network_of, network_that_fits, runnable
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, needed_bytes
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 PROTOCOL = Protocol(item_seconds=1.0, budget=15.0)
 """Of the measurement of layers alone."""

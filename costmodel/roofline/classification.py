@@ -5,8 +5,8 @@ itself: one thing about the calls is changed to see what their time depends on.
 
 - On smallest shapes a call has only its overhead left: if that is more than half of the time, overhead binds.
 - A tile is a part of a call's arrays, in the same layout, that the caches of one core hold: if tiles, scaled up to the
-  whole, are more than a third faster, memory beyond them binds, at the level from which tiles at that reuse distance
-  take most nearly as long.
+  whole, are more than a third faster, memory beyond them binds, at the level from which the call, cut to what the level
+  holds and run over and over, takes most nearly as long.
 - Otherwise what most of the time on tiles is spent on: matrix products, or functions. If the operands of a function's
   tile, copied instead of computed, are more than a third faster, the function binds; else the cache that serves it.
 
@@ -27,7 +27,7 @@ from costmodel.roofline.host import Host
 from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.memory import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.program import NumpyCall, Program, program_of
-from costmodel.roofline.rates import Rates
+from costmodel.roofline.rates import Rates, lowest
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -172,8 +172,8 @@ QUICK = Protocol(rounds=12, least_rounds=2, enough=2, item_seconds=0.02, sample_
 
 TILES_SHARE = 0.7
 """Of the budget, what small shapes and tiles may take before levels are told apart."""
-FLEETING = Protocol(rounds=3, least_rounds=1, enough=1, warm_passes=2, sample_seconds=1e-5)
-"""For rings of many copies, whose runs are long."""
+FLEETING = Protocol(rounds=6, least_rounds=2, enough=2, sample_seconds=1e-5)
+"""For parts of calls, two or more of which take turns, whose runs are long."""
 
 
 @dataclass(frozen=True)
@@ -279,11 +279,12 @@ def textbook(flops: float, moved_bytes: float, rates: Rates) -> Verdict:
 
 
 def distances_of(machine: Host) -> dict[str, int]:
-    """Reuse distance that stands for each level [bytes]: half of the first cache, a quarter of others, beyond all."""
+    """Working set that stands for each level [bytes]: half of the first cache, a quarter of others, and for memory four
+    times the last, of which a cache that keeps some of what comes again has a quarter at most."""
     sizes = [size for name, size in machine.caches if name != "L1"] or [2**20, 2**25]
     names = [name for name, _ in machine.caches if name != "L1"] or ["cache", "last cache"]
     shares = [size // (2 if number == 0 else 4) for number, size in enumerate(sizes)]
-    return {**dict(zip(names, shares, strict=True)), "memory": 2 * sizes[-1]}
+    return {**dict(zip(names, shares, strict=True)), "memory": 4 * sizes[-1]}
 
 
 def classify(
@@ -315,7 +316,7 @@ def classify(
                 if sentinel.clock.now() >= ends:
                     verdicts.append(None)
                     continue
-                levels[key] = _level(largest, measured / whole.resident, machine, sentinel)
+                levels[key] = _level(largest, effects[key], measured / whole.resident, machine, sentinel)
             level = levels[key]
         verdicts.append(verdict(measured, whole, level))
     return verdicts
@@ -353,13 +354,17 @@ def copied(op: NumpyCall) -> NumpyCall:
     return NumpyCall("copyto", (x,), Ref(x.shape, Buffer(prod(x.shape), x.dtype)))
 
 
-def _level(op: NumpyCall, slower: float, machine: Host, sentinel: Sentinel) -> str:
-    """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
-    part, _ = tile(op)
-    fleeting = replace(FLEETING, threads=machine.threads)
-    by_level = {
-        level: measure([alone(part)], reuse_bytes=distance, protocol=fleeting, sentinel=sentinel)[0].seconds
-        for level, distance in {"cache": 0, **distances_of(machine)}.items()
-    }
-    near = by_level.pop("cache")
-    return min(by_level, key=lambda level: abs(log(by_level[level] / near / slower)))
+def _level(op: NumpyCall, effect: Spent, slower: float, machine: Host, sentinel: Sentinel) -> str:
+    """The level from which a call, cut to what the level holds and run over and over, is slower than on tiles in cache
+    most nearly as much as the program is; what each part costs as a call is left out."""
+
+    def seconds(size: int) -> float:
+        part, times = tile(op, size // 2)
+        fleeting = replace(FLEETING, threads=machine.threads)
+        (timing,) = measure([alone(part)], reuse_bytes=size // 2, protocol=fleeting, sentinel=sentinel)
+        return effect.overhead + max(timing.seconds - effect.overhead, 0.0) * times
+
+    sizes = distances_of(machine)
+    times = lowest([seconds(size) for size in sizes.values()])  # what begins anew at each of many parts is slower
+    by_level = dict(zip(sizes, times, strict=True))
+    return min(by_level, key=lambda level: abs(log(by_level[level] / effect.resident / slower)))

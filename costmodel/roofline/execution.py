@@ -22,7 +22,7 @@ from costmodel.roofline.memory import ArrayMemory, Ref
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import Network, network_that_fits, runnable
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 Float = Literal["float32", "float64"]
 Arrays = Mapping[str, Any]

@@ -426,7 +426,7 @@ def _layers(check: Check) -> Table:
     if others := [layer for layer in check.layers if id(layer) not in longest]:
         rows.append(_sum(check, others, f"{len(others)} others"))
     rows.append(_sum(check, check.layers, "total"))
-    return Table(HEADER, rows, words=WORDS, total=True)
+    return Table(HEADER, rows, words=WORDS, total=True, worth=HEADER[1:9])
 
 
 def _line(check: Check, layer: Finding) -> TextRow:

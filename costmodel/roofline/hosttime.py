@@ -213,28 +213,46 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
         batch, call = signature.batch, rates.call("matmul", signature.dtype)
         return TimeTerms((seconds - memory) * batch, memory * batch, call, reach=max(operands))
     compute, rows, overhead = _loop(signature, rates)
-    moved = _far(op, signature, rates, operands)
+    moved, apart = _far(op, signature, rates, operands)
     overlapped = compute if signature.reduced else compute + rows
-    return TimeTerms(compute, joined(overlapped, moved) - overlapped, overhead, rows, reach=max(operands, default=0.0))
+    memory = joined(overlapped, moved, _power(signature, rates)) - overlapped + apart
+    return TimeTerms(compute, memory, overhead, rows, reach=max(operands, default=0.0))
 
 
-def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[float]) -> float:
-    """Time to load each cache line once: a stride of two touches as many lines as one of one [s]."""
+def _power(loop: LoopSignature, rates: Rates) -> float:
+    """How far a loop computes while it loads, by the array in it that is not walked through in one step."""
+    ragged = [strand.step for strand in loop.strands if not strand.flat or strand.step != 1]
+    if _is_masked(loop):
+        return rates.power_of("copy masked")
+    if loop.reduced or not ragged:
+        return rates.power
+    if loop.name == "copyto":
+        return rates.power_of("copy second" if any(step not in (0, 1) for step in ragged) else "copy part")
+    return rates.power_of("column" if 0 in ragged else "row")
+
+
+def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[float]) -> tuple[float, float]:
+    """Time to load each cache line once: what overlaps with computing, and of what is read in rows apart [s].
+
+    A stride of two touches as many lines as one of one.
+    """
     accesses = list(zip(op.accesses, loop.strands, operands, strict=True))
     distinct = {ref: (ref, strand, far) for ref, strand, far in (accesses[:-1] if loop.in_place else accesses)}
     access = "two" if len(distinct) > 2 and not loop.in_place else "one"
-    total = 0.0
+    total = apart = 0.0
     for ref, strand, far in distinct.values():
         lines = ref.bytes * lines_of(ref)
-        if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
-            total += lines * rates.windowed(far)
-            continue
         written = ref.buffer is op.output.buffer
-        total += lines * rates.far(far, "in place" if loop.in_place and written else access, written=written)
+        if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
+            apart += lines * rates.windowed(far, "second")
+        elif loop.name == "copyto" and strand.step == 1 and not (strand.flat or written or _is_masked(loop)):
+            apart += lines * rates.windowed(far, "part")
+        else:
+            total += lines * rates.far(far, "in place" if loop.in_place and written else access, written=written)
     if loop.reduced == "outer":  # one row after the other is added to the output
         again = op.operands[0].size // op.output.size - 1
         total += again * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
-    return total
+    return total, apart
 
 
 def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float]) -> TimeTerms:
@@ -243,9 +261,12 @@ def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float]) -> Time
         return TimeTerms(compute, 0.0, rates.call(g.name, g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
-    stream = rates.far(operands[0]) + rates.far(operands[-1], written=True)
-    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * stream
-    return TimeTerms(compute, joined(compute, moved) - compute, overhead, reach=max(operands, default=0.0))
+    size = g.rows * g.width * ITEM_BYTES[g.dtype]
+    written = size * rates.far(operands[-1], "one", written=True)
+    memory = (
+        joined(compute, written, rates.power_of("copy part")) - compute + size * rates.windowed(operands[0], "part")
+    )
+    return TimeTerms(compute, memory, overhead, reach=max(operands, default=0.0))
 
 
 def _loop(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
@@ -258,7 +279,7 @@ def _loop(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
     name, (*read, written) = loop.name, (strand.itemsize for strand in loop.strands)
     if name == "copyto" and read == [1] and written > 1 and not loop.scalars:
         name = WIDENED
-    elif name == "copyto" and read[-1:] == [1]:
+    elif _is_masked(loop):
         return _masked(loop, rates)
     if name == "copyto" and loop.scalars:
         name = "fill"
@@ -287,6 +308,16 @@ def _repeated(loop: LoopSignature, step: int, rates: Rates, rate: float) -> tupl
     whole = loop.rows * rates.row(pattern, loop.dtype)(loop.inner) + loop.elements * slower
     compute = min(loop.elements * rate, whole)
     return compute, whole - compute, rates.call("repeated", loop.dtype)
+
+
+def _is_masked(loop: LoopSignature) -> bool:
+    """Whether it copies where a mask of bools is true."""
+    *read, _ = (strand.itemsize for strand in loop.strands)
+    return (
+        loop.name == "copyto"
+        and read[-1:] == [1]
+        and (len(read) > 1 or loop.scalars > 0 or loop.strands[-1].itemsize == 1)
+    )
 
 
 def _masked(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:

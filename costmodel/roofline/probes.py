@@ -6,6 +6,7 @@ is predicted: see `costmodel.roofline.validation`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -187,10 +188,11 @@ def working_sets(seconds: Callable[[NumpyCall], float], least: int, most: int) -
                 costs[between] = cost(between)
     curve = sorted(costs)
     shared = [size for size in curve if size > RESIDENT_BYTES]
-    slowest = max(costs[size] for size in shared)
-    beyond = next(size for size in shared if costs[size] * (1 + FLAT) >= slowest)
-    flat = _thinned([size for size in curve if size >= beyond])
-    return WorkingSets(tuple(sorted({*(size for size in curve if size <= beyond), *flat})), beyond)
+    slowest = min(costs[size] for size in curve[-2:])  # what disturbs a glance only adds to it
+    beyond = next(size for size in shared if costs[size] * (1 + NEARLY) >= slowest)
+    level = next(size for size in shared if costs[size] * (1 + FLAT) >= slowest)
+    flat = _thinned([size for size in curve if size >= level])
+    return WorkingSets(tuple(sorted({*(size for size in curve if size <= level), beyond, *flat})), beyond)
 
 
 def _thinned(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -205,6 +207,8 @@ def _thinned(sizes: Sequence[int]) -> tuple[int, ...]:
 FLAT, STEEP = 0.05, 0.1
 """By how much each byte of twice the working set takes longer where nothing changes, and where sizes between are
 measured."""
+NEARLY = 0.25
+"""By how much each byte takes longer at most than from where no cache helps any more: beyond that pages do, slowly."""
 
 READ_LENGTH = 1008
 """Rows of the matrices that are read once, for a vector [elements]."""
@@ -251,6 +255,7 @@ def probes(sets: WorkingSets, thorough: bool = False) -> Iterator[Named]:
     """Every probe of a calibration; a thorough one has more products, and every function at every size."""
     yield from _curves(sets)
     yield from _windows(sets)
+    yield from _overlapping(sets)
     yield from _streaming(sets)
     for dtype in ("float32", "float64"):
         yield from _overheads(dtype)
@@ -375,12 +380,59 @@ def _rows(dtype: str) -> Iterator[Named]:
 
 
 def _windows(sets: WorkingSets) -> Iterator[Named]:
-    """Every other element of every other row, from caches and beyond, as pooling reads them."""
+    """Parts of rows, and every other element of every other row, from caches and beyond, as pooling reads them."""
     for size in (WINDOW_BYTES, *sets.far):
-        pitch = 2 * WINDOW_LENGTH
-        rows = size // (4 * (pitch + WINDOW_LENGTH))
-        x = array(rows, WINDOW_LENGTH, strides=(2 * pitch, 2), elements=2 * rows * pitch)
-        yield f"windows {size} float32", NumpyCall("copyto", (x,), array(rows, WINDOW_LENGTH))
+        for manner, step in (("part", 1), ("second", 2)):
+            pitch = step * WINDOW_LENGTH + 16 * (step == 1)
+            rows = size // (4 * (step + 1) * WINDOW_LENGTH)
+            x = array(rows, WINDOW_LENGTH, strides=(step * pitch, step), elements=step * rows * pitch)
+            yield f"windows {manner} {size} float32", NumpyCall("copyto", (x,), array(rows, WINDOW_LENGTH))
+
+
+LOADING = ("exp", "tanh", "divide", "sqrt")
+"""Functions that compute for about as long as it takes to load what they compute with."""
+MANNERS = ("row", "column", "copy part", "copy second", "copy masked")
+"""Loops of many rows: a row or a column repeated, copies of parts of longer rows, of every other element, and where a
+mask says so."""
+LOADED_LENGTH = 440
+"""Elements in a row of the former two."""
+
+
+def _overlapping(sets: WorkingSets) -> Iterator[Named]:
+    """What computes while it loads: functions, and loops of many rows, in a core's own caches and beyond."""
+    for size in (WINDOW_BYTES, *sets.far):
+        for name in LOADING:
+            yield f"loading {name} {size} float32", elementwise(name, size, "float32")
+        rows, long = size // (4 * WINDOW_LENGTH), size // (4 * LOADED_LENGTH)
+        full, half = array(long, LOADED_LENGTH), array(long // 2, LOADED_LENGTH)
+        ops = {
+            "row": NumpyCall("add", (full, array(LOADED_LENGTH)), full),
+            "column": NumpyCall("add", (half, array(long // 2, 1)), array(long // 2, LOADED_LENGTH)),
+            "copy part": _unrolled(rows, 1),
+            "copy second": _unrolled(rows, 2),
+            "copy masked": _masking(size),
+        }
+        for manner in MANNERS:
+            yield f"loading {manner} {size} float32", ops[manner]
+
+
+def _masking(size: int) -> NumpyCall:
+    """Squares that are copied where a causal mask says so."""
+    count = size // (8 * WINDOW_LENGTH**2)
+    squares, mask = (count, WINDOW_LENGTH, WINDOW_LENGTH), causal(WINDOW_LENGTH)
+    return NumpyCall("copyto", (array(*squares), mask.broadcast_to(*squares)), array(*squares))
+
+
+def _unrolled(rows: int, step: int) -> NumpyCall:
+    """An image in a core's own caches, copied over and over to so many rows: parts of its rows, or every other element
+    of every other row, as a convolution unrolls it."""
+    pitch = step * (WINDOW_LENGTH + 1)
+    own = WINDOW_BYTES // (4 * pitch * step)
+    times = max(rows // own, 1)
+    own = min(own, rows)
+    image = Buffer(step * own * pitch + 1, "float32", "input")
+    x = Ref((times, own, WINDOW_LENGTH), image, (0, step * pitch, step), 1)
+    return NumpyCall("copyto", (x,), array(times, own, WINDOW_LENGTH))
 
 
 def _reductions(dtype: str, thorough: bool) -> Iterator[Named]:
@@ -414,9 +466,9 @@ def product(m: int, n: int, k: int, dtype: str, transposed: str = "") -> NumpyCa
 def _streaming(sets: WorkingSets) -> Iterator[Named]:
     """Products of few rows whose weights come from each level: their operands are a working set."""
     for number, size in enumerate(sets.far):
-        for rows in STREAMING_ROWS:
+        for rows, layout in itertools.product(STREAMING_ROWS, ("b", "")):
             k = isqrt(size // 12) // 16 * 16
-            m, n, layout = rows + number, size // (4 * k) // 16 * 16, ("b", "")[number % 2]
+            m, n = rows + number, size // (4 * k) // 16 * 16
             yield f"product {m} {n} {k} {layout or 'plain'} float32", product(m, n, k, "float32", layout)
 
 

@@ -26,7 +26,7 @@ from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import network_that_fits, runnable
 from costmodel.roofline.timing import Protocol, Timing, measure, ratio_interval
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, enough=0, item_seconds=4.0)
 """Of whole programs, as they come."""
@@ -314,14 +314,15 @@ class Comparison(Answer):
     def sheet(self) -> Sheet:
         """See the class."""
         rows = []
-        for letter, name, timing in zip("AB", self.names, self.timings, strict=True):
+        for letter, timing in zip("AB", self.timings, strict=True):
             low, high = map(show_seconds, timing.interval)
-            rows.append((f"{letter}  {name}", show_seconds(timing.seconds), f"{low} to {high}", str(timing.count)))
+            rows.append((letter, show_seconds(timing.seconds), f"{low} to {high}", str(timing.count)))
         table = Table(("Comparison", self.timings[0].statistic, "95 % interval", "samples"), rows)
         low, high = self.interval
         verdict = f"B is {self.speedup:.3f}× as fast as A (95 % interval {low:.3f} to {high:.3f}): "
         verdict += "significant" if self.significant else "no significant difference"
-        return Sheet([], [table], self.warnings, [verdict])
+        head = [f"{letter}: {name}" for letter, name in zip("AB", self.names, strict=True)]
+        return Sheet(head, [table], self.warnings, [verdict])
 
 
 @takes_settings(mode="inference")

@@ -18,6 +18,7 @@ from costmodel.roofline.probes import (
     FIRST,
     GATHERED_WIDTHS,
     LARGE_PRODUCTS,
+    LOADING,
     RATE_BYTES,
     REDUCED_LENGTHS,
     ROW_LENGTHS,
@@ -28,12 +29,12 @@ from costmodel.roofline.probes import (
     placed,
     probes,
 )
-from costmodel.roofline.program import NumpyCall, Program
+from costmodel.roofline.program import NumpyCall, Program, lines_of
 from costmodel.roofline.signature import ProductSignature, signature_of
 
-POWER = 6.0
-"""Exponent p of how compute and memory time overlap, (compute^p + memory^p)^(1/p): of two calibrations' functions on
-3 MB, predicted from those on 400 KB, it leaves less error than 2 to 4 do, and more than that hardly matters."""
+POWERS = tuple(2 ** (step / 8) for step in range(40, -9, -1))
+"""Exponents p of how compute and memory time overlap, (compute^p + memory^p)^(1/p), of which the one is chosen that
+fits best: from 32, where the longer hides the other, to 1, where they add up, and 1/2, where both become slower."""
 
 NEAR_BYTES = 16 * 1024
 """What the first cache holds beside a call's own code and arrays [bytes]."""
@@ -97,6 +98,8 @@ class Rates:
         self.call = cache(self._call)
         self.rate = cache(self._rate)
         self.row = cache(self._row)
+        self.windows = cache(self._windows_of)
+        self.power_of = cache(self._power_of)
         self.reduced = cache(self._reduced)
         self.gathered = cache(self._gathered)
         self.fit = cache(self._fit)
@@ -120,11 +123,15 @@ class Rates:
 
     @cached_property
     def _streams(self) -> dict[str, LogTable]:
+        return self._streams_by(self.power)
+
+    def _streams_by(self, power: float) -> dict[str, LogTable]:
+        """Where compute and memory time overlap so much."""
         per_element = {"fill": ("fill", 4), "one": ("copyto", 8), "two": ("add", 12)}
         per_element["in place"] = ("multiply in place", 4)
-        return {access: self._beyond(name, size) for access, (name, size) in per_element.items()}
+        return {access: self._beyond(name, size, power) for access, (name, size) in per_element.items()}
 
-    def _beyond(self, name: str, per_element: int) -> LogTable:
+    def _beyond(self, name: str, per_element: int, power: float) -> LogTable:
         """Time per byte beyond that in cache, by reuse distance [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = {}
@@ -132,7 +139,7 @@ class Rates:
             probe = f"curve {name} {size} float32"
             rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
         floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
-        extra = [0.0 if size <= RESIDENT_BYTES else parted(r, floor) / per_element for size, r in rates.items()]
+        extra = [0.0 if size <= RESIDENT_BYTES else parted(r, floor, power) / per_element for size, r in rates.items()]
         return LogTable(self.sets.curve, lowest(extra))
 
     def far(self, distance: float, access: str = "two", *, written: bool = False) -> float:
@@ -149,6 +156,40 @@ class Rates:
         return alone if written else ((read + 1) * whole - alone) / read
 
     @cached_property
+    def power(self) -> float:
+        """How far functions that stream through contiguous arrays compute while they load (an exponent of `POWERS`)."""
+        return min(POWERS, key=lambda power: sum(self._misloaded(name, power) for name in LOADING))
+
+    def _misloaded(self, name: str, power: float) -> float:
+        streams = self._streams_by(power)
+
+        def moved(op: NumpyCall, size: int) -> float:
+            return op.traffic_bytes * streams["two" if len(op.operands) > 1 else "one"](size)
+
+        return self._misfit_of(name, name, moved, power)
+
+    def _power_of(self, manner: str) -> float:
+        def moved(op: NumpyCall, size: int) -> float:
+            if op.output is op.operands[0]:
+                return op.output.bytes * self.far(size, "in place")
+            read = 0 if manner in ("copy part", "copy second") else op.operands[0].bytes
+            return read * self.far(size, "one") + op.output.bytes * self.far(size, "one", written=True)
+
+        name = "copyto" if manner.startswith("copy") else "repeated"
+        return min(POWERS, key=lambda power: self._misfit_of(manner, name, moved, power))
+
+    def _misfit_of(self, manner: str, name: str, moved: Callable[[NumpyCall, int], float], power: float) -> float:
+        """How far probes of a manner beyond a core's own caches are predicted off, as logarithms added up."""
+        near, *far = (f"loading {manner} {size} float32" for size in (WINDOW_BYTES, *self.sets.far))
+        call = self._call(name, "float32")
+        each = max(self.seconds[near] - call, 1e-12) / self.ops[near].output.size
+        misfit = 0.0
+        for probe, size in zip(far, self.sets.far, strict=True):
+            op = self.ops[probe]
+            misfit += abs(log((call + joined(each * op.output.size, moved(op, size), power)) / self.seconds[probe]))
+        return misfit
+
+    @cached_property
     def _read(self) -> LogTable:
         """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]."""
         rates = {}
@@ -160,22 +201,25 @@ class Rates:
         extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in rates.items()]
         return LogTable(self.sets.curve, lowest(extra))
 
-    @cached_property
-    def _windows(self) -> LogTable:
-        """Time per byte of the lines that strided windows touch, beyond that in cache, by reuse distance [s/B]."""
-        sizes = (WINDOW_BYTES, *self.sets.far)
-        names = [f"windows {size} float32" for size in sizes]
-        call, extra = self._call("copyto", "float32"), []
-        near = (self.seconds[names[0]] - call) / self.ops[names[0]].output.size
-        for name, size in zip(names, sizes, strict=True):
-            op = self.ops[name]
-            beyond = parted(self.seconds[name] - call, near * op.output.size)
-            extra.append((beyond - op.output.bytes * self.far(size, "one", written=True)) / (2 * op.operands[0].bytes))
+    def _windows_of(self, manner: str) -> LogTable:
+        """Time per byte of the lines that rows apart from each other touch, by reuse distance [s/B]; it adds to all
+        else, since each row begins a stream of its own."""
+        sizes, extra = (WINDOW_BYTES, *self.sets.far), []
+        ops = [self.ops[f"windows {manner} {size} float32"] for size in sizes]
+        seconds = [self.seconds[f"windows {manner} {size} float32"] - self._call("copyto", "float32") for size in sizes]
+        for size, op, whole in zip(sizes, ops, seconds, strict=True):
+            near = seconds[0] / ops[0].output.size * op.output.size
+            written = op.output.bytes * self.far(size, "one", written=True)
+            beyond = whole - joined(near, written, self.power_of(f"copy {manner}"))
+            extra.append(beyond / (op.operands[0].bytes * lines_of(op.operands[0])))
         return LogTable(sizes, [*accumulate(extra, max, initial=0.0)][1:])
 
-    def windowed(self, distance: float) -> float:
-        """Time per byte of lines, beyond that in cache, of which a stride leaves parts out [s/B]."""
-        return max(self._windows(distance), self.far(distance, "one"))
+    def windowed(self, distance: float, manner: str) -> float:
+        """Time per byte of lines, beyond that in cache, of rows apart from each other [s/B].
+
+        manner: "part" of longer rows, or every "second" element, or one of less than a line.
+        """
+        return self.windows(manner)(distance)
 
     @cached_property
     def placed(self) -> dict[str, tuple[NumpyCall, list[float]]]:
@@ -211,7 +255,7 @@ class Rates:
                 compute = op.output.size * self.rate(name, "float32", scalar, scalar)
                 operands = {*zip(op.accesses, distances, strict=False)}
                 moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
-                expected = self.call(name, "float32", int(scalar)) + joined(compute, moved)
+                expected = self.call(name, "float32", int(scalar)) + joined(compute, moved, self.power)
                 total += abs(log(expected / self.seconds[op.layer]))
         return total
 
@@ -380,8 +424,9 @@ class Rates:
 
     def _fit(self, regime: str, dtype: str) -> ProductFit:
         """The fitted time of products of a regime."""
-        names = [name for name in self.seconds if name.startswith(("product ", "products "))]
-        products = {name: self._product(name) for name in names if name.endswith(f" {dtype}")}
+        kinds = "product ", "products ", "curve matmul "
+        names = [name for name in self.seconds if name.startswith(kinds) and name.endswith(f" {dtype}")]
+        products = {name: self._product(name) for name in names}
         products = {name: p for name, p in products.items() if regime_of(p) == regime}
         call = self._call("matmul", dtype)
 
@@ -446,11 +491,12 @@ def rising(values: Sequence[float]) -> list[float]:
     return [total / count for total, count in pools for _ in range(count)]
 
 
-def joined(compute: float, memory: float) -> float:
-    """Time of compute and memory that overlap in part [s]."""
-    return (compute**POWER + memory**POWER) ** (1 / POWER)
+def joined(compute: float, memory: float, power: float) -> float:
+    """Time of compute and memory that overlap in part, the more the greater the exponent [s]."""
+    longest = max(compute, memory)
+    return longest * ((compute / longest) ** power + (memory / longest) ** power) ** (1 / power) if longest else 0.0
 
 
-def parted(whole: float, compute: float) -> float:
+def parted(whole: float, compute: float, power: float) -> float:
     """The memory time with which `joined` gives `whole` [s]."""
-    return max(whole**POWER - compute**POWER, 0.0) ** (1 / POWER)
+    return whole * (1 - (compute / whole) ** power) ** (1 / power) if whole > compute else 0.0

@@ -25,7 +25,8 @@ from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.memory import Buffer, BufferRole, Ref, check_fits
 from costmodel.roofline.program import Program, program_of
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import SETTINGS, takes_settings
+from costmodel.training.settings import SETTINGS
+from costmodel.training.signatures import takes_settings
 
 NUMBERS = {"index": "int64", "mask": "bool"}
 """NumPy's types by role; all other roles have the tape's floating-point type."""

@@ -10,11 +10,15 @@ former, and known to be (`costmodel.roofline.clock`):
   times as many where its working set is beyond the caches of a core, since others disturb memory by degrees. Then
   time goes to the others, until a budget ends. Each item has its share of the time, not of the turns: a short one has
   hundreds of samples while a long one has ten. What is not settled then is unresolved: shown, never judged.
+- What is longer than a moment of rest has no sample without any disturbance. One counts if the sentinel rests at its
+  beginning or at its end, and `Protocol.longer_enough` of them settle the item.
 - Two clocks, wall and CPU time of this thread: where they agree the wall clock counts. A sample on which they disagree
   is never undisturbed, since either the core was taken away or the CPU clock lies, as it does now and then.
 - Inner loops: an item is repeated within a sample until the sample is long against the clock.
 - Warm-up: at each of its turns an item first runs untimed until no pass has been faster than those before for 0.1 ms,
-  eight times at most: caches settle only after several passes, and what the item before left must be gone.
+  eight times at most: caches settle only after several passes, and what the item before left must be gone. Beyond the
+  caches of a core three passes in a row say so: the cache that cores share keeps what comes again only by and by, and
+  one pass that is no faster than the last does not mean that the next is not.
 - Memory is 64-byte aligned (an arena), and garbage collection is off.
 - Statistic: the fastest undisturbed sample for kernels; for whole programs as they come the median of CPU time.
 """
@@ -55,9 +59,14 @@ MOST_SHARE = 1.2
 """How many times its share of the time a long item may take while others are open."""
 BURST = 3
 """Samples of a turn at most, as long as the moment is undisturbed."""
+PATIENCE = 3
+"""Passes in a row that are no faster, after which what works on more than a core's caches hold is warm."""
 LONG, LONGER = 1_000_000, 10_000_000
-"""Items that take longer warm up in one pass: what was before them is gone after it; and the longer ones in none, since
-it is gone by the time that matters [ns]."""
+"""Items that take longer warm up in one pass if a core's caches hold them: what was before them is gone after it; and
+the longer ones in none, since it is gone by the time that matters [ns]."""
+MOMENT = 2_000_000
+"""What is longer is hardly ever undisturbed from its beginning to its end [ns]: it counts if it is at one of them, and
+nobody else had the core, which both clocks say."""
 SHORT = 300_000
 """Items no longer than this run once more after the wait, for what it evicted [ns]."""
 FEWEST = 3
@@ -76,7 +85,7 @@ class Protocol:
     samples that settle an item, after which it has no more turns; 0 for as many turns as there are, without waiting for
     a moment's rest, as it comes. item_seconds: after so long it has no more either, and `budget` is for all items
     together. sample_seconds: the least that a sample lasts. agree: how far the third fastest undisturbed sample of a
-    settled item is from the fastest. longer_enough: how many settle an item that is longer than `LONGER`, one a turn; 0
+    settled item is from the fastest. longer_enough: how many settle an item that is longer than `MOMENT`, one a turn; 0
     for as many as others. threads: how many BLAS may use.
     """
 
@@ -238,13 +247,15 @@ class _Item:
         ends: float,
     ) -> None:
         self.call, self.protocol, self.clock, self.sentinel, self.ends = call, protocol, clock, sentinel, ends
+        self.patience = PATIENCE if far else 1
         self.samples: list[_Sample] = []
         self.turns = self.wall = self.cpu = self.spent = 0
         best = self._warm(protocol.warm_passes)
-        few = protocol.longer_enough if best > LONGER else 0
+        self.long = best > MOMENT
+        few = protocol.longer_enough if self.long else 0
         self.enough, self.burst = (few, 1) if few else (protocol.enough * (FAR if far else 1), BURST)
         self.inner = max(1, round(protocol.sample_seconds * 1e9 / best))
-        self.warm_passes = protocol.warm_passes if best <= LONG else int(best <= LONGER)
+        self.warm_passes = protocol.warm_passes if best <= (LONGER if far else LONG) else int(best <= LONGER)
 
     def _warm(self, passes: int) -> int:
         """Run until passes have not become faster for `SETTLING`, or the budget ends; returns the fastest pass [ns]."""
@@ -253,7 +264,8 @@ class _Item:
             spent = self.clock.run(self.call).wall
             slower = slower + 1 if spent > 0.97 * best else 0
             best = min(best, spent)
-            if spent > LONGER or (slower and slower * best > SETTLING) or self.clock.now() >= self.ends:
+            warm = slower >= self.patience and slower * best > SETTLING
+            if spent > LONGER or warm or self.clock.now() >= self.ends:
                 break
         return max(best, 1)
 
@@ -297,7 +309,8 @@ class _Item:
     def undisturbed(self) -> list[float]:
         """Samples of undisturbed moments, by what is known of the sentinel's best now, the fastest first [s]."""
         rests = self.sentinel.rests if self.sentinel is not None else bool
-        return sorted(s.seconds for s in self.samples if s.agree and s.readings and all(map(rests, s.readings)))
+        enough = any if self.long else all
+        return sorted(s.seconds for s in self.samples if s.agree and s.readings and enough(map(rests, s.readings)))
 
     def believed(self) -> list[float]:
         """Samples on which the clocks agree; where there are hardly any, as of what is longer than the time that the

@@ -20,6 +20,12 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_change
+from costmodel.documents.arguments import called
+from costmodel.graph.tensor import show_shape
+from costmodel.layers.activation import Relu, Relu6
+from costmodel.layers.arithmetic import Clamp, Scale, Shift
+from costmodel.layers.base import Layer
+from costmodel.layers.linear import Linear
 from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, check_budget, measure_probes
 from costmodel.roofline.classification import BOUNDS, Verdict, classify, predicted, textbook
@@ -30,7 +36,8 @@ from costmodel.roofline.probes import WorkingSets, placed, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import Signature, signature_of
-from costmodel.roofline.timing import Protocol, Timing, measure
+from costmodel.roofline.timing import FEWEST, Protocol, Timing, measure
+from costmodel.training.dtypes import Shape
 
 Case = tuple[str, dict[str, Any]]
 
@@ -53,17 +60,37 @@ CASES: tuple[Case, ...] = (
 )
 """Whose layers are predicted."""
 
+STREAMING: tuple[tuple[Layer, tuple[int, ...]], ...] = (
+    (Linear(4000), (1, 6500)),
+    (Linear(8800), (1, 5000)),
+    (Linear(6500, bias=False), (1, 8100)),
+    (Linear(4200), (2, 7400)),
+    (Linear(5300, bias=False), (3, 5900)),
+    (Linear(3600, bias=False), (5, 7700)),
+    (Relu(), (3, 4_400_000)),
+    (Relu(), (8, 64, 230, 230)),
+    (Relu6(), (5, 3_100_000)),
+    (Scale(0.5), (2, 9_100_000)),
+    (Scale(0.25), (48, 257, 2100)),
+    (Shift(0.5), (7, 2_300_000)),
+    (Shift(0.25), (16, 130, 130, 130)),
+    (Clamp(), (6, 2_700_000)),
+)
+"""Layers that memory binds, with their inputs: 100 to 300 MB are touched, of which a call moves each byte once."""
+
 LARGEST_FLOPS = 4e9
 """Larger layers are left out: they would take most of the time."""
 
 
-def layers_of(cases: Iterable[Case] = CASES) -> dict[str, Program]:
-    """Forward passes of the distinct layers of models, by where each stands first."""
+def layers_of(cases: Iterable[Case] = CASES, alone: Iterable[tuple[Layer, Shape]] = ()) -> dict[str, Program]:
+    """Forward passes of the distinct layers of models, by where each stands first, and of layers alone."""
     names: dict[tuple[Signature, ...], str] = {}
     programs: dict[str, Program] = {}
-    for model, settings in cases:
+    models = [(model, predict(model, mode="inference", **settings), settings) for model, settings in cases]
+    layers = [("alone", predict(layer, input=x, mode="inference"), {"input": show_shape(x)}) for layer, x in alone]
+    for model, prediction, settings in (*models, *layers):
         sizes = ", ".join(f"{name} {value}" for name, value in settings.items())
-        for call in predict(model, mode="inference", **settings).tape.root.calls():
+        for call in prediction.tape.root.calls():
             program = forward_program(call)
             signatures, name = tuple(signature_of(op) for op in program), f"{model} ({sizes}) {call.name}"
             if signatures and program.contractions <= LARGEST_FLOPS and names.setdefault(signatures, name) == name:
@@ -109,7 +136,7 @@ WHOLE: tuple[tuple[Architecture | str, dict[str, Any]], ...] = (
 )
 """Forward passes and training steps that are predicted whole."""
 
-PROTOCOL = Protocol(least_rounds=2, item_seconds=4.0)
+PROTOCOL = Protocol(least_rounds=2, item_seconds=4.0, longer_enough=FEWEST)
 """Of each of the two measurements of the layers."""
 BUDGET, LEAST_BUDGET = 230.0, 100.0
 """Of all measurements, unless given, and at least [s]."""
@@ -286,6 +313,7 @@ def _times(each: ProgramTime | FunctionTime, digits: int = 0) -> tuple[str, str,
     return f"{1e3 * each.predicted:.2f}", f"{1e3 * each.measured:.2f}", error
 
 
+@called
 def validate(progress: Callable[[float], None] | None = None, *, budget: float = BUDGET) -> Validation:
     """Calibrate, measure layers and whole programs, measure the layers again, calibrate again.
 
@@ -296,7 +324,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     clock = sentinel.clock
     began = clock.now()
     tell = progress or (lambda share: None)
-    programs = _fitting(layers_of().values(), clock.free_bytes())
+    programs = _fitting(layers_of(alone=STREAMING).values(), clock.free_bytes())
     networks = [network_of(predict(model, **settings)).program for model, settings in WHOLE]
 
     def part(start: float, end: float) -> Callable[[float], None]:

@@ -57,10 +57,14 @@ class Condition(NamedTuple):
 
 
 class Decisions:
-    """Conditions that a trace has met, in order, and how each came out."""
+    """Conditions that a trace has met, in order, and how each came out.
 
-    def __init__(self) -> None:
+    settled: of a condition, whether it is known to come out alike wherever the letters can be; such are left out.
+    """
+
+    def __init__(self, settled: Callable[[Condition], bool] | None = None) -> None:
         self.outcomes: dict[Condition, int] = {}
+        self.settled = settled
 
     def letter(self, name: str, value: int) -> SymInt:
         """A size by name."""
@@ -76,7 +80,9 @@ class Decisions:
                 return outcome
             if relation == "zero" and next(iter(of.terms.values())) < 0:
                 of = -of
-        self.outcomes.setdefault(Condition(relation, of), outcome)
+        condition = Condition(relation, of)
+        if condition not in self.outcomes and not (self.settled and self.settled(condition)):
+            self.outcomes[condition] = outcome
         return outcome
 
 
@@ -210,18 +216,21 @@ class Branch(Generic[Leaf]):
 class Regimes(Generic[Leaf]):
     """What traces at points with a size for each letter have come to, as a tree of their decisions.
 
+    box: the range of each letter, if points are within one; what is decided alike in all of it is no decision.
     Threads may share one. Pickles as plain data.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, box: Mapping[str, Range] | None = None) -> None:
         self.tree: Branch[Leaf] | Leaf | None = None
+        self.box = box
+        self._known: dict[Condition, bool] = {}
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tree": self.tree}
+        return {"tree": self.tree, "box": self.box}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()
+        self.__init__(state["box"])
         self.tree = state["tree"]
 
     def known(self, point: Mapping[str, int]) -> Leaf | None:
@@ -238,10 +247,16 @@ class Regimes(Generic[Leaf]):
             with self._lock:
                 leaf = self.known(point)
                 if leaf is None:
-                    decisions = Decisions()
+                    decisions = Decisions(None if self.box is None else self._settled)
                     leaf = trace({name: decisions.letter(name, size) for name, size in point.items()})
                     self._graft(decisions, leaf)
         return leaf
+
+    def _settled(self, condition: Condition) -> bool:
+        """Whether a condition comes out alike in the whole box."""
+        if condition not in self._known:
+            self._known[condition] = condition.settled(self.box or {}) is not None
+        return self._known[condition]
 
     def _graft(self, decisions: Decisions, leaf: Leaf) -> None:
         """Add a path of decisions, and its end, to the tree."""
@@ -305,6 +320,8 @@ def formula_of(value: int, point: Mapping[str, int]) -> Polynomial:
 
 def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def forward(self: _SymInt, other: Any) -> Any:
+        if type(other) is int:
+            return _SymInt(op(self.value, other), op(self.expression, other), self.decisions)
         if not isinstance(other, int):
             return NotImplemented
         return self._with(op(self.value, peek(other)), op(self.expression, expression(other)))

@@ -6,6 +6,8 @@ single figures of one version on one host; `Serving.fitted` sets one from a meas
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodel.errors import SettingError, shown
 from costmodel.training.declaration import Declaration, ready
 from costmodel.training.frozen import frozen
@@ -78,7 +80,7 @@ class Engine(Declaration):
         attention = self.attention or stack.attention
         if (stack.fuses, stack.attention) == (self.fuses, attention):
             return stack
-        return Stack(self.name, stack.launch, self.fuses, attention=attention, source=stack.source)
+        return replace(stack, name=self.name, fuses=self.fuses, attention=attention, channels_last=False)
 
     def kernel_seconds(self, device: float, exposed: float, host: float, layers: float) -> float:
         """Kernels of so many blocks that take so long on the device, waiting for others, and on the host [s]."""

@@ -1,4 +1,4 @@
-"""Which layouts over devices, with which other settings, are worked out: all others are refused in one line."""
+"""Which settings go together, layouts over devices among them: all others are refused in one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SettingError, listed, shown
+from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import RUNTIME_SCHEDULES, Layout, multiples_near
 from costmodel.training.schedules import MOST_GATHERED, UNSPLIT
 
@@ -16,7 +17,88 @@ OF_RUNTIMES = ("adam", "adamw", "sgd", "momentum")
 """Optimizers that Megatron-Core and DeepSpeed have a kernel for that updates all weights in place."""
 
 
-def check_layout(settings: Settings) -> None:
+def check_together(settings: Settings) -> None:
+    """Raise SettingError unless settings go together."""
+    if settings.mode == "decode":
+        _check_decode(settings)
+    if settings.accumulate > 1 and not settings.training:
+        raise SettingError(f"accumulate={settings.accumulate} is for training: leave it out of inference")
+    _check_counts(settings)
+    if settings.freeze and settings.lora:
+        raise SettingError("lora freezes all but its adapters: leave out freeze")
+    _check_update(settings)
+    _check_layout(settings)
+    if settings.training and settings.policy.quantised and settings.lora is None:
+        raise SettingError(
+            f"precision {settings.policy.name!r} is for inference, or for training adapters on frozen weights: use "
+            "mode='inference', lora, or another precision"
+        )
+
+
+def _check_decode(settings: Settings) -> None:
+    if settings.seq is not None and settings.seq != settings.step_tokens:
+        drafts = "" if settings.speculative is None else f" and its {settings.speculative} drafts"
+        raise SettingError(
+            f"seq={settings.seq} does not apply to mode 'decode', a step of one token{drafts}: leave it out, or give "
+            f"speculative={max(1, settings.seq - 1)} for as many drafts that it verifies"
+        )
+
+
+def _check_update(settings: Settings) -> None:
+    """Raise SettingError if the optimizer has no such update."""
+    ways = {"loop": True, "foreach": settings.states.together is not None, "fused": settings.states.fused}
+    if not ways[settings.update]:
+        others = " or ".join(repr(way) for way, has in ways.items() if has)
+        raise SettingError(f"optimizer {settings.states.name!r} has no {settings.update} update: use update={others}")
+
+
+def _check_counts(settings: Settings) -> None:
+    """Raise SettingError if devices or samples are not what the degrees make of them."""
+    layout = settings.layout
+    if settings.devices is not None and layout.devices != settings.devices:
+        each = layout._replace(dp=1).devices
+        if settings.dp is not None:
+            fitting = "" if settings.devices % each else f", or dp={settings.devices // each}"
+            raise SettingError(
+                f"devices={settings.devices} are not the {layout.devices} of all degrees: use devices={layout.devices}"
+                f"{fitting}"
+            )
+        raise SettingError(
+            f"devices={settings.devices} are not a multiple of the {each} that one copy of the model takes: use "
+            f"{multiples_near(settings.devices, each)}"
+        )
+    if settings.zero > 1 and layout.runtime == "torch" and settings.fsdp > 1:
+        raise SettingError(f"zero={settings.zero} is what fsdp={settings.fsdp} does by itself: leave one of them out")
+    for name in ("zero", "bucket_view"):
+        value = getattr(settings, name)
+        if value and layout.samplers * layout.cp == 1:
+            raise SettingError(f"{name}={value} is of what dp ranks have alike: give dp, such as 8")
+        if value == 1 and layout.runtime == "torch" and layout.shards > 1:
+            axis = next(name for name in ("fsdp", "cp", "zero") if settings.chosen(name))
+            raise SettingError(
+                f"{name}={value} is of weights that each rank has whole, which {axis}={getattr(settings, axis)} "
+                "splits: leave one of them out"
+            )
+    if not settings.reshard and layout.shards == 1:
+        raise SettingError("reshard=False keeps what fsdp gathers: give fsdp, such as fsdp=8, or leave it out")
+    if settings.chosen("wrap") and layout.shards == 1:
+        raise SettingError("wrap says what fsdp gathers together: give fsdp, such as fsdp=8, or leave it out")
+    if settings.global_batch is None:
+        return
+    together = peek(settings.batch * layout.samplers)
+    if settings.global_batch % together:
+        raise SettingError(
+            f"global_batch={settings.global_batch} is no multiple of batch={settings.batch} on {layout.samplers} "
+            f"ranks: use {multiples_near(settings.global_batch, together)}"
+        )
+    if settings.accumulate not in (1, settings.global_batch // together):
+        raise SettingError(
+            f"accumulate={settings.accumulate} is not the {settings.global_batch // together} micro-batches of "
+            f"global_batch={settings.global_batch}: leave one of them out"
+        )
+
+
+def _check_layout(settings: Settings) -> None:
     """Raise SettingError if ranks cannot be laid out so."""
     layout = settings.layout
     if settings.checkpoint == "operators":
@@ -112,6 +194,8 @@ def _check_sharding(settings: Settings, layout: Layout) -> None:
 def _check_experts(settings: Settings, layout: Layout) -> None:
     """Raise SettingError if experts cannot be split over ranks so."""
     megatron = layout.runtime == "megatron"
+    if layout.etp is not None and layout.devices == 1:
+        raise SettingError(f"etp={layout.etp} is of ranks of runtime='megatron': give tp or ep, or leave it out")
     if layout.etp not in (None, layout.tp) and not megatron:
         raise SettingError(f"etp={layout.etp} apart from tp={layout.tp} is of runtime='megatron': leave it out")
     if layout.ep * layout.expert_tp == 1:

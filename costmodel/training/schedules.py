@@ -213,7 +213,8 @@ class Schedule(Frozen):
 
     def gathered_ahead(self, rank: int) -> list[int]:
         """The stages of a rank whose sharded weights are gathered before its first pass, as far as there is room."""
-        return [*dict.fromkeys(action.stage for action in self.actions(rank))][:MOST_GATHERED]
+        runs = (run.actions for run in self.runs(rank) if run.times)
+        return [*dict.fromkeys(action.stage for actions in runs for action in actions)][:MOST_GATHERED]
 
     def _with_weights(self, rank: int) -> Iterator[tuple[Action, ...]]:
         """What a rank does at a time, with gathering the weights of the next stages that it will work on.
@@ -341,10 +342,13 @@ class OneForwardOneBackward(_OneForwardOneBackward):
 
 
 @frozen()
-class MegatronOneForwardOneBackward(_OneForwardOneBackward):
-    """That of Megatron-Core, whose ranks go without a steady state where there are fewer micro-batches than stages."""
+class ShortOneForwardOneBackward(_OneForwardOneBackward):
+    """That of Megatron-Core and DeepSpeed, whose ranks have no steady state with fewer micro-batches than stages."""
 
-    source = "Megatron-Core, schedules.py: forward_backward_pipelining_without_interleaving"
+    source = (
+        "Megatron-Core, schedules.py: forward_backward_pipelining_without_interleaving; "
+        "DeepSpeed, runtime/pipe/schedule.py: TrainSchedule"
+    )
 
 
 @frozen()

@@ -19,6 +19,13 @@ Need = Literal["", "attention", "cache", "training", "modules"]
 trains; modules of an imported model."""
 
 
+class ValueForm(NamedTuple):
+    """How values of a type are written: what stands for one in a shell, and what it is in words."""
+
+    shell: str
+    words: str
+
+
 class Setting(NamedTuple):
     """What one setting is: all that the verbs, the command line, sweeps, titles and plain data know of it.
 

@@ -1,4 +1,4 @@
-"""How a model is run: every setting of a question, declared once, and the verbs' signatures that follow from it."""
+"""How a model is run: every setting of a question, declared once."""
 
 # No `from __future__ import annotations`: texts, types and examples are read from annotations, and making objects of
 # strings again would take longer than all else here.
@@ -7,22 +7,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
-from inspect import Parameter, cleandoc, signature
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, Self, get_args, runtime_checkable
 
 from costmodel.documents.arguments import native
 from costmodel.errors import ALIASES, CostModelError, SettingError, listed, shown, unknown
-from costmodel.symbolic.sizes import exact_div, peek
+from costmodel.symbolic.sizes import exact_div
 from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
 from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.layout import STYLES, ContextKind, Layout, Plan, Runtime, multiples_near, plan_of
-from costmodel.training.legality import check_layout
+from costmodel.training.layout import STYLES, ContextKind, Layout, Plan, Runtime, plan_of
+from costmodel.training.legality import check_together
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import TRANSFORMER_ENGINE, Precision, PrecisionName
 from costmodel.training.schedules import SCHEDULES, ScheduleName
-from costmodel.training.setting import Need, Setting, image_size, part_names, plain, several_of, share
+from costmodel.training.setting import Need, Setting, ValueForm, image_size, part_names, plain, share
 from costmodel.training.stacks import Stack, StackName
 
 Mode = Literal["train", "inference", "prefill", "decode"]
@@ -80,6 +79,8 @@ class Lora(Frozen):
             raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
 
+Over = Mapping[str, Any] | None
+"""What every verb takes beside settings: other values for fields of the model, see `Architecture.changed`."""
 OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
 OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
 OneStack = StackName | Stack | dict[str, Any] | os.PathLike[str]
@@ -121,6 +122,8 @@ def _split(name: str, value: Any) -> tuple[int | str, ...]:
     if isinstance(value, str):  # as in a shell
         value = [int(part) if part.isdecimal() and len(part) < 20 else part for part in re.split("[,+]", value)]
     parts = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(part, bool) or not isinstance(native(part), int | str) for part in parts):
+        raise SettingError(f"{name}={shown(value)} is not of numbers or names of layers: use such as {name}=(3, 9)")
     if len(parts) > MOST_STAGES:
         raise SettingError(f"{name} is of {len(parts):,} stages: use at most {MOST_STAGES:,}")
     if not all(part for part in parts if isinstance(part, str)):
@@ -607,20 +610,7 @@ class Settings(Frozen):
                 object.__setattr__(self, name, kept)
         if self.runtime == "megatron":
             self._follow_megatron()
-        if self.mode == "decode":
-            self._check_decode()
-        if self.accumulate > 1 and not self.training:
-            raise SettingError(f"accumulate={self.accumulate} is for training: leave it out of inference")
-        self._check_counts()
-        if self.freeze and self.lora:
-            raise SettingError("lora freezes all but its adapters: leave out freeze")
-        self._check_update()
-        check_layout(self)
-        if self.training and self.policy.quantised and self.lora is None:
-            raise SettingError(
-                f"precision {self.policy.name!r} is for inference, or for training adapters on frozen weights: use "
-                "mode='inference', lora, or another precision"
-            )
+        check_together(self)
 
     def _follow_megatron(self) -> None:
         """Set what Megatron takes in one way alone: `sp` where tp and ep meet, a fused kernel over parts of a sequence.
@@ -629,18 +619,17 @@ class Settings(Frozen):
         ``megatron/core/transformer/dot_product_attention.py`` ("Context parallelism is only supported by
         TEDotProductAttention").
         """
-        if self.tp > 1 and self.ep > 1:
-            object.__setattr__(self, "sp", True)
-        if self.cp > 1 and self.cp_kind != "ulysses" and self.attention == "eager":
-            object.__setattr__(self, "attention", "flash")
+        for name, value in self.forced.items():
+            if name == "sp" or self.attention == "eager":
+                object.__setattr__(self, name, value)
 
-    def _check_decode(self) -> None:
-        if self.seq is not None and self.seq != self.step_tokens:
-            drafts = "" if self.speculative is None else f" and its {self.speculative} drafts"
-            raise SettingError(
-                f"seq={self.seq} does not apply to mode 'decode', a step of one token{drafts}: leave it out, or give "
-                f"speculative={max(1, self.seq - 1)} for as many drafts that it verifies"
-            )
+    @property
+    def forced(self) -> dict[str, Any]:
+        """Settings that Megatron takes in one way alone beside the others, each with what it takes."""
+        if self.runtime != "megatron":
+            return {}
+        together = {"sp": True} if self.tp > 1 and self.ep > 1 else {}
+        return together | ({"attention": "flash"} if self.cp > 1 and self.cp_kind != "ulysses" else {})
 
     @property
     def step_tokens(self) -> int:
@@ -656,58 +645,6 @@ class Settings(Frozen):
     def cache_dtype(self) -> RealType | None:
         """The type that keys and values are kept in, if another than they are computed in."""
         return None if self.cache_precision == "same" else self.cache_precision
-
-    def _check_update(self) -> None:
-        """Raise SettingError if the optimizer has no such update."""
-        ways = {"loop": True, "foreach": self.states.together is not None, "fused": self.states.fused}
-        if not ways[self.update]:
-            others = " or ".join(repr(way) for way, has in ways.items() if has)
-            raise SettingError(f"optimizer {self.states.name!r} has no {self.update} update: use update={others}")
-
-    def _check_counts(self) -> None:
-        """Raise SettingError if devices or samples are not what the degrees make of them."""
-        layout = self.layout
-        if self.devices is not None and layout.devices != self.devices:
-            each = layout._replace(dp=1).devices
-            if self.dp is not None:
-                fitting = "" if self.devices % each else f", or dp={self.devices // each}"
-                raise SettingError(
-                    f"devices={self.devices} are not the {layout.devices} of all degrees: use devices={layout.devices}"
-                    f"{fitting}"
-                )
-            raise SettingError(
-                f"devices={self.devices} are not a multiple of the {each} that one copy of the model takes: use "
-                f"{multiples_near(self.devices, each)}"
-            )
-        if self.zero > 1 and layout.runtime == "torch" and self.fsdp > 1:
-            raise SettingError(f"zero={self.zero} is what fsdp={self.fsdp} does by itself: leave one of them out")
-        for name in ("zero", "bucket_view"):
-            value = getattr(self, name)
-            if value and layout.samplers * layout.cp == 1:
-                raise SettingError(f"{name}={value} is of what dp ranks have alike: give dp, such as 8")
-            if value == 1 and layout.runtime == "torch" and layout.shards > 1:
-                axis = next(name for name in ("fsdp", "cp", "zero") if self.chosen(name))
-                raise SettingError(
-                    f"{name}={value} is of weights that each rank has whole, which {axis}={getattr(self, axis)} "
-                    "splits: leave one of them out"
-                )
-        if not self.reshard and layout.shards == 1:
-            raise SettingError("reshard=False keeps what fsdp gathers: give fsdp, such as fsdp=8, or leave it out")
-        if self.chosen("wrap") and layout.shards == 1:
-            raise SettingError("wrap says what fsdp gathers together: give fsdp, such as fsdp=8, or leave it out")
-        if self.global_batch is None:
-            return
-        together = peek(self.batch * layout.samplers)
-        if self.global_batch % together:
-            raise SettingError(
-                f"global_batch={self.global_batch} is no multiple of batch={self.batch} on {layout.samplers} ranks: "
-                f"use {multiples_near(self.global_batch, together)}"
-            )
-        if self.accumulate not in (1, self.global_batch // together):
-            raise SettingError(
-                f"accumulate={self.accumulate} is not the {self.global_batch // together} micro-batches of "
-                f"global_batch={self.global_batch}: leave one of them out"
-            )
 
     def chosen(self, name: str) -> bool:
         """Whether a setting is not at its default."""
@@ -794,6 +731,21 @@ LAYOUT_NAMES = SETTING_NAMES[SETTING_NAMES.index("devices") : SETTING_NAMES.inde
 """Settings that say how a model is laid out over devices."""
 
 
+FORMS: dict[Any, ValueForm] = {
+    int: ValueForm("N", "a whole number"),
+    float: ValueForm("X", "a number"),
+    bool: ValueForm("true|false", "`True`, `False`"),
+    str: ValueForm("NAME", "a name"),
+    tuple[int, int]: ValueForm("HxW", "(height, width), or one number for both"),
+    tuple[str, ...]: ValueForm("NAMES", "names"),
+    tuple[int | str, ...]: ValueForm("N,N,...", "numbers or names"),
+    Lora: ValueForm("RANK:NAMES", "its fields"),
+    Plan: ValueForm("NAME=STYLE", "styles of names"),
+    Described: ValueForm("FILE", "a `Machine`"),
+}
+"""How values of settings are written, by their types; declarations, as machines, are names or files in a shell."""
+
+
 def needing(need: Need) -> tuple[str, ...]:
     """The names of the settings that have a need."""
     return tuple(name for name, setting in SETTINGS.items() if need == setting.needs)
@@ -804,50 +756,3 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if name not in SETTINGS:
             raise unknown("setting", name, SETTINGS)
-
-
-Over = Mapping[str, Any] | None
-"""What every verb takes beside settings: other values for fields of the model, see `Architecture.changed`."""
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
-
-def takes_settings(
-    *, several: bool = False, and_fields: bool = False, without: str = "", **defaults: Any
-) -> Callable[[Verb], Verb]:
-    """Show the settings that a function takes as ``**settings`` in its signature and in its documentation.
-
-    several: whether it takes several values of one. and_fields: whether it takes fields of the model too. without: a
-    setting that it does not take. defaults: those that are not as in `Settings`; ... where the function says which.
-    """
-    settings = [
-        setting._replace(default=defaults.get(name, setting.default))
-        for name, setting in SETTINGS.items()
-        if name != without
-    ]
-    parameters = [
-        Parameter(
-            setting.name,
-            Parameter.KEYWORD_ONLY,
-            default=setting.default,
-            annotation=several_of(setting.takes) if several else setting.takes,
-        )
-        for setting in settings
-    ]
-    parameters.append(Parameter("over", Parameter.KEYWORD_ONLY, default=None, annotation=Over))
-    if and_fields:
-        parameters.append(Parameter("fields", Parameter.VAR_KEYWORD, annotation=Any))
-    lines = [
-        f"    {setting.name}: {str(setting)[:-1]}, as in {setting.name}={setting.example!r}." for setting in settings
-    ]
-
-    lines.append('    over: Other values for fields of the model, as in over={"layers": 24}.')
-
-    def documented(verb: Verb) -> Verb:
-        own = signature(verb)
-        *first, _ = own.parameters.values()
-        vars(verb)["__signature__"] = own.replace(parameters=[*first, *parameters])
-        if verb.__doc__:  # python -OO leaves none
-            verb.__doc__ = "\n".join([cleandoc(verb.__doc__), "", "Settings:", *lines])
-        return verb
-
-    return documented

@@ -23,8 +23,10 @@ class Stack(Declaration):
 
     launch: what starting a kernel takes of the host: a constant by name, or seconds. fuses: whether chains of pointwise
     kernels become one. channels_last: whether convolutions run in that order of memory whatever the model's. attention:
-    the kernel of fused attention, where the machine has it (default: PyTorch's choice). source: where its figures are
-    from.
+    the kernel of fused attention, where the machine has it (default: PyTorch's choice). norms: whether RMSNorm is one
+    kernel, as PyTorch's is from 2.9 on, or composed of operators in fp32, as before and where a module is written so
+    (Hugging Face's LlamaRMSNorm). blocking: whether the host waits for each kernel before it starts the next, as with
+    CUDA_LAUNCH_BLOCKING=1. source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -40,6 +42,8 @@ class Stack(Declaration):
     fuses: bool = False
     channels_last: bool = False
     attention: AttentionKernel | None = None
+    norms: Literal["fused", "composed"] = "fused"
+    blocking: bool = False
     source: str = "as declared"
 
     def __post_init__(self) -> None:

@@ -53,7 +53,8 @@ def test_tighter_targets_never_serve_more() -> None:
 
 
 def test_degrees_that_are_given_stay_and_experts_are_split_too() -> None:
-    assert {entry.name for entry in ranked(tp=2)} == {"tp=2 dp=2", "tp=2 pp=2"}
+    where = {entry.serving.where for entry in ranked(tp=2)}
+    assert where == {"4 x h100-sxm (tp 2, dp 2)", "4 x h100-sxm (tp 2, pp 2)"}
     found = ranked("deepseek-v2-lite", pp=1, tp=1)
     assert {entry.degrees["ep"] for entry in found} == {1, 2, 4}
     assert {entry.degrees["dp"] for entry in found} == {4}
@@ -133,6 +134,15 @@ def test_pools_of_other_questions_are_refused() -> None:
         cm.disaggregated(a, cm.serve("llama-3.1-8b", **{**ASKED, "input": 256}))
     with pytest.raises(cm.CostModelError, match="sent as they are"):
         cm.disaggregated(a, cm.serve("llama-3.1-8b", **ASKED, cache_precision="fp8"))
+
+
+def test_keys_and_values_of_the_model_that_drafts_are_sent_too() -> None:
+    drafts = cm.Drafts("llama-3.2-1b", count=4)
+    plain, drafting = (cm.serve("llama-3.1-8b", **ASKED, drafts=each) for each in (None, drafts))
+    sent, with_drafts = (cm.disaggregated(pool, pool, concurrency=8).sent_bytes for pool in (plain, drafting))
+    assert with_drafts - sent == 16 * 2 * 8 * 64 * 2 * 512  # layers, keys and values, heads, features, bf16, tokens
+    with pytest.raises(cm.CostModelError, match="drafts of prefill are not those of decode"):
+        cm.disaggregated(plain, drafting)
 
 
 def test_pools_that_do_not_fit_are_refused() -> None:

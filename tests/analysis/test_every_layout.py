@@ -26,6 +26,7 @@ MODEL = cm.Transformer(vocab=96, context=64, layers=4, width=32, heads=4, kv_hea
 RUN: dict[str, Any] = {"seq": 16, "devices": 4, "global_batch": 8, "precision": "fp32"}
 RUN["schedule"] = ["1f1b", "looped-bfs"]
 PEAKS = RankPeaks(MODEL)
+SIZE = {"vocab": 96, "context": 64, "layers": 4, "width": 32, "heads": 4, "kv_heads": 2}
 
 
 @st.composite
@@ -250,8 +251,7 @@ def test_bounds_are_never_above_what_is_worked_out(timed_layouts: Any) -> None:
 @pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])
 def test_copies_shares_and_stages_ask_the_same_of_a_micro_batch(name: str, precision: str) -> None:
     """A search works out once what a micro-batch of all such layouts asks for."""
-    size = {"vocab": 96, "context": 64, "layers": 4, "width": 32, "heads": 4, "kv_heads": 2}
-    model = cm.load(name, over=size)
+    model = cm.load(name, over=SIZE)
     like: dict[Any, tuple[Any, ...]] = {}
     for mesh in [*Meshes(model, 8, {})][::5]:
         try:
@@ -328,9 +328,68 @@ def test_devices_that_no_layout_has_are_refused_as_predict_does(devices: Any) ->
 
 
 def test_what_one_runtime_refuses_others_may_take() -> None:
-    """Megatron alone runs pipelines of fewer micro-batches than stages."""
+    """PyTorch runs no pipelines of fewer micro-batches than stages, others do."""
     run: dict[str, Any] = {"seq": 16, "devices": 4, "global_batch": 4, "batch": 2, "pp": 2, "tp": 1, "cp": 1, "vpp": 1}
     run |= {"schedule": "1f1b", "on": "h100-sxm", "checkpoint": "none", "every": True}
     alone = cm.layouts(MODEL, **run, runtime="megatron")
     both = cm.layouts(MODEL, **run, runtime=["torch", "megatron"])
     assert [e.settings for e in both if e.settings.get("runtime") == "megatron"] == [e.settings for e in alone]
+
+
+def test_a_refused_layout_leaves_those_that_compute_alike() -> None:
+    """Copies of these gradients are refused, and shards are not, of which the copies' micro-batches say nothing."""
+    run: dict[str, Any] = {"seq": 16, "devices": 4, "global_batch": 8, "on": "h100-sxm", "runtime": "torch", "cp": 1}
+    run |= {"checkpoint": "block", "precision": "bf16-master-fp32-gradients", "pp": [1, 2], "tp": 1}
+    run["schedule"] = ["1f1b", "interleaved-1f1b", "gpipe"]
+    near, whole = (cm.layouts(MODEL, **run, batch=[2, 4], every=every) for every in (False, True))
+    assert near.slower > 0
+    assert [entry.settings for entry in near] == [entry.settings for entry in whole][: len(near)]
+
+
+def test_each_number_of_copies_of_a_pipeline_takes_its_own_time() -> None:
+    run: dict[str, Any] = {"seq": 16, "devices": 16, "global_batch": 16, "on": "h100-sxm", "runtime": "torch", "tp": 1}
+    run |= {"cp": 1, "fsdp": 1, "pp": [2, 4], "schedule": "looped-bfs", "vpp": [1, 2], "batch": 1, "precision": "fp32"}
+    run["checkpoint"] = "none"
+    found = cm.layouts(MODEL, **run)
+    assert {entry.values("dp")["dp"] for entry in found} == {4, 8}
+    for entry in found:
+        assert entry.seconds == pytest.approx(entry.prediction.on("h100-sxm").seconds, rel=1e-9)
+
+
+EXPERTS = cm.load(
+    "mixtral-8x7b", over={"vocab": 96, "context": 64, "layers": 4, "width": 32, "heads": 4, "kv_heads": 2}
+)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> dict[str, Any]:
+    """Questions of few devices, of which some leave a degree or a schedule open."""
+    run: dict[str, Any] = {"seq": 16, "global_batch": 8, "on": "h100-sxm", "devices": draw(st.sampled_from([2, 4, 8]))}
+    run["runtime"] = draw(st.sampled_from(["torch", "megatron", "deepspeed", ["torch", "megatron"]]))
+    run["precision"] = draw(st.sampled_from(["fp32", "fp8", "bf16", "bf16-master-fp32-gradients"]))
+    run["checkpoint"] = draw(st.sampled_from(["block", "selective", ["none", "block"], ["block", "selective"]]))
+    run["batch"] = draw(st.sampled_from([1, 2, [1, 4], [2, 4]]))
+    open_ = {"pp": [1, 2, [1, 2]], "tp": [1, 2], "cp": [1, 2], "fsdp": [1, 2, [1, 4]], "schedule": ["1f1b", "gpipe"]}
+    for name in draw(st.sets(st.sampled_from(sorted(open_)), min_size=2)):
+        run[name] = draw(st.sampled_from(open_[name]))
+    return run
+
+
+@pytest.mark.slow
+@examples(20)
+@given(st.sampled_from([MODEL, EXPERTS]), questions())
+def test_a_search_answers_what_working_all_out_does(model: Any, run: dict[str, Any]) -> None:
+    try:
+        whole = cm.layouts(model, **run, every=True)
+    except CostModelError:
+        with pytest.raises(CostModelError):
+            cm.layouts(model, **run)
+        return
+    near = cm.layouts(model, **run)
+    assert [entry.settings for entry in near] == [entry.settings for entry in whole][: len(near)]
+    close = sum(entry.seconds <= 1.05 * whole.best.seconds for entry in whole)
+    assert len(near) >= max(close, min(10, len(whole)))
+    assert near.candidates == whole.candidates
+    for entry in (whole[0], whole[len(whole) // 2], whole[len(whole) - 1]):
+        assert entry.seconds == pytest.approx(entry.prediction.on("h100-sxm").seconds, rel=1e-9)
+        assert entry.peak == entry.prediction.memory.peak

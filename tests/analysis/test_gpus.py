@@ -19,9 +19,10 @@ def test_offers_are_what_predictions_on_a_machine_say() -> None:
     assert found.question == "llama-3.2-1b: one decode step, batch 1, seq 1, past 512, bf16, attention flash"
     asked: dict[str, Any] = {"mode": "decode", "past": 512, "precision": "bf16", "attention": "flash"}
     for offer in found:
-        degrees = {"tp": 2} if offer.devices == 2 else {}
+        axis = offer.layout.partition(" ")[0]
+        degrees: dict[str, Any] = {axis: 2} if offer.devices == 2 else {}
         p = cm.predict("llama-3.2-1b", **asked, **degrees)
-        assert offer.layout == ("tp 2" if degrees else "")
+        assert offer.layout in (("tp 2", "pp 2") if degrees else ("",))
         assert offer.headroom == p.fits(offer.machine).margin
         time = p.on(cm.load_cluster(offer.machine) if degrees else offer.machine)
         assert offer.time is not None
@@ -67,11 +68,21 @@ def test_each_order_is_kept_within_groups(by: Any) -> None:
     assert found.unit == "samples"
 
 
-def test_layouts_are_those_given_or_the_first_that_can_be() -> None:
+def four_of(axis: str) -> dict[str, Any]:
+    return {axis: 4, "seq": 64, "precision": "bf16-autocast", "attention": "flash"}
+
+
+def test_layouts_are_those_given_or_the_best_that_can_be() -> None:
     (given,) = cm.gpus("gpt2", machines=["h100-sxm"], tp=2)
     assert (given.devices, given.layout) == (2, "tp 2")
     (four,) = cm.gpus("gpt2", machines=["h100-sxm"], devices=4, seq=64)
-    assert (four.devices, four.layout) == (4, "fsdp 4")
+    ways = {axis: cm.predict(four.time.prediction.model, **four_of(axis)).on("h100-sxm") for axis in ("fsdp", "dp")}
+    best = max(ways, key=lambda axis: ways[axis].tokens_per_second or 0)
+    assert (four.devices, four.layout, four.rate) == (4, f"{best} 4", ways[best].tokens_per_second)
+    (both,) = cm.gpus("gpt2", machines=["l4", "l4"], tp=2, counts=4)
+    assert (both.devices, both.layout.split()[:2]) == (4, ["tp", "2"])
+    (served,) = cm.gpus("gpt2", machines=["l4"], mode="decode", counts=2)
+    assert served.layout in ("tp 2", "pp 2")
     changed = cm.gpus("gpt2", machines=["h100-sxm"], counts=1, over={"layers": 2}, precision="fp32", attention="eager")
     assert changed.question.startswith(
         "gpt2-small with layers 2: one training step, batch 1, seq 1024, fp32, adamw, att"
@@ -125,6 +136,12 @@ def test_a_number_that_no_node_has_is_left_out_in_words() -> None:
         ({"prices": {"H100 SXM": 1, "h100-sxm": 2}}, "has two, 1 and 2: keep one"),
         ({"by": "money", "prices": {"l4": 1}}, "no price of these machines is known"),
         ({"counts": 0}, "counts=0 is not a whole number from 1"),
+        ({"counts": [1, 0]}, "counts[1]=0 is not a whole number from 1"),
+        ({"counts": []}, "counts=[] is no number of devices"),
+        ({"counts": 4, "devices": 2}, "say the same: give one of them"),
+        ({"counts": 3, "dp": 2}, "over none of counts=3, with dp 2 a multiple of 2"),
+        ({"machines": []}, "machines is empty"),
+        ({"prices": {3: 2}}, "prices: its key 3 is not a text"),
         ({"tokens": 1e6, "samples": 1e6}, "give one of them"),
         ({"tokens": 5}, "mlp-mnist has none: give samples"),
         ({"samples": "much"}, "is no length of a job"),

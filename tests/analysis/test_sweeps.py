@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.analysis.search import with_size
 from costmodel.cost.quantities import QUANTITIES
+from costmodel.display.units import show_seconds
 from costmodel.importers.files import build
 from tests.command import error_of, here
 from tests.oracle.drawn_networks import networks
@@ -236,6 +237,23 @@ def test_a_label_is_text_that_can_be_stored() -> None:
 def test_numpy_arrays_are_axes() -> None:
     ds = cm.sweep(SMALL, batch=np.arange(1, 4), seq=np.array([4]), quantities="memory.peak")
     assert ds["memory.peak"].shape == (3, 1)
+
+
+@pytest.mark.parametrize("text", ["1:3", "1..3"])
+def test_a_range_may_be_text(text: str) -> None:
+    assert cm.sweep("mlp-mnist", batch=text, quantities=["params"])["batch"].to_numpy().tolist() == [1, 2, 3]
+    assert "is empty: 2 is below 9" in error_of(lambda: cm.sweep("mlp-mnist", batch="9..2"))
+
+
+@pytest.mark.parametrize(("model", "rate"), [("gpt2-small", "tokens_per_second"), ("mlp-mnist", "samples_per_second")])
+def test_a_table_on_a_machine_has_seconds_with_their_range(capsys: pytest.CaptureFixture[str], model, rate) -> None:
+    _, out, _ = here(capsys, "sweep", model, "--batch", "1..2", "--on", "t4", "--wide")
+    _, header, *cells = (line.split() for line in out.splitlines() if line)
+    assert header[-3:] == ["seconds", "range", rate]
+    for batch, cell in zip((1, 2), cells, strict=True):
+        time = cm.predict(model, batch=batch, on="t4").time
+        assert show_seconds(time.seconds) in " ".join(cell)
+        assert f"{show_seconds(time.low)} to {show_seconds(time.high)}" in " ".join(cell)
 
 
 def test_a_frame_has_a_row_for_each_cell() -> None:

@@ -80,6 +80,8 @@ def test_a_whole_number_of_numpy_is_one_everywhere(kind: Any) -> None:
         (lambda: cm.CNN(input=[3, 8], blocks=["relu"]), ["input: [3, 8] has 2 items: give [channels, height, width]"]),
         (lambda: cm.CNN(input=[3] * 4, blocks=["relu"]), ["input: [3, 3, 3, 3] has 4 items: give [channels, "]),
         (lambda: cm.CNN(input=3, blocks=["relu"]), ["input: 3 is not a list: give [channels, height, width]"]),
+        (lambda: cm.predict("gpt2-small", etp=1), ["etp=1 is of ranks of runtime='megatron'", "leave it out"]),
+        (lambda: cm.predict("gpt2-small", pp=3, accumulate=4, pp_split=1.5), ["pp_split=1.5", "(3, 9)"]),
         (
             lambda: cm.predict("mlp-mnist", attention="flash"),
             ["attention='flash' does not apply to MLP 'mlp-mnist'", "leave it out"],
@@ -225,6 +227,8 @@ def test_blocks_that_do_not_fit_are_refused(blocks: Any, said: list[str]) -> Non
         ("predict resnet18 --image 3x4x5", ["--image", "'3x4x5'"]),
         ("predict resnet18 --image 0x5", ["image=0"]),
         ("predict vgg16 --image 8", ["max_pool"]),
+        ("predict gpt2-small --plan x", ["--plan", "'x'", "*.up=colwise"]),
+        ("gpus gpt2-small --prices .", [". is a directory", "price file"]),
         ("predict gpt2-smal", ["'gpt2-smal'", "'gpt2-small'"]),
         ("predict gpt2-small --optimizer admw", ["'admw'", "'adamw'"]),
         ("predict gpt2-small --precision fp23", ["'fp23'", "'fp32'"]),
@@ -235,6 +239,14 @@ def test_blocks_that_do_not_fit_are_refused(blocks: Any, said: list[str]) -> Non
         ("explain gpt2-small parms", ["'parms'", "'params'"]),
         ("explain gpt2-smal params", ["'gpt2-smal'", "'gpt2-small'"]),
         ("show resnet-51", ["'resnet-51'", "'resnet50'"]),
+        ("explain peak gpt2-small", ["'gpt2-small' is the model", "'explain gpt2-small peak'"]),
+        ("solve params gpt2-small 1B", ["'gpt2-small' is the model", "'solve gpt2-small params'"]),
+        ("roofline check gpt2-small --device gpu", ["processor of this host", "costmodel predict --on MACHINE"]),
+        ("predict llama-3.1-8b --over dim=512", ["'dim'", "did you mean 'width'?"]),
+        ("predict llama-3.1-8b --over rope.base=5e5", ["'rope.base'", "did you mean 'rotary'?"]),
+        ("serve llama-3.1-8b", ["'--on'", "type such as costmodel serve llama", "--input 1024 --output 256"]),
+        ("energy", ["'--hours'", "type such as costmodel energy --hours"]),
+        ("break-even gpt2-small", ["'A'", "type such as costmodel break-even gpt2-small"]),
     ],
 )
 def test_a_wrong_question_from_a_shell_is_refused(

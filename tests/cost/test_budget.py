@@ -87,6 +87,8 @@ def test_a_machine_s_memory_is_less_a_reserve_for_its_driver() -> None:
     assert f"reserve {show_bytes(p.driver.high)} for what is not modelled" in str(fit)
     assert (p.fits("16 GiB").reserve, p.fits("t4", reserve=0).reserve, p.fits("m1").reserve) == (0, 0, 0)
     assert cm.predict("gpt2-small", seq=64, on="t4").fits().margin == fit.margin
+    with pytest.raises(cm.CostModelError, match="memory is that of h100-sxm, and the question is of on='t4'"):
+        cm.predict("gpt2-small", seq=64, on="t4").fits("h100-sxm")
     many = cm.predict("gpt2-small", seq=64, tp=2)
     assert many.fits("t4").reserve == many.driver.high > p.driver.high
     for found in (

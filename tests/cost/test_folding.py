@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.cnn import CNN
-from costmodel.architectures.trace import trace
+from costmodel.architectures.trace import new_tape, trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.timeline import Alive, Timeline
+from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Cast
 from costmodel.training.settings import Settings
 from tests.profiles import examples
 from tests.strategies import questions
@@ -46,9 +46,27 @@ def highest(timeline: Timeline) -> dict[str, Alive]:
 
 def timelines(model: Any, chosen: Settings, bare: tuple[str, ...] = ()) -> tuple[Timeline, Timeline]:
     """Folded, and unrolled."""
-    unrolled = Unrolled(training=chosen.training, device=chosen.device, precision=chosen.policy, cast=Cast)
+    unrolled = new_tape(chosen, kind=Unrolled)
     unrolled.bare = bare
     return Prediction(model, chosen).timeline, Prediction(model, chosen, trace(model, chosen, unrolled)).timeline
+
+
+def of_products(blocks: list[Any]) -> CNN:
+    """Products one after the other, in equal blocks."""
+    return CNN(
+        input=(1, 2, 2), blocks=["flatten", {"linear": {"features": 8}}, {"repeat": {"times": 3, "blocks": blocks}}]
+    )
+
+
+def test_every_second_result_is_kept_of_products_that_repeat_within_a_block() -> None:
+    product: dict[str, Any] = {"linear": {"features": 8, "bias": False}}
+    for times in (1, 2, 3):
+        pair = [product, "relu", product, "relu"]
+        nested = predict(of_products([{"repeat": {"times": times, "blocks": pair}}]), checkpoint="operators", loss=None)
+        flat = predict(of_products(pair * times), checkpoint="operators", loss=None)
+        assert nested.memory.activations == flat.memory.activations
+    with pytest.raises(SettingError, match="an odd number of products that repeat within a block"):
+        _ = predict(of_products([{"repeat": {"times": 2, "blocks": [product]}}]), checkpoint="operators").memory
 
 
 deep = st.integers(1, 9)

@@ -12,21 +12,19 @@ from hypothesis import strategies as st
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.attention import Attention, AttentionContext, AttentionSetting
 from costmodel.architectures.mlp import MLP
-from costmodel.architectures.trace import trace
+from costmodel.architectures.trace import new_tape, trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.allocator import exactly
+from costmodel.cost.persistent import persistent_bytes
 from costmodel.cost.quantities import QUANTITIES, SUMMED
 from costmodel.cost.rows import Row
-from costmodel.cost.timeline import persistent_bytes
 from costmodel.graph.call import Block, Call, LayerFlops
-from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Cast
 from costmodel.symbolic.guards import expression, symint
 from costmodel.symbolic.reading import readable
 from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
 from costmodel.training.settings import Settings
+from tests.cost.test_folding import Unrolled
 from tests.profiles import examples
 from tests.strategies import mlps, questions, transformers
 
@@ -45,19 +43,8 @@ def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]
         assert explained.formula.subs(put_in) == p.value(quantity)
 
 
-class Unrolling(Tape):
-    """A run that records every round of a repeated block by itself."""
-
-    def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: Any) -> Tensor:
-        for number in range(times):
-            with self.scope(f"{name}{number}"):
-                x = body(x)
-        return x
-
-
 def costs(model: Any, asked: Settings, kind: type[Tape]) -> dict[str, int]:
-    tape = kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast)
-    p = Prediction(model, asked, trace(model, asked, tape))
+    p = Prediction(model, asked, trace(model, asked, new_tape(asked, kind=kind)))
     return {quantity: p.value(quantity) for quantity in SUMMED} | {
         "standing": persistent_bytes(p.tape, asked, exactly),
         "gradients": p.memory.gradients,
@@ -107,14 +94,7 @@ def test_totals_are_sums_over_the_calls_of_the_unrolled_graph(question: tuple[An
     if asked.get("checkpoint") not in ("selective", ("mlp",)):
         asked = asked | {"checkpoint": "none"}
     chosen, p = Settings(**asked), predict(model, **asked)
-    tape = Unrolling(
-        training=chosen.training,
-        device=chosen.device,
-        precision=chosen.policy,
-        cast=Cast,
-        recomputation=Recomputation.of(chosen),
-    )
-    trace(model, chosen, tape)
+    tape = trace(model, chosen, new_tape(chosen, kind=Unrolled))
     for quantity, total in sums_over_calls(tape, chosen).items():
         assert p.value(quantity) == total, quantity
 
@@ -124,15 +104,14 @@ def test_totals_are_sums_over_the_calls_of_the_unrolled_graph(question: tuple[An
 def test_repeating_equals_unrolling(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
     chosen = Settings(**asked | {"checkpoint": "none"})
-    assert costs(model, chosen, Tape) == costs(model, chosen, Unrolling)
+    assert costs(model, chosen, Tape) == costs(model, chosen, Unrolled)
 
 
 @pytest.mark.slow
 @given(questions())
 def test_unrolling_leaves_no_repeats(question: tuple[Any, dict[str, Any]]) -> None:
     model, _ = question
-    tape = Unrolling(training=True, device="gpu")
-    trace(model, Settings(), tape)
+    tape = trace(model, Settings(), new_tape(Settings(), kind=Unrolled))
     assert not any(isinstance(entry, Block) for entry in tape.root.entries)
 
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.analysis.predict import Prediction
-from costmodel.architectures.trace import trace
+from costmodel.architectures.trace import new_tape, trace
 from costmodel.graph.recomputation import Recomputation, is_named, paths_to
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.arithmetic import Cast
 from costmodel.training.settings import Settings
 from tests.command import error_of
@@ -39,15 +38,8 @@ class Unrolled(Tape):
 def both(model: Any, **given: Any) -> tuple[Prediction, Prediction]:
     """Folded, and unrolled."""
     chosen = Settings(**given)
-    unrolled = Unrolled(
-        training=chosen.training,
-        device=chosen.device,
-        precision=chosen.policy,
-        cast=Cast,
-        recomputation=Recomputation.of(chosen),
-        adaptation=Adaptation.of(chosen),
-    )
-    return Prediction(model, chosen), Prediction(model, chosen, trace(model, chosen, unrolled))
+    unrolled = trace(model, chosen, new_tape(chosen, kind=Unrolled))
+    return Prediction(model, chosen), Prediction(model, chosen, unrolled)
 
 
 def without_rounds(path: str) -> str:

@@ -200,7 +200,7 @@ def test_stages_are_cut_where_a_setting_says() -> None:
         ((3,), "is not of 3 stages: give how many layers each has, or the first of each but the first, (3, 5)"),
         (("block.2", "blok.3"), "unknown layer in pp_split 'blok.3': did you mean 'block.3'"),
         ((0, 7), "pp_split=0 is not between 1 and"),
-        ((2.5, 7), "pp_split=2.5 is not a whole number"),
+        ((2.5, 7), "pp_split=(2.5, 7) is not of numbers or names of layers: use such as pp_split=(3, 9)"),
         ("1,,5", "pp_split has an empty item: use numbers or names of layers, such as pp_split='3,9'"),
         (("block" * 12,) * 9, "pp_split of 9 items is not of 3 stages: give how many layers each has"),
     ],

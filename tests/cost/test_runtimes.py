@@ -171,6 +171,7 @@ def test_ranks_of_a_sequence_have_all_weights_and_split_their_states(tp: int, sp
     [
         ({"cp": 2, "cp_balanced": False}, "cp_balanced"),
         ({"tp": 2, "etp": 1}, "has none"),
+        ({"tp": 2, "etp": 2}, "has none"),
         ({"precision": "bf16"}, "bf16-master-fp32-gradients"),
         ({"precision": "bf16-autocast"}, "masters"),
         ({"optimizer": "lion"}, "adamw"),
@@ -184,6 +185,20 @@ def test_what_it_cannot_do_is_refused(settings: dict[str, Any], words: str) -> N
     with pytest.raises(SettingError, match=words) as caught:
         megatron(gpt(), batch=2, seq=8, **settings)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "words"),
+    [
+        ("gpt2-small", {"cp": 2, "attention": "eager"}, "it is 'flash' here"),
+        ("gpt2-small", {"cp": 2, "attention": "efficient"}, "it is 'efficient' here"),
+        ("mixtral-8x7b", {"tp": 2, "ep": 2, "dp": 2, "sp": False}, "so sp is True"),
+    ],
+)
+def test_what_it_takes_in_one_way_alone_is_said(model: str, settings: dict[str, Any], words: str) -> None:
+    answer = " ".join(str(megatron(model, batch=1, seq=64, **settings)).split())
+    assert words in answer
+    assert words not in " ".join(str(megatron(model, batch=1, seq=64, tp=2, sp=True)).split())
 
 
 def deepspeed(model: Any, **settings: Any) -> Any:
@@ -317,6 +332,35 @@ def test_stages_add_up_to_the_model(pp: int, sp: bool, tied: bool, more: int) ->
         c for rank in p.ranks for c in rank.timeline.every_collective() if (c.axis, c.phase) == ("pp", "backward")
     ]
     assert sum(c.operation == "all_reduce" for c in summed) == 2 * tied
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 4])
+def test_stages_of_a_rank_share_what_stands_for_gradients(vpp: int) -> None:
+    """Transformer Engine's ``_dummy_wgrads`` are a process's, one of each shape, as is a mask."""
+    interleaved: dict[str, Any] = {"vpp": vpp, "schedule": "interleaved-1f1b"} if vpp > 1 else {}
+    p = megatron(gpt(layers=8), batch=1, tp=2, pp=2, accumulate=8, **interleaved)
+    width, share = 48, 24
+    shapes = {(3 * share, width), (width, share), (4 * share, width), (width, 4 * share)}
+    assert [rank.memory.buffers for rank in p.ranks] == [32 * 32 + sum(2 * n * m for n, m in shapes)] * 2
+    assert [rank.timeline.persistent.buffers for rank in p.ranks] == [rank.memory.buffers for rank in p.ranks]
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 4])
+def test_stages_of_a_rank_that_differ_have_all_their_shapes(vpp: int) -> None:
+    """Dense blocks on the first stages, experts on the others: once of each, and tables of angles of each stage."""
+    interleaved: dict[str, Any] = {"vpp": vpp, "schedule": "interleaved-1f1b"} if vpp > 1 else {}
+    experts = {"count": 4, "per_token": 2, "width": 24, "dense_layers": 2}
+    of_llama: dict[str, Any] = {"norm": "rmsnorm", "mlp": "gated", "mlp_width": 64, "positions": "rotary"}
+    dropouts = {f"{place}_dropout": 0.0 for place in ("embedding", "attention", "residual")}
+    p = megatron(gpt(layers=8, experts=experts, **of_llama, **dropouts), batch=1, pp=2, accumulate=8, **interleaved)
+    first, last = sorted(p.ranks, key=lambda rank: rank.place.rank)
+    attention, dense, of_experts = [(144, 48), (48, 48)], [(128, 48), (48, 64)], [(48, 48), (48, 24)]
+    angles = 2 * 32 * 6 * 2 * vpp
+    for rank, shapes in (
+        (first, {*attention, *dense, *of_experts}),
+        (last, {*attention, *of_experts, *(dense if vpp == 4 else [])}),
+    ):
+        assert rank.memory.buffers == 32 * 32 + angles + sum(2 * n * m for n, m in shapes)
 
 
 def test_blocks_that_do_not_divide_leave_room_for_embedding_and_loss() -> None:

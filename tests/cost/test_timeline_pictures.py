@@ -13,7 +13,7 @@ from hypothesis import given
 
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.mlp import MLP
-from costmodel.architectures.trace import trace
+from costmodel.architectures.trace import new_tape, trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.timeline import Timeline, TimelineStep, milestones
 from costmodel.display.units import binary_unit, show_bytes
@@ -52,7 +52,7 @@ def test_unfolding_takes_every_round_to_the_same_heights(question: tuple[Any, di
 def test_unfolding_equals_unrolling_step_by_step(mode: str) -> None:
     model = MLP(sizes=(7, 5, 5, 5, 5, 5, 5, 3))
     setting = Settings(batch=3, mode=mode)
-    other = Unrolled(training=setting.training, device=setting.device)
+    other = new_tape(setting, kind=Unrolled)
     other.bare = ("hidden",)
     unrolled = Prediction(model, setting, trace(model, setting, other)).timeline
     found = Prediction(model, setting).timeline

@@ -7,7 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.analysis.recommend import recommend
-from costmodel.display.table import Marked, Page, Table, is_terminal, written_for
+from costmodel.display.table import Marked, Page, Table, is_terminal, shortened, written_for
 
 TABLE = Table(
     ("layer", "kind", "params", "forward"),
@@ -72,3 +72,36 @@ def test_nobody_looks_at_a_closed_stream() -> None:
     stream.close()
     assert not is_terminal(stream)
     assert not is_terminal(None)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@pytest.mark.parametrize(
+    "name", ["x" * 10_000, "block." * 2_000, "λ" * 300, "a b " * 500, "1,234," * 100, "", "a100-pcie-40gb"]
+)
+@pytest.mark.parametrize("key", [1, 2, 4])
+def test_no_name_makes_a_line_wider_than_the_page(name: str, columns: int, key: int) -> None:
+    row = (name, name, "12.5 GiB", "no", name, "1")
+    table = Table(("layer", name, "memory", "fits", "bound by", "of"), [row, row], words=frozenset({0, 1, 4}), key=key)
+    with written_for(Page(columns)):
+        text = table.text()
+    assert max(map(len, text.splitlines())) <= columns
+    assert len(text) < 5_000
+    assert all(cell in text for cell in ("12.5 GiB", "no", "memory", "fits"))
+
+
+def test_names_go_on_over_lines_between_their_words() -> None:
+    name = "block.attention.scores_of_all_heads"
+    with written_for(Page(40)):
+        lines = Table(("layer", "memory", "time"), [(name, "12.5 GiB", "1.25 ms")]).text().splitlines()
+    assert lines[1].split() == ["block.attention.", "12.5", "GiB", "1.25", "ms"]
+    assert "".join(line.strip() for line in lines[2:]) == "scores_of_all_heads"
+    assert shortened(name, 30) == "block.attention.…of_all_heads"
+
+
+def test_columns_without_room_go_on_below_beside_the_key() -> None:
+    header = ("rank", *(f"quantity {n}" for n in range(9)))
+    with written_for(Page(60)):
+        blocks = Table(header, [tuple(map(str, range(10)))]).text().split("\n\n")
+    assert len(blocks) > 1
+    assert all("rank" in block for block in blocks)
+    assert sum(block.count("quantity") for block in blocks) == 9

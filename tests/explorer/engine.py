@@ -42,8 +42,10 @@ def parts_of(html: str) -> tuple[dict[str, Any], str]:
     assert len(data) == len(packed) == len(script) == 1
     code, tables = zlib.decompress(base64.b64decode(packed[0]), -zlib.MAX_WBITS).decode().split("\0")
     whole = json.loads(data[0])
-    for model, own in zip(whole["models"], json.loads(tables), strict=True):
+    packed_tables = json.loads(tables)
+    for model, own in zip(whole["models"], packed_tables["models"], strict=True):
         model |= own
+    whole["machines"] = packed_tables["machines"]
     return whole, f"{code}\n{script[0]}"
 
 
@@ -52,7 +54,7 @@ function timed(place, sizes, choices, machine) {
   const found = models[place].at(JSON.parse(sizes), JSON.parse(choices));
   const time = timeOn(found, DATA.machines[machine], JSON.parse(sizes).batch);
   const { phases, seconds, least, mfu, samplesPerSecond } = time;
-  return JSON.stringify({ phases, seconds, least, mfu, samplesPerSecond });
+  return JSON.stringify({ phases, seconds, least, mfu, samplesPerSecond, ...rangeOf(time) });
 }
 """
 
@@ -124,6 +126,8 @@ def predicted(
             asked["image"] = (sizes["image.height"], sizes["image.width"])
         else:
             (asked if name in SETTING_NAMES else fields)[name] = value
+    if asked.get("mode") == "decode" and "seq" in asked:
+        asked["past"] = asked.pop("seq")
     return cm.predict(varied(model, fields), **asked)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import costmodel as cm
-from costmodel.display.units import show_bytes
+from costmodel.display.units import show_bytes, show_count, show_seconds
 from tests.command import here
 from tests.explorer.engine import drawn, parts_of, predicted
 
@@ -122,6 +122,24 @@ def test_what_is_typed_gives_what_predict_says(name: str, browser: Any, request:
         check_shown(opened, p)
         answered += 1
     assert answered > 6
+    assert opened.wrong == []
+
+
+def test_decoding_says_what_it_keeps_and_how_many_tokens_a_second(browser: Any, tmp_path: Path) -> None:
+    path, asked = tmp_path / "page.html", {"precision": "bf16", "attention": "flash"}
+    cm.explore("gpt2-small", out=path, mode=["inference", "decode"], on="t4", **asked)
+    opened = Opened(browser, path, "#machine=t4")
+    opened.page.select_option(
+        "#choice-0", label="decode"
+    )  # with the whole context before there is no room for one more
+    opened.settle()
+    time = cm.predict("gpt2-small", batch=8, past=768, mode="decode", **asked).on("t4")
+    assert opened.number("peak") == time.prediction.memory.peak
+    assert "36.0 KiB of keys and values" in opened.text("#memory-lead")
+    assert f"{show_seconds(time.low)} to {show_seconds(time.high)}" in opened.text("#card-time")
+    assert time.tokens_per_second is not None
+    assert f"{show_count(round(time.tokens_per_second))} tokens/s" in opened.text("#card-time .exact")
+    assert "past=768" in opened.text("#again")
     assert opened.wrong == []
 
 

@@ -172,7 +172,7 @@ def test_seconds_on_machines_are_those_of_predict(name: str) -> None:
     engine, model = Engine(page_of(name).html), cm.load(name)
     data = engine.data["models"][0]
     compared = 0
-    for sizes, choices in drawn(data, 12, seed=2):
+    for sizes, choices in drawn(data, 7, seed=2):
         if "why" in engine.at(sizes, choices):
             continue
         p = predicted(model, data, sizes, choices)
@@ -180,6 +180,8 @@ def test_seconds_on_machines_are_those_of_predict(name: str) -> None:
             found, time = engine.on(number, sizes, choices), p.on(machine["name"])
             for at, value in (
                 ("seconds", time.seconds),
+                ("low", time.low),
+                ("high", time.high),
                 ("mfu", time.mfu),
                 ("samplesPerSecond", time.samples_per_second),
             ):
@@ -221,6 +223,27 @@ def test_decoding_is_exact_too() -> None:
     for sizes in (start, {**start, "batch": 3, "layers": 7}, {**start, "width": 12}):
         fields = {name: value for name, value in sizes.items() if name != "batch"}
         check_equal(engine.at(sizes, {}), cm.predict(model.with_fields(fields), batch=sizes["batch"], **asked))
+
+
+def test_a_page_decodes_with_as_many_tokens_before_as_a_sequence_is_long() -> None:
+    model = cm.Transformer(vocab=50, context=64, layers=4, width=8, heads=2)
+    engine = Engine(cm.explore(model, precision="bf16", attention="eager", mode=["inference", "decode"]).html)
+    data = engine.data["models"][0]
+    assert {choice["name"] for choice in data["choices"]} == {"mode"}
+    modes: Counter[str] = Counter()
+    for sizes, choices in settings_drawn(engine, 40):
+        found = engine.at(sizes, choices)
+        try:
+            p = predicted(model, data, sizes, choices, precision="bf16", attention="eager")
+        except cm.CostModelError:
+            assert found.get("why") in ("refused", "unknown"), (sizes, choices)
+            continue
+        check_equal(found, p)
+        modes[p.settings.mode] += 1
+        high = p.on(engine.data["machines"][0]["name"]).high
+        assert engine.on(0, sizes, choices)["high"] == pytest.approx(high, rel=1e-9)
+    assert modes["decode"] > 5
+    assert modes["inference"] > 5
 
 
 HOSTILE = '</script><img src=x onerror="window.hit=1"><!--[[SCRIPT]]${alert(1)}'
@@ -275,6 +298,11 @@ def test_a_site_has_a_page_for_each_model_and_one_that_leads_to_them(tmp_path: P
     for name, size in site.pages.items():
         assert f'href="{name}.html"' in index
         assert (tmp_path / "site" / f"{name}.html").stat().st_size == size
+
+
+def test_a_site_of_a_model_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    assert "did you mean 'gpt2-small'" in error_of(lambda: explore_ready(tmp_path / "site", ["mlp-mnist", "gpt2-smal"]))
+    assert not (tmp_path / "site").exists()
 
 
 def test_a_site_whose_index_cannot_be_written_is_refused_before_its_pages(tmp_path: Path) -> None:

@@ -81,12 +81,21 @@ def members(layout: Layout, axis: str) -> list[list[int]]:
 )
 def test_nodes_that_a_group_spans_are_those_of_its_ranks(tp: int, cp: int, fsdp: int, dp: int, pp: int) -> None:
     layout = Layout(tp=tp, cp=cp, fsdp=fsdp, dp=dp, pp=pp)
+    needed = -(-layout.devices // 8)
+    node = 8 if layout.devices % needed or needed == 1 else layout.devices // needed  # as many on each
     for axis, group in lab(network="400 Gb/s").place(layout).items():
-        spans = [len({rank // 8 for rank in ranks}) for ranks in members(layout, axis)]
+        spans = [len({rank // node for rank in ranks}) for ranks in members(layout, axis)]
         assert all(len(ranks) == group.devices for ranks in members(layout, axis))
         assert max(spans) <= group.nodes
-        if all(8 % size == 0 or size % 8 == 0 for size in (group.stride, group.stride * group.devices)):
+        if all(node % size == 0 or size % node == 0 for size in (group.stride, group.stride * group.devices)):
             assert max(spans) == group.nodes, axis
+
+
+def test_nodes_of_72_have_as_many_devices_each_so_that_groups_of_powers_of_two_stay_inside() -> None:
+    rack = load_cluster("gb200-nvl72")
+    inside = rack.group_of(Layout(dp=64, ep=16, pp=4, runtime="megatron"), "ep", 16)
+    assert (inside.nodes, rack.group("pp", 4, 64, 256).nodes) == (1, 4)
+    assert rack.group("ep", 64, 1, 64).nodes == 1
 
 
 def test_axes_lie_innermost_first() -> None:

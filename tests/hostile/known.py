@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from costmodel.cli import run
 from tests.hostile.calls import FORMULA, Odd, Plain
 from tests.hostile.files import CONV, Case
 from tests.hostile.ground import GPT, Ground
-from tests.hostile.saved import PARETO, SWEEP, Touch
+from tests.hostile.saved import PARETO, SWEEP, Touch, pickled_in_version_2
 
 
 def known(ground: Ground) -> Iterator[Case]:
@@ -181,15 +182,6 @@ def _store(ground: Ground, change: Callable[[Path], Any], said: str) -> int:
 
 
 def _stores(ground: Ground) -> dict[str, tuple[Callable[[Path], Any], str]]:
-    def version_2(store: Path) -> None:
-        shutil.rmtree(store)
-        (store / "params").mkdir(parents=True)
-        (store / ".zgroup").write_text('{"zarr_format": 2}')
-        array = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": None, "order": "C",
-                 "filters": [{"id": "pickle"}], "compressor": None}  # fmt: skip
-        (store / "params" / ".zarray").write_text(json.dumps(array))
-        (store / "params" / "0").write_bytes(pickle.dumps(np.array([Touch(ground.touched)], object)))
-
     def pickled(store: Path) -> None:
         path = store / "params" / "zarr.json"
         codecs = [{"name": "numcodecs.pickle", "configuration": {}}]
@@ -204,7 +196,7 @@ def _stores(ground: Ground) -> dict[str, tuple[Callable[[Path], Any], str]]:
         os.mkfifo(store / "params" / "zarr.json")
 
     return {
-        "with a pickle, of version 2": (version_2, "zarr.json"),
+        "with a pickle, of version 2": (partial(pickled_in_version_2, ground), "zarr.json"),
         "with a pickle": (pickled, "is stored in a way that no sweep is"),
         "with a bomb": (bomb, "claims to hold 17,179,869,184 bytes"),
         "with a pipe": (pipe, "is no regular file"),

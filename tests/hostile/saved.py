@@ -8,6 +8,7 @@ import pickle
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,17 @@ class Touch:
 
     def __reduce__(self) -> Any:
         return os.system, (f"touch {self.path}",)
+
+
+def pickled_in_version_2(ground: Ground, store: Path) -> None:
+    """Put in a store's place one of Zarr 2, whose object would run a command where it is unpickled."""
+    shutil.rmtree(store)
+    (store / "params").mkdir(parents=True)
+    (store / ".zgroup").write_text('{"zarr_format": 2}')
+    array = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": None, "order": "C",
+             "filters": [{"id": "pickle"}], "compressor": None}  # fmt: skip
+    (store / "params" / ".zarray").write_text(json.dumps(array))
+    (store / "params" / "0").write_bytes(pickle.dumps(np.array([Touch(ground.touched)], object)))
 
 
 def lay(ground: Ground) -> None:
@@ -193,15 +205,6 @@ def _zarr(ground: Ground) -> Iterator[Case]:
     def replaced(file: str, content: bytes) -> Callable[[Path], Any]:
         return lambda store: (store / file).write_bytes(content)
 
-    def version_2(store: Path) -> None:
-        shutil.rmtree(store)
-        (store / "params").mkdir(parents=True)
-        (store / ".zgroup").write_text('{"zarr_format": 2}')
-        array = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": None, "order": "C",
-                 "filters": [{"id": "pickle"}], "compressor": None}  # fmt: skip
-        (store / "params" / ".zarray").write_text(json.dumps(array))
-        (store / "params" / "0").write_bytes(pickle.dumps(np.array([Touch(ground.touched)], object)))
-
     def pickled(name: str, configuration: Any) -> Callable[[Path], None]:
         def change(store: Path) -> None:
             edited("params", codecs=[{"name": name, "configuration": configuration}])(store)
@@ -211,7 +214,7 @@ def _zarr(ground: Ground) -> Iterator[Case]:
 
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     zstd = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
-    changes: dict[str, Callable[[Path], Any]] = {"version 2 with a pickle": version_2}
+    changes: dict[str, Callable[[Path], Any]] = {"version 2 with a pickle": partial(pickled_in_version_2, ground)}
     for codec in (
         "pickle",
         "numcodecs.pickle",

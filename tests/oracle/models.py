@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .networks import Dropout
+
 Device = Literal["gpu", "cpu"]
 
 ACTIVATIONS = {
@@ -62,19 +64,6 @@ def activated(name: str) -> Callable[[Tensor], Tensor]:
 
 
 NAMES = sorted([*ACTIVATIONS, *COMPOSED, "xielu"])
-
-
-class Dropout(nn.Module):
-    """On the GPU the mask is bool (aten::native_dropout), on the CPU it has the data's type (aten::dropout)."""
-
-    def __init__(self, p: float, device: Device) -> None:
-        super().__init__()
-        self.p, self.device = p, device
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.device == "gpu" and self.training and self.p > 0:
-            return torch.native_dropout(x, self.p, True)[0]
-        return F.dropout(x, self.p, self.training)
 
 
 @torch.library.custom_op("oracle::fused_rms_norm", mutates_args=())

@@ -62,7 +62,7 @@ class StochasticDepth(nn.Module):
 
 
 class Dropout(nn.Module):
-    """The GPU's own kernel keeps a bool mask, the CPU's composed form a mask of numbers."""
+    """On the GPU the mask is bool (aten::native_dropout), on the CPU it has the data's type (aten::dropout)."""
 
     def __init__(self, p: float, device: str) -> None:
         super().__init__()

@@ -574,6 +574,8 @@ def _stage_cost(question: dict[str, Any], spec: Any) -> Any:
             over_contexts(model, mesh["cp"], question["cp_kind"], balanced=question["cp_balanced"])
         if tp > 1:
             split_by_heads(model, mesh["tp"], sp=question.get("sp", False), split_loss=False)
+        for part, name in _recomputed(question, model):
+            setattr(part, name, partial(checkpoint, getattr(part, name), use_reentrant=True))
 
     def sharded(module: Any) -> None:
         if shards > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._utils import InferenceMode, generate_rank_to_stage_mapping
 from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint
 
 import costmodel as cm
 
@@ -268,8 +266,6 @@ def of_transformer(
     for n in range(stages):
         first, last = n == 0, n == stages - 1
         module = StageModule(model, range(starts[n], starts[n + 1]), first=first, last=last)
-        for block in module.blocks if question.get("checkpoint") == "block" else ():
-            block.forward = partial(checkpoint, block.forward, use_reentrant=True)
         cuts.append(Cut(module, (tokens if first else wide,), (y if last else wide,)))
     return cuts
 

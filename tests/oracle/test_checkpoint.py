@@ -223,3 +223,20 @@ def test_recomputed_flops_are_those_pytorch_does_more() -> None:
     paper = predict(spec, batch=2, seq=8, checkpoint="block")
     assert paper.flops.total == totals[0]
     assert paper.flops.hardware == totals[1]
+
+
+@pytest.mark.parametrize("fields", [{}, {"mlp": "gated"}, {"mlp": "gated", "qkv_bias": False, "mlp_bias": False}])
+def test_operators_are_run_again_as_far_as_pytorch_needs_them(fields: dict[str, Any]) -> None:
+    """Without ``use_reentrant`` running again stops early; reentrant, as "block" has it, all of a block is run."""
+    spec = Transformer(vocab=7, context=8, layers=3, width=8, heads=2, **fields)
+    done = {}
+    for asked in ("block", "operators"):
+        model, _, tokens, target = built(spec, 2, 8)
+        kept = {"use_reentrant": False, "context_fn": results_by_operator} if asked == "operators" else {}
+        for block in model.blocks:
+            block.forward = partial(checkpoint, block.forward, **({"use_reentrant": True} | kept))
+        with FlopCounterMode(display=False) as counter:
+            F.cross_entropy(model(tokens), target).backward()
+        done[asked] = counter.get_total_flops()
+        assert predict(spec, batch=2, seq=8, checkpoint=asked).flops.hardware == done[asked]
+    assert done["operators"] < done["block"]

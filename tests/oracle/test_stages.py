@@ -283,6 +283,45 @@ def test_a_rank_of_a_pipeline_with_parts_of_sequences_and_experts_costs_what_it_
     assert_a_rank_agrees(cm.Transformer.of(model), question, asked, how, data.draw(st.integers(0, pp - 1)), unseen)
 
 
+@settings(examples(min(10, DRAWN)), phases=[Phase.explicit, Phase.generate])  # each takes two seconds
+@given(
+    st.sampled_from(["1f1b", "gpipe"]),
+    st.sampled_from(["block", "block", "selective", ["mlp"], ["attention", "mlp"]]),
+    st.integers(1, 3),
+    st.booleans(),
+    st.data(),
+)
+def test_a_rank_of_blocks_that_differ_and_are_recomputed_costs_what_it_does(
+    schedule: str, checkpoint: Any, dense: int, short: bool, data: st.DataObject
+) -> None:
+    """Stages of dense blocks, of dense ones and then experts, and of experts, cut evenly or not."""
+    pp = data.draw(st.integers(2, 3))
+    model: dict[str, Any] = {**ALWAYS, **data.draw(SHAPES), "layers": pp + data.draw(st.integers(1, 3))}
+    model |= {"kv_heads": HEADS, "positions": "rotary", "norm": "rmsnorm", "mlp": "gated"}
+    model["experts"] = {"count": 4, "per_token": data.draw(st.integers(1, 2)), "width": 24, "dense_layers": dense}
+    asked: dict[str, Any] = {"ep": 2, "fsdp": 2, "pp": pp, "schedule": schedule, "seq": 16}
+    asked |= {"batch": data.draw(st.integers(1, 2)), "accumulate": pp * data.draw(st.integers(1, 3))}
+    asked |= {"checkpoint": checkpoint, "return_outputs": data.draw(st.booleans())}
+    if short:
+        asked["precision"] = "bf16-master"
+    question = {"model": model, "kernel": "eager", "cp_balanced": True, "within": 0}
+    how = {"optimizer": "sgd", "attention": "eager"}
+    assert_a_rank_agrees(cm.Transformer.of(model), question, asked, how, data.draw(st.integers(0, pp - 1)))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b"])
+@settings(examples(min(3, DRAWN)), phases=[Phase.explicit, Phase.generate])
+@given(contexts_and_experts(), st.sampled_from([2, 4]), st.data())
+def test_a_tensor_rank_of_a_pipeline_with_parts_of_sequences_and_experts_costs_what_it_does(
+    schedule: str, drawn: tuple[dict[str, Any], dict[str, Any]], tp: int, data: st.DataObject
+) -> None:
+    model, asked = drawn
+    if "experts" in model:
+        model["experts"]["bias"] = False
+    own = test_a_rank_of_a_pipeline_with_parts_of_sequences_and_experts_costs_what_it_does
+    own.hypothesis.inner_test(schedule, (model, {**asked, "tp": tp}), data)  # type: ignore[attr-defined]
+
+
 MODULES = st.one_of(
     st.just({"of": "blocks"}),
     st.fixed_dictionaries(

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.graph.kernel import Operation, wire_bytes
+from costmodel.graph.kernel import Message, Operation, wire_bytes
 from costmodel.hardware.cluster import Cluster, load_cluster
 from costmodel.performance.communication import CollectiveModel, factor_name
 from costmodel.performance.constants import constant, typical
+from costmodel.performance.parallel import Prices
 from tests.command import error_of, here
 
 CLUSTERS = ("dgx-a100", "dgx-h100", "gb200-nvl72", "mi300x-8", "tpu-v5p-pod", "p4d")
@@ -80,6 +81,46 @@ def test_published_sums_are_near_and_within_the_range(where: str) -> None:
     assert sum(inside) >= 0.75 * len(inside)
 
 
+# The same of other collectives: where, operation, devices, and microseconds by MiB in all.
+EXCHANGES: dict[str, list[tuple[str, str, int, dict[float, float]]]] = {
+    # microsoft/mscclpp, docs/performance-ndmv4.md: NCCL 2.17.1, from bandwidths of the bus; 1 KiB as published.
+    "Azure NDmv4, A100": [
+        ("dgx-a100", "all-gather", 8, {1 / 1024: 12.53, 1024: 3704.9}),
+        ("dgx-a100", "all-to-all", 8, {1 / 1024: 9.34, 1024: 3688.9}),
+        ("dgx-a100", "all-gather", 16, {1 / 1024: 33.74, 1024: 5685.6, 4096: 21646.9}),
+        ("dgx-a100", "all-to-all", 16, {1 / 1024: 49.75, 1024: 26630.5, 4096: 106493.8}),
+    ],
+    # li-plus/playground, cuda/nccl.md: sendrecv_perf, in a ring of 8.
+    "A100, NVSwitch": [("dgx-a100", "send", 2, {256: 1423.3, 512: 2785.4, 1024: 5503.4})],
+    "NVIDIA/nccl issue 2169, H100": [("dgx-h100", "all-to-all", 4, {500: 1174.14})],
+    # Oracle, getting started with BM.GPU.GB300.4 and BM.GPU.MI355X.8: NCCL 2.28, RCCL of ROCm 7.0.
+    "OCI, GB300": [
+        ("gb300-nvl72", "all-to-all", 4, {8192: 10308.0, 16384: 20527.0}),
+        ("gb300-nvl72", "all-to-all", 8, {8192: 11059.0, 16384: 21943.0}),
+        ("gb300-nvl72", "all-to-all", 64, {8192: 13028.0, 16384: 25357.0}),
+    ],
+    "OCI, MI355X": [("mi355x-8", "all-to-all", 8, {8192: 20837.0, 16384: 41593.0})],
+    # google/dranet, site/content/docs: all_gather_perf of 2 A4 with gIB, NCCL 2.26.
+    "GKE, B200": [
+        ("dgx-b200", "all-gather", 16, {512: 3332.1, 1024: 4057.5, 2048: 7753.4, 4096: 15394.0, 8192: 30970.0}),
+    ],
+}  # fmt: skip
+
+
+def test_published_gathers_exchanges_and_sends_are_in_range_and_near_after_one_factor_a_group() -> None:
+    """No constant is from these rows: three of four in range, and one factor for each group size leaves 12 %."""
+    inside, left = [], []
+    for name, operation, devices, rows in (row for of in EXCHANGES.values() for row in of):
+        times = {size: cm.collective_seconds(operation, int(size * 2**20), devices=devices, on=name) for size in rows}
+        inside += [time.low <= rows[size] * 1e-6 <= time.high for size, time in times.items()]
+        ratios = [time.seconds / (rows[size] * 1e-6) for size, time in times.items() if size >= 1 / 16]
+        factor = math.prod(ratios) ** (1 / len(ratios))
+        left += [abs(ratio / factor - 1) for ratio in ratios]
+        assert abs(factor - 1) < 0.35
+    assert sum(inside) >= 0.75 * len(inside)
+    assert sum(left) / len(left) < 0.12
+
+
 def test_without_latency_a_ring_is_its_bytes_over_the_link() -> None:
     ideally = model("dgx-a100", tier="ceiling")
     for operation in ("all_gather", "reduce_scatter"):
@@ -138,6 +179,15 @@ def test_a_measured_factor_is_of_the_bytes_over_its_link_by_the_nearest_group_si
 def test_processors_follow_the_pieces_of_a_message() -> None:
     ampere, group = model("dgx-a100"), load_cluster("dgx-a100").group("tp", 8)
     assert [ampere.time("all_reduce", size, group).processors for size in (2**10, 2**18, 2**30)] == [1.0, 8.0, 24.0]
+
+
+def test_kernels_beside_a_large_collective_take_as_much_longer_as_measured() -> None:
+    """Products beside FSDP's collectives on 8 H100 (PyTorch's pull request 179937); small messages slow nothing."""
+    layout = cm.predict("llama-3.1-8b", fsdp=8, precision="bf16-master").settings.layout
+    prices = Prices(CollectiveModel(load_cluster("h100-sxm"), typical(load_cluster("h100-sxm").machine)), layout)
+    lost = [prices(Message("all_gather", "fsdp", 8, size // 2, "bf16")).processors for size in (436 << 20, 1 << 10)]
+    assert 1.3 < 1 / (1 - lost[0]) < 1.4
+    assert 1 / (1 - lost[1]) < 1.02
 
 
 def test_boards_that_pcie_joins_are_slower_than_those_of_a_switch() -> None:

@@ -194,6 +194,16 @@ def test_drafts_make_the_tokens_that_the_chances_add_up_to(acceptance: float, co
     assert Drafts(SMALL, count, acceptance).tokens == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("prompt", "chunk"), [(1000, 8192), (3000, 1024)])
+def test_a_model_that_drafts_reads_the_prompt_too(prompt: int, chunk: int) -> None:
+    """As long as it takes to read it by itself, but for what the engine adds to a step once."""
+    engine = replace(ENGINES["vllm"], step=0.0, sequence=0.0, chunk=chunk)
+    sizes: dict[str, Any] = {"on": "h100-sxm", "engine": engine, "input": prompt, "output": 2}
+    large, small = (cm.serve(model, **sizes).prompt_seconds(1).seconds for model in ("llama-3.1-8b", SMALL))
+    drafted = cm.serve("llama-3.1-8b", drafts={"model": SMALL}, **sizes).prompt_seconds(1).seconds
+    assert drafted == pytest.approx(large + small, rel=1e-9)
+
+
 def test_drafts_that_are_never_kept_cost_and_those_that_always_are_pay() -> None:
     plain = one(model="llama-3.1-8b").time_per_token
     drafts = {"model": SMALL, "count": 4}

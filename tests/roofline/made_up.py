@@ -7,7 +7,7 @@ of pages that knows nothing of the predictor's reuse distances.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any
 
@@ -20,6 +20,8 @@ from costmodel.roofline.signature import GatherSignature, ProductSignature, sign
 from tests.roofline.synthetic import Clockwork
 
 PAGE = 1024
+PARALLEL, PARALLEL_VECTOR = 1e6, 9216
+"""Multiply-adds up to which one thread computes a product, and one with a vector (OpenBLAS, interface/gemv.c)."""
 EDGE = 1.15
 """Of what is touched again after as much as a cache holds half is still there, after so many times as much nothing."""
 
@@ -41,7 +43,9 @@ class MadeUp:
 
     gflops: of products in cache. hidden: the share of a product's way to memory that its arithmetic hides. overlap: how
     computing and loading overlap in loops, from 1, not at all, on. call: overhead [ns]; row: of starting an inner loop
-    [ns]. brought: by others into what they share [GB/s]. stated: the caches that the system names.
+    [ns]. brought: by others into what they share [GB/s]. threads: that BLAS may use; by two of them all but small
+    products compute `faster` and load `wider`, so many times. stated: the caches that the system
+    names, from the first on [KiB].
     """
 
     name: str
@@ -54,11 +58,15 @@ class MadeUp:
     row: float = 12.0
     brought: float = 0.0
     elements: dict[str, float] = field(default_factory=dict)
-    stated: tuple[tuple[str, int], ...] = ()
+    threads: int = 1
+    faster: float = 1.9
+    wider: float = 1.4
+    stated: tuple[int, ...] = ()
 
     @property
     def host(self) -> Host:
-        return Host(self.name, 2, self.stated, "2.0", "openblas", "0.3", self.name)
+        caches = tuple((f"L{number}", 1024 * size) for number, size in enumerate(self.stated, 1))
+        return Host(self.name, 2, caches, "2.0", "openblas", "0.3", self.name, self.threads)
 
     def cost(self, distance: float, kind: str) -> float:
         """Of a byte that was last touched so many bytes ago [ns]."""
@@ -185,6 +193,8 @@ class MadeUpClock(Clockwork):
             if min(m, n) == 1:
                 one = 2.2 * m * n * k / host.gflops + 50
             exposed = 1.0 if min(m, n) < 16 else 1 - host.hidden
+            if host.threads > 1 and m * n * k > (PARALLEL if min(m, n) > 1 else PARALLEL_VECTOR):
+                one, moved = one / host.faster, moved / host.wider
             return overhead + twice * signature.batch * one + exposed * moved
         if isinstance(signature, GatherSignature):
             rate = ELEMENT.get(signature.name, 0.3)
@@ -219,13 +229,15 @@ def _lines(ref: Ref) -> float:
 
 MIB = 1 << 20
 ENDLESS = float("inf")
+_MIDDLING = MadeUp(
+    "middling",
+    private=700 * 1024,
+    levels=(Level("L3", 30 * MIB, 40, 25, 40), Level("memory", ENDLESS, 14, 9, 110)),
+    stated=(32, 1024, 32 * 1024),
+)
 HOSTS = (
-    MadeUp(
-        "middling",
-        private=700 * 1024,
-        levels=(Level("L3", 30 * MIB, 40, 25, 40), Level("memory", ENDLESS, 14, 9, 110)),
-        stated=(("L1", 32 * 1024), ("L2", MIB), ("L3", 32 * MIB)),
-    ),
+    _MIDDLING,
+    replace(_MIDDLING, name="two threads", threads=2),
     MadeUp(
         "much cache",
         private=2 * MIB,
@@ -233,7 +245,7 @@ HOSTS = (
         gflops=130,
         hidden=0.0,
         brought=3.0,
-        stated=(("L1", 48 * 1024), ("L2", 2 * MIB), ("L3", 260 * MIB)),
+        stated=(48, 2048, 260 * 1024),
     ),
     MadeUp(
         "more cache",
@@ -241,7 +253,7 @@ HOSTS = (
         levels=(Level("L3", 400 * MIB, 50, 30, 50), Level("memory", ENDLESS, 15, 11, 120)),
         gflops=60,
         overlap=12.0,
-        stated=(("L1", 32 * 1024), ("L2", MIB), ("L3", 512 * MIB)),
+        stated=(32, 1024, 512 * 1024),
     ),
     MadeUp(
         "slow memory",
@@ -249,7 +261,7 @@ HOSTS = (
         levels=(Level("L3", 20 * MIB, 45, 30, 40), Level("memory", ENDLESS, 3.5, 2.5, 200)),
         gflops=80,
         hidden=0.2,
-        stated=(("L1", 32 * 1024), ("L2", MIB), ("L3", 24 * MIB)),
+        stated=(32, 1024, 24 * 1024),
     ),
     MadeUp(
         "no last cache",
@@ -257,6 +269,6 @@ HOSTS = (
         levels=(Level("memory", ENDLESS, 12, 8, 100),),
         gflops=40,
         call=900.0,
-        stated=(("L1", 64 * 1024), ("L2", MIB)),
+        stated=(64, 1024),
     ),
 )

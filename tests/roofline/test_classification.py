@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from costmodel.layers.arithmetic import Scale
+from costmodel.layers.linear import Linear
 from costmodel.roofline.accuracy import Agreement
 from costmodel.roofline.calibration import measure_probes
 from costmodel.roofline.classification import (
@@ -13,6 +17,7 @@ from costmodel.roofline.classification import (
     Spent,
     Verdict,
     alone,
+    classify,
     copied,
     distances_of,
     predicted,
@@ -28,8 +33,8 @@ from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import NumpyCall, program_of
 from costmodel.roofline.signature import LoopSignature, ProductSignature, signature_of
-from costmodel.roofline.validation import CASES, keep_apart, layers_of
-from tests.roofline.made_up import HOSTS, MadeUpClock
+from costmodel.roofline.validation import CASES, STREAMING, keep_apart, layers_of
+from tests.roofline.made_up import HOSTS, MadeUp, MadeUpClock
 from tests.roofline.synthetic import MACHINE, SETS, calibration
 
 
@@ -159,9 +164,24 @@ def test_a_tile_keeps_the_layout() -> None:
 @pytest.mark.slow
 def test_ten_layers_and_more_are_bound_by_dram_where_the_last_cache_is_of_32_mib() -> None:
     calibration = measure_probes(sentinel=Sentinel(MadeUpClock(HOSTS[0])))
-    bounds = [predicted(predict_seconds(program, calibration), calibration).bound for program in layers_of().values()]
+    programs = layers_of(alone=STREAMING).values()
+    bounds = [predicted(predict_seconds(program, calibration), calibration).bound for program in programs]
     assert bounds.count("DRAM") >= 10
     assert max(map(bounds.count, BOUNDS)) < 0.45 * len(bounds)
+
+
+@pytest.mark.parametrize("made_up", HOSTS, ids=lambda made_up: made_up.name)
+def test_the_level_that_binds_is_where_a_made_up_host_has_the_arrays(made_up: MadeUp) -> None:
+    nearest, clock = made_up.levels[0], MadeUpClock(made_up)
+    caches = (*made_up.host.caches[:-1], ("L3", int(nearest.capacity))) if len(made_up.levels) > 1 else ()
+    machine = replace(made_up.host, caches=caches or made_up.host.caches)
+    streams = [(Scale(0.5), (3, 400_000)), (Scale(0.5), (30, 900_000)), (Scale(0.5), (300, 600_000))]
+    products = [(Linear(700), (1, 3000)), (Linear(5000), (1, 60_000))]
+    programs = [*layers_of((), [*streams, *products]).values()]
+    seconds = [float(1e-9 * sum(clock.nanoseconds(program))) for program in programs]
+    measured = classify(programs, seconds, machine, Sentinel(clock))
+    expected = ["DRAM" if program.touched_bytes > nearest.capacity or not caches else "cache" for program in programs]
+    assert [each and each.bound for each in measured] == expected
 
 
 def test_distances_lie_between_the_caches() -> None:
@@ -172,9 +192,9 @@ def test_distances_lie_between_the_caches() -> None:
 
 @pytest.mark.slow
 def test_no_layer_that_is_predicted_is_a_probe() -> None:
-    layers = layers_of()
+    layers = layers_of(alone=STREAMING)
     assert len(layers) > 100
-    assert {name.split()[0] for name in layers} == {model for model, _ in CASES}
+    assert {name.split()[0] for name in layers} == {"alone", *(model for model, _ in CASES)}
     keep_apart(layers.values(), SETS)
     t = ArrayTape()
     probe = next(op for name, op in probes(SETS) if name.startswith("product "))

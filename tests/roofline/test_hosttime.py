@@ -126,10 +126,11 @@ def test_tables_interpolate_in_logarithms_and_stay_at_their_ends() -> None:
 
 
 def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
-    assert max(3.0, 4.0) < joined(3.0, 4.0) < 7.0
-    assert parted(joined(3.0, 4.0), 3.0) == pytest.approx(4.0)
-    assert parted(3.0, 4.0) == 0.0
-    assert math.isclose(joined(3.0, 0.0), 3.0)
+    assert max(3.0, 4.0) < joined(3.0, 4.0, 6.0) < 7.0
+    assert joined(3.0, 4.0, 1.0) == 7.0 < joined(3.0, 4.0, 0.5)
+    assert parted(joined(3.0, 4.0, 2.0), 3.0, 2.0) == pytest.approx(4.0)
+    assert parted(3.0, 4.0, 6.0) == 0.0
+    assert math.isclose(joined(3.0, 0.0, 6.0), 3.0)
 
 
 def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
@@ -206,7 +207,7 @@ def test_rows_longer_than_any_probe_take_as_much_longer() -> None:
 @pytest.mark.slow
 def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
     seconds = calibration().seconds
-    name = f"windows {SETS.far[-1]} float32"
+    name = f"windows second {SETS.far[-1]} float32"
     by = calibration(seconds=seconds | {name: 5 * seconds[name]})
     pool = layer("resnet18", "max_pool", batch=64)
     plain = layer("resnet18", "relu", batch=64)

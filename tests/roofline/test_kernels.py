@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel import architectures
-from costmodel.architectures.spec import MIXERS
+from costmodel.architectures.mixers import MIXERS
 from costmodel.graph.call import Call
 from costmodel.graph.tape import Tape
 from costmodel.layers import load_all as load_kinds

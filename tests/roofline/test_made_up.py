@@ -31,13 +31,13 @@ PROGRAMS: tuple[tuple[Any, dict[str, Any]], ...] = (
 @pytest.mark.parametrize("made_up", HOSTS, ids=lambda made_up: made_up.name)
 def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: MadeUp) -> None:
     sentinel = Sentinel(MadeUpClock(made_up))
-    calibration = measure_probes(sentinel=sentinel)
+    calibration = measure_probes(threads=made_up.threads, sentinel=sentinel)
     assert calibration.unresolved < 0.01
     assert calibration.took_seconds < 20, "on a host at rest"
-    ours = made_up.levels[0].capacity if len(made_up.levels) > 1 else dict(made_up.stated)["L2"]
+    ours = made_up.levels[0].capacity if len(made_up.levels) > 1 else made_up.host.caches[-1][1]
     assert calibration.host.caches[-1][1] == pytest.approx(ours, rel=0.25), "whatever the system states"
     for model, settings in PROGRAMS:
         program = network_of(cm.predict(model, **settings)).program
-        run = measure_in_place(program, passes=2, sentinel=sentinel)
+        run = measure_in_place(program, passes=2, threads=made_up.threads, sentinel=sentinel)
         predicted = predict_seconds(program, calibration).seconds
         assert predicted == pytest.approx(run.seconds, rel=0.03), (model, settings)

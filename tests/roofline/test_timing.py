@@ -90,6 +90,24 @@ def test_warming_up_ends_when_it_no_longer_helps(clock: Clockwork) -> None:
     assert time_calls([settling], Protocol(rounds=1, least_rounds=1, enough=0))[0].median == pytest.approx(1e-6)
 
 
+def test_what_caches_keep_by_and_by_is_warm_once_several_passes_are_no_faster(clock: Clockwork) -> None:
+    settling = (307, 262, 256, 208, 173, 166, 159, 152, 106)
+    passes = count()
+
+    def kept() -> None:
+        nonlocal passes
+        clock.take(1000 * settling[min(next(passes), len(settling) - 1)])
+
+    def evicting() -> None:
+        nonlocal passes
+        passes = count()
+        clock.take(4_000_000)
+
+    timing, _ = time_calls([kept, evicting], Protocol(rounds=4, enough=2), far=(True, True))
+    assert timing.seconds == pytest.approx(106e-6)
+    assert timing.resolved
+
+
 def test_nothing_collects_garbage_and_blas_has_one_thread_meanwhile() -> None:
     np.dot(np.ones(2), np.ones(2))
     with at_rest():

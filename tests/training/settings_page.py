@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.training.setting import Need, Setting
-from costmodel.training.settings import SETTINGS, Described, Lora, Plan
+from costmodel.training.settings import FORMS, SETTINGS
 
 HEAD = """# Settings
 
@@ -32,23 +32,11 @@ NEEDS: dict[Need, str] = {
     "training": "Of training.",
     "modules": "Of models of `from_torch`.",
 }
-KINDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "`True`, `False`",
-    str: "a name",
-    Described: "a `Machine`",
-    Lora: "its fields",
-    tuple[int, int]: "(height, width), or one number for both",
-    tuple[str, ...]: "names",
-    tuple[int | str, ...]: "numbers or names",
-    Plan: "styles of names",
-}
 
 
 def values(setting: Setting) -> str:
     """What a setting takes: the names that it may be, and else the kinds of values."""
-    kinds = [KINDS[each] for each in setting.options if each in KINDS]
+    kinds = [FORMS[each].words for each in setting.options if each in FORMS]
     if setting.declaration is not None:
         kinds.append(f"a declaration (`{setting.declaration.__name__}`)")
     example = "" if setting.choices or bool in setting.options else f", such as {code(setting.example)}"

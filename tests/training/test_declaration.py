@@ -199,7 +199,14 @@ def test_a_declared_stack_is_taken_wherever_a_named_one_is(own_stack: Any) -> No
     p = cm.predict("gpt2-small", stack=own_stack, **QUESTION)
     meant = cm.predict("gpt2-small", **QUESTION).on("h100-sxm", stack=cm.Stack("own", 2e-6, fuses=True))
     assert p.time.seconds == meant.seconds == p.on("h100-sxm", stack=own_stack).seconds
-    assert p.settings.to_dict()["stack"] == {**OWN, "channels_last": False, "attention": None, "source": "as declared"}
+    assert p.settings.to_dict()["stack"] == {
+        **OWN,
+        "channels_last": False,
+        "attention": None,
+        "norms": "fused",
+        "blocking": False,
+        "source": "as declared",
+    }
     assert cm.Prediction.from_json(p.to_json()) == p
     grid = cm.sweep("gpt2-small", stack=["eager", own_stack], quantities=["seconds"], **QUESTION)
     assert grid["stack"].values.tolist()[0] == "eager"

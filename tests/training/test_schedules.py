@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import nullcontext
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -155,10 +156,15 @@ def test_the_nearest_counts_of_micro_batches_are_legal(name: str, ranks: int, mi
         SCHEDULES[name](ranks, 2, microbatches)
 
 
+@pytest.mark.parametrize("runtime", ["megatron", "deepspeed"])
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 4, 9])
-def test_megatron_takes_fewer_micro_batches_than_stages(microbatches: int) -> None:
-    """Megatron-Core's ranks do as many passes ahead as there are (forward_backward_pipelining_without_interleaving)."""
-    schedule = Layout(pp=4, runtime="megatron").pipeline(microbatches)
+def test_others_than_pytorch_take_fewer_micro_batches_than_stages(runtime: Any, microbatches: int) -> None:
+    """Ranks do as many passes ahead as there are.
+
+    Sources: Megatron-Core's forward_backward_pipelining_without_interleaving, and DeepSpeed's TrainSchedule, which
+    leaves out what is no micro-batch (_valid_micro_batch).
+    """
+    schedule = Layout(pp=4, runtime=runtime).pipeline(microbatches)
     for rank in range(4):
         kinds = [action.kind for action in schedule.programs()[rank] if action.kind in ("F", "B")]
         assert kinds.count("F") == kinds.count("B") == microbatches

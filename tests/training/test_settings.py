@@ -126,7 +126,9 @@ def test_words_of_others_lead_to_ours(settings: dict[str, Any], ours: str) -> No
 
 def test_every_other_word_leads_to_a_choice() -> None:
     known = {name for setting in SETTINGS.values() for name in setting.choices}
-    assert {word for words in ALIASES.values() for word in words.split()} <= known | SETTINGS.keys() | {"on"}
+    words = {word for words in ALIASES.values() for word in words.split()}
+    answers = {"params", "memory", "seconds", "tokens_per_second"}
+    assert words <= known | SETTINGS.keys() | answers | set(cm.Transformer.field_names())
     assert not (set(ALIASES) - {"full", "fused", "cuda", "gpu"}) & (
         known | SETTINGS.keys()
     )  # choices of other settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +25,8 @@ MOST_VALUES = 10_000_000
 MOST_LISTED = 1_000_000
 """One whose values are told one by one, as by an iterator, has to end before this."""
 LONGEST_LABEL = 1_000
+RANGE = re.compile("[0-9]+(:|[.][.])[0-9]")
+"""How the text of a range begins."""
 MOST_NAMED = 10_000
 """One whose values are no letters of a formula: each is a question of its own."""
 
@@ -69,6 +72,8 @@ def read_axes(model: Architecture, question: Mapping[str, Any]) -> tuple[list[Ax
     for name, value in question.items():
         if name not in SETTING_NAMES and name not in fields:
             raise unknown_field("axis", name, [type(model)], [*applicable(model), *fields])
+        if isinstance(value, str) and RANGE.match(value):
+            value = range_of(name, value)
         if not _varies(name, value):
             (settings if name in SETTING_NAMES else changed)[name] = value
             continue
@@ -135,6 +140,32 @@ def check_count(name: str, count: int, most: int = MOST_VALUES) -> None:
     if count > most:
         number = f"{count:,}" if count < 10**30 else "far too many"
         raise SettingError(f"axis {name} has {number} values: use at most {most:,}, such as every tenth")
+
+
+def range_of(name: str, text: str) -> Sequence[int]:
+    """Whole numbers from a text, ends included: "1:64" or "1..64", by a step "6:48:6", by a factor "1:64:*2".
+
+    Raises SettingError.
+    """
+    first, last, *steps = text.replace("..", ":", 1).split(":")
+    step = steps[0] if steps else "1"
+    factor = step.startswith("*")
+    if not re.fullmatch("[*]?[0-9]{1,30}", step) or len(steps) > 1 or not re.fullmatch("[0-9]{2,60}", first + last):
+        raise SettingError(
+            f"axis {name}: {shown(text)} is no range: use first:last, first:last:step or first:last:*factor"
+        )
+    start, end, by = int(first), int(last), int(step.removeprefix("*"))
+    if end < start:
+        raise SettingError(f"axis {name}: the range {shown(text)} is empty: {end} is below {start}")
+    if by < 1 + factor or (factor and start < 1):
+        raise SettingError(f"axis {name}: the range {shown(text)} never ends: use a larger step")
+    if not factor:
+        check_count(name, (end - start) // by + 1)  # before it is asked for its length, which may be too large for one
+        return range(start, end + 1, by)
+    values = [start]
+    while values[-1] * by <= end:
+        values.append(values[-1] * by)
+    return values
 
 
 def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:

@@ -31,6 +31,22 @@ class Sweep(xarray.Dataset):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        """The question, and then what xarray shows."""
+        return "\n".join([*self._first_lines(), super().__repr__()])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return "".join([*(f"<p><b>{escape(line)}</b></p>" for line in self._first_lines()), super()._repr_html_()])
+
+    def _first_lines(self) -> list[str]:
+        """The question, if this is still the answer to one: what was worked out from a sweep is not."""
+        from costmodel.analysis.sweep.plot import SweepQuestion
+
+        whole = "question" in self.attrs and all(dim in self.coords and self.sizes[dim] for dim in self.dims)
+        return [SweepQuestion(self).first_line] if whole else []
+
     @typed
     def to_parquet(self, path: str | PathLike[str]) -> None:
         """Write a table of one row for each cell: a file, or if lazy a directory of a file for each chunk.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import PeakMemory, peaks_along
-from costmodel.cost.question import heading
+from costmodel.cost.question import heading, question
 from costmodel.display.figures import DARK, LIGHT, Budgets
 from costmodel.display.heatmaps import Heat, heatmap
 from costmodel.display.lines import FEW, MOST_LINES, line, numbers, several, stacked
@@ -34,14 +34,14 @@ def picture(sweep: xarray.Dataset, quantity: str | None, memory: Any, reserve: A
         raise unknown("quantity of this sweep", chosen, names)
     budgets = _budgets(memory, reserve, names)
     cut = _cut(sweep)
-    question = SweepQuestion(cut)
+    of = SweepQuestion(cut)
     if len(cut.dims) == 2:
-        return _over_two(cut, chosen, budgets, question.title, theme)
+        return _over_two(cut, chosen, budgets, of.title, theme)
     (axis,) = map(str, cut.dims)
-    if chosen == "memory.peak" and (peaks := question.peaks(axis)):
-        return stacked(axis, peaks, budgets, question.title, theme)
+    if chosen == "memory.peak" and (peaks := of.peaks(axis)):
+        return stacked(axis, peaks, budgets, of.title, theme)
     own = budgets if chosen == "memory.peak" else Budgets()
-    return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, own, question.title, theme)
+    return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, own, of.title, theme)
 
 
 def _budgets(memory: Any, reserve: Any, names: list[str]) -> Budgets:
@@ -128,24 +128,32 @@ class SweepQuestion:
         """The prediction at labels of axes. Raises CostModelError."""
         from costmodel.analysis.closed_forms import varied
 
-        question = self._attributes
-        assert question is not None
+        attributes = self._attributes
+        assert attributes is not None
         labels = {**self.fixed, **point}
-        values = {name: question["values"].get(name, {}).get(str(label), label) for name, label in labels.items()}
-        fields = question["changed"] | {name: value for name, value in values.items() if name not in SETTING_NAMES}
-        settings = question["settings"] | {name: value for name, value in values.items() if name not in fields}
-        return predict(varied(question["model"], fields), **settings)
+        values = {name: attributes["values"].get(name, {}).get(str(label), label) for name, label in labels.items()}
+        fields = attributes["changed"] | {name: value for name, value in values.items() if name not in SETTING_NAMES}
+        settings = attributes["settings"] | {name: value for name, value in values.items() if name not in fields}
+        return predict(varied(attributes["model"], fields), **settings)
 
     @property
     def title(self) -> str:
         """The model and how it is run, without what varies."""
+        return self._line(heading)
+
+    @property
+    def first_line(self) -> str:
+        """The same as the first line of an answer."""
+        return self._line(question)
+
+    def _line(self, words: Callable[..., str]) -> str:
         axes = [str(dim) for dim in self.cut.dims]
         fields = "".join(f", {name} {value}" for name, value in self.fixed.items() if name not in SETTING_NAMES)
         for place in (0, -1):
             try:
                 if self._attributes is not None:
                     first = self.at({axis: self.cut[axis].values.tolist()[place] for axis in axes})
-                    return heading(first.model, first.settings, axes) + fields
+                    return words(first.model, first.settings, axes) + fields
             except CostModelError:
                 continue
         known = {"batch": 1, "precision": "fp32", **json.loads(self.cut.attrs.get("settings", "{}")), **self.fixed}

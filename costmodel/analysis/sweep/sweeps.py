@@ -12,7 +12,7 @@ from costmodel.analysis.sweep.extents import check_memory
 from costmodel.architectures.base import Architecture
 from costmodel.cost.quantities import ALL, QUANTITIES
 from costmodel.errors import SettingError, not_installed, shown, unknown
-from costmodel.training.settings import takes_settings
+from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.dataset import Sweep
@@ -47,8 +47,9 @@ def sweep(
         client: a `dask.distributed` client whose workers do the work. Without chunks the result is brought here; with
             chunks it stays lazy, and Dask uses the client when it is computed or written.
         executor: any `concurrent.futures.Executor` that does the work.
-        **settings: all that `predict` takes, and fields of the model: a list, range or array is an axis, anything else
-            holds for all cells. Sizes are evaluated by formula, all other values each by formulas of their own.
+        **settings: all that `predict` takes, and fields of the model: a list, range or array is an axis, and so
+            is the text of a range, such as "1:64"; anything else holds for all cells. Sizes are evaluated by formula,
+            all other values each by formulas of their own.
 
     Raises:
         CostModelError: what is wrong with the question as a whole, in one line.

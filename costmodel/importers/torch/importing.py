@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from costmodel.architectures.trace import trace
+from costmodel.documents.arguments import called
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, not_installed, shown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
@@ -26,6 +27,7 @@ from costmodel.training.layout import Plan, plan_of
 from costmodel.training.settings import Settings
 
 
+@called
 def from_torch(
     module: Any,
     example_inputs: Any = (),
