@@ -49,7 +49,8 @@ class Part(NamedTuple):
 
     formulas: each once.
 
-    tree: a leaf's number, None where there has been no look, or [condition, outcome, tree, outcome, tree, ...].
+    nodes: of the tree, the root first, then each after the one that leads to it: a leaf's number, None where there has
+    been no look, or [condition, outcome, node, outcome, node, ...]. A tree may be deeper than Python calls reach.
     leaves: [rows, {optimizer: [quantities, ranks, kernels]}], a rank [quantities, persistent, levels, sums], or
     [message, point] of a refusal.
     kernels: one of each law.
@@ -58,27 +59,27 @@ class Part(NamedTuple):
     formulas: list[Polynomial]
     conditions: list[tuple[str, int]]
     leaves: list[Any]
-    tree: Any
+    nodes: list[Any]
     kernels: Mapping[str, Kernel]
 
 
 def part_of(forms: PageForms) -> Part:
     """What has been explored."""
-    formulas, conditions, leaves = Distinct(), Distinct(), list[Any]()
-
-    def tree(node: Branch[Leaf] | Leaf | None) -> Any:
-        if node is None:
-            return None
+    formulas, conditions, leaves, nodes = Distinct(), Distinct(), list[Any](), list[Any]()
+    found: list[Branch[Leaf] | Leaf | None] = [forms.tree]
+    for node in found:  # which grows
         if isinstance(node, Branch):
             relation, of = node.condition
-            number = conditions.number((relation, formulas.number(of)))
-            after = sorted((int(outcome), tree(child)) for outcome, child in node.after.items())
-            return [number, *(each for pair in after for each in pair)]
-        leaves.append(_refusal(node) if isinstance(node, Refusal) else _leaf(node, formulas))
-        return len(leaves) - 1
-
-    whole = tree(forms.tree)
-    return Part(formulas.items, conditions.items, leaves, whole, forms.kernels)
+            after = sorted(node.after.items(), key=lambda pair: int(pair[0]))
+            ways = [each for place, (outcome, _) in enumerate(after, len(found)) for each in (int(outcome), place)]
+            nodes.append([conditions.number((relation, formulas.number(of))), *ways])
+            found += [child for _, child in after]
+        elif node is None:
+            nodes.append(None)
+        else:
+            nodes.append(len(leaves))
+            leaves.append(_refusal(node) if isinstance(node, Refusal) else _leaf(node, formulas))
+    return Part(formulas.items, conditions.items, leaves, nodes, forms.kernels)
 
 
 def _refusal(leaf: Refusal) -> list[Any]:
@@ -144,7 +145,15 @@ class Bundle:
         conditions = [self.conditions.number((relation, numbers[at])) for relation, at in part.conditions]
         leaves = [self._leaf(leaf, numbers) for leaf in part.leaves]
         self.kernels |= part.kernels
-        self.trees[key] = self._node(part.tree, conditions, leaves)
+        nodes: dict[int, int | None] = {}  # a leaf is −1 − its number
+        for place, node in reversed([*enumerate(part.nodes)]):
+            if isinstance(node, list):
+                condition, *ways = node
+                after = [nodes[each] if turn % 2 else each for turn, each in enumerate(ways)]
+                nodes[place] = self.nodes.number((conditions[condition], *after))
+            else:
+                nodes[place] = None if node is None else -1 - leaves[node]
+        self.trees[key] = nodes[0]
 
     def _leaf(self, leaf: Sequence[Any], numbers: Sequence[int]) -> int:
         if isinstance(leaf[0], str):
@@ -178,16 +187,6 @@ class Bundle:
             for optimizer, (quantities, ranks, kernels) in by_optimizer.items()
         ]
         return self.leaves.number((listed(self.rows, rows, 2), *forms))
-
-    def _node(self, tree: Any, conditions: Sequence[int], leaves: Sequence[int]) -> int | None:
-        """A leaf is −1 − its number."""
-        if tree is None:
-            return None
-        if isinstance(tree, int):
-            return -1 - leaves[tree]
-        condition, *after = tree
-        branches = [self._node(each, conditions, leaves) if place % 2 else each for place, each in enumerate(after)]
-        return self.nodes.number((conditions[condition], *branches))
 
     def data(self) -> dict[str, Any]:
         """What the formulas are of, and where they hold."""

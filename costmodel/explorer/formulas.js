@@ -106,10 +106,14 @@ class Model {
 
   // Whether there are formulas behind a node.
   leads(node) {
-    if (node === null) return false;
-    if (node < 0) return typeof this.data.leaves[-1 - node][0] !== "string";
-    const [, ...after] = this.data.nodes[node];
-    return after.some((child, place) => place % 2 === 1 && this.leads(child));
+    const waiting = [node];
+    while (waiting.length) {
+      const at = waiting.pop();
+      if (at === null) continue;
+      if (at >= 0) waiting.push(...this.data.nodes[at].filter((_, place) => place && place % 2 === 0));
+      else if (typeof this.data.leaves[-1 - at][0] !== "string") return true;
+    }
+    return false;
   }
 
   answer([rows, ...optimizers], choices, path) {

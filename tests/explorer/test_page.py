@@ -142,6 +142,12 @@ def test_every_rank_of_a_layout_is_that_of_predict(name: str) -> None:
     assert len(outcomes) > 2
 
 
+def test_decisions_are_more_on_one_way_than_calls_that_python_makes() -> None:
+    """Python refuses a depth of 1,000; 126 blocks with no recomputation take more decisions."""
+    page = cm.explore("llama-3.1-405b", **OF_LARGE["mixtral-8x7b"])
+    assert compare("llama-3.1-405b", page.html, 4)["equal"]
+
+
 def test_numbers_beyond_doubles_are_exact() -> None:
     wide = 10**9
     engine = Engine(cm.explore(SMALL, precision="fp32", mode="train", checkpoint="none", batch=[1, wide]).html)
