@@ -94,6 +94,7 @@ BATCH_SYMBOLS = {"batch": "B", "seq": "T", "past": "P", "target_seq": "T_t", "im
 class Architecture(Description):
     """Abstract: a model's description, and its forward pass."""
 
+    READY: ClassVar[str] = "a ready model is cm.load('gpt2-small')"
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
     HAS_MODULES: ClassVar[bool] = False

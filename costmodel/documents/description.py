@@ -53,6 +53,8 @@ class Description(BaseModel):
 
     FIRST: ClassVar[str] = ""
     """Of a part: the field that a bare value stands for, as 8 does in ``experts: 8``."""
+    READY: ClassVar[str] = ""
+    """How a ready one is had, where there are any."""
     RENAMED: ClassVar[Mapping[str, str]] = {}
     """Names of fields by the names that they had once."""
 
@@ -60,9 +62,9 @@ class Description(BaseModel):
         if values:
             fields_of = type(self).model_fields
             first = next((name for name, field in fields_of.items() if field.is_required()), "name")
+            ready = f"; {self.READY}" if self.READY else ""
             raise SpecError(
-                f"{type(self).__name__}({shown(values[0])}): fields are given by name, such as {first}=...; "
-                "a ready model is cm.load('gpt2-small')"
+                f"{type(self).__name__}({shown(values[0])}): fields are given by name, such as {first}=...{ready}"
             )
         for name in fields.keys() & self.RENAMED.keys():
             raise SpecError(f"{type(self).__name__}: {name} is now {self.RENAMED[name]}", (name,))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
@@ -91,6 +91,8 @@ class Cluster(Answer, Description):
         (8, 50000000000.0)
 
     """
+
+    READY: ClassVar[str] = "a ready cluster is cm.load_cluster('dgx-h100')"
 
     name: Text = Field(min_length=1, description="such as dgx-h100")
     aliases: Items[Text] = Field(default=ALL, description="other ways to write the name")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from functools import cached_property
 from math import inf
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
@@ -216,6 +216,8 @@ class Machine(Answer, Description):
         (500000000000.0, 17179869184)
 
     """
+
+    READY: ClassVar[str] = "a ready machine is cm.load_machine('h100-sxm')"
 
     name: Text = Field(min_length=1, description="such as h100-sxm")
     aliases: Items[Text] = Field(default=ALL, description="other ways to write the name")

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
+from costmodel.documents.arguments import called
+
 C = TypeVar("C", bound=type)
 
 
@@ -85,7 +87,8 @@ class _Pending:
         names = {"__annotations__": annotations, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         stand_in: Any = type(cls.__name__, (), {"__doc__": cls.__doc__ or "-", **names, **inherited, **defaults})
         dataclasses.dataclass(eq=False, repr=False, match_args=False, kw_only=self.kw_only)(stand_in)
-        type.__setattr__(cls, "__init__", stand_in.__init__)
+        stand_in.__init__.__doc__ = cls.__doc__  # whose example an error shows
+        type.__setattr__(cls, "__init__", called(stand_in.__init__))
         type.__setattr__(cls, "__dataclass_fields__", stand_in.__dataclass_fields__)
         return stand_in.__dataclass_fields__
 

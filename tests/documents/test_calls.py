@@ -61,6 +61,11 @@ def test_what_is_needed_is_named(name: str) -> None:
             lambda: cm.predict("gpt2-small").fits("24 GiB", "1 GiB"),  # type: ignore[call-arg]
             "fits takes memory alone without a name, not '1 GiB': give it by its name",
         ),
+        (lambda: cm.Drafts(), 'Drafts needs model, as in cm.Drafts("llama-3.2-1b", count=4'),  # type: ignore[call-arg]
+        (lambda: cm.Engine(), "Engine needs name"),  # type: ignore[call-arg]
+        (lambda: cm.Stack("mine", 1e-6, kernel=2), "unknown argument of Stack 'kernel'"),  # type: ignore[call-arg]
+        (lambda: cm.Machine("h100"), "Machine('h100'): fields are given by name, such as name=...; a ready machine is"),  # type: ignore[call-arg]
+        (lambda: cm.Cluster("dgx"), "Cluster('dgx'): fields are given by name, such as name=...; a ready cluster is"),  # type: ignore[call-arg]
     ],
 )
 def test_errors_show_a_call(call: object, message: str) -> None:
