@@ -37,6 +37,17 @@ FAILURES = (
 """Of what is lost where devices fail."""
 
 
+def _measured(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Any:
+    """Seconds of a step, or by phase of each, from texts ``TIME`` or ``PHASE=TIME``; None if nothing was measured."""
+    times = [(phase.strip(), _plain(time)) for phase, _, time in (text.rpartition("=") for text in texts)]
+    if len(times) == 1 and not times[0][0]:
+        return times[0][1]
+    phases = [phase for phase, _ in times]
+    if not all(phases) or len(set(phases)) < len(phases):
+        raise click.BadParameter("give it once for the step, or once for each phase, such as forward=200ms")
+    return dict(times) or None
+
+
 @verb(
     MODEL,
     option("--tier", type=click.Choice(("ceiling", "typical", "calibrated")), help="Where constants of --on are from."),
@@ -45,6 +56,13 @@ FAILURES = (
     option("--allow-tf32", is_flag=True, default=None, help="With --on, let products of fp32 be rounded to tf32."),
     option("--channels-last", is_flag=True, help="With --on, convolutions have channels last in memory."),
     option("--network", metavar="RATE", help="With --on, of one adapter between nodes of a layout: '400 Gb/s'."),
+    option(
+        "--measured",
+        multiple=True,
+        callback=_measured,
+        metavar="[PHASE=]TIME",
+        help="With --on, what a step took, '600 ms', or each of its phases: its MFU beside the prediction.",
+    ),
     *RUN,
     *BILL,
     *FAILURES,
@@ -55,6 +73,7 @@ FAILURES = (
         "predict resnet50 --batch 256 --on h100-sxm --samples 1.28e6 --epochs 90 --loader 2000images/s --price 2.5",
         "predict llama-3.1-8b --seq 4096 --precision bf16 --tp 2 --fsdp 8 --on h100-sxm --network 400Gb/s",
         "predict gpt2-small --batch 32 --on h100-sxm --tokens 10e9 --devices 8 --pue 1.1 --intensity 400g/kWh",
+        "predict gpt2-small --batch 32 --seq 512 --precision bf16-autocast --on a100-sxm --measured 600ms",
         "predict gpt2-small --depth 1",
         "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
         "predict resnet50 --batch 8 --image 224x320 --mode inference",
@@ -72,6 +91,7 @@ def predict(
     allow_tf32: bool | None,
     channels_last: bool,
     network: str | None,
+    measured: Any,
     **run: Any,
 ) -> Any:
     """What a model costs: parameters, FLOPs and memory, in total and by layer; with --on how long a step takes.
@@ -91,6 +111,7 @@ def predict(
         "--allow-tf32": allow_tf32,
         "--channels-last": channels_last,
         "--network": network,
+        "--measured": measured,
     }
     of_time |= {f"--{name.replace('_', '-')}": value for name, value in run.items()}
     options = [name for name, value in of_time.items() if value not in (None, False)]
@@ -103,6 +124,10 @@ def predict(
         stack: Any = prediction.settings.stack
         how: Any = {"allow_tf32": allow_tf32, "channels_last": channels_last, "network": network}
         time = prediction.on(machine, stack=stack, tier=constants, **how)
+        if measured is not None:
+            if run:
+                raise click.UsageError("--measured is of a step, and the others are of a run: ask for one at a time")
+            return time.mfu_of(measured)
         return _with_run(time, run) if run else time
     if depth is None and not shapes:
         return prediction

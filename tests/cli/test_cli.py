@@ -394,6 +394,19 @@ def test_a_field_is_no_option(capsys) -> None:
     refused(here(capsys, "predict", "gpt2", "--over", "layers=2", "--over", "layers=3"), "given twice")
 
 
+def test_what_was_measured_stands_beside_the_prediction(capsys) -> None:
+    question = ("predict", "gpt2", "--on", "l4")
+    data = json.loads(here(capsys, *question, "--measured", "0.6", "--json").out)
+    assert data == cm.predict("gpt2", on="l4").time.mfu_of("600 ms").to_dict()
+    phases = [word for phase in ("forward", "backward", "update") for word in ("--measured", f"{phase}=200ms")]
+    by_phase = json.loads(here(capsys, *question, *phases, "--json").out)
+    assert [row["measured"] for row in by_phase["rows"]] == pytest.approx([0.2, 0.2, 0.2, 0.6])
+    refused(here(capsys, *question, *phases[:4]), "measured lacks update")
+    refused(here(capsys, *question, *phases, "--measured", "1s"), "once for the step, or once for each phase")
+    refused(here(capsys, *question, "--measured", "1s", "--epochs", "3", "--samples", "9"), "ask for one at a time")
+    refused(here(capsys, "predict", "gpt2", "--measured", "1s"), "--measured: give --on MACHINE")
+
+
 def test_the_power_of_a_device_has_one_name_in_all_verbs(capsys) -> None:
     words = ("energy", "--hours", "24", "--pue", "1.2")
     assert here(capsys, *words, "--power", "700 W") == here(capsys, *words, "--watts", "700")
