@@ -46,7 +46,7 @@ def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]
 def costs(model: Any, asked: Settings, kind: type[Tape]) -> dict[str, int]:
     p = Prediction(model, asked, trace(model, asked, new_tape(asked, kind=kind)))
     return {quantity: p.value(quantity) for quantity in SUMMED} | {
-        "standing": persistent_bytes(p.tape, asked, exactly),
+        "standing": persistent_bytes([p.tape], asked, exactly),
         "gradients": p.memory.gradients,
         "traffic": sum(row.forward_bytes for row in p.layers),
     }
