@@ -19,7 +19,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from costmodel.roofline.host import Host, this_machine
-from costmodel.roofline.memory import ITEM_BYTES, STAGGER, ArrayMemory, aligned, fill, free_bytes, padded
+from costmodel.roofline.memory import ITEM_BYTES, PAGE, STAGGER, ArrayMemory, aligned, fill, free_bytes, padded
 from costmodel.roofline.program import NumpyCall, Program, Thunk
 
 TRIES = 50
@@ -87,6 +87,7 @@ class Clock:
         """The calls of a program, of which so many copies in memory of their own take turns."""
         size = program.layout.arena_bytes
         arena = aligned(copies * size)
+        arena[::PAGE] = 0  # the first pass would pay for memory that it is first to touch, and look like a long one
         return [thunk for number in range(copies) for thunk in program.bind(arena[number * size :][:size])]
 
     def bind_each(self, calls: Sequence[NumpyCall], rows: int) -> list[Thunk]:
