@@ -210,8 +210,9 @@ measured."""
 NEARLY = 0.25
 """By how much each byte takes longer at most than from where no cache helps any more: beyond that pages do, slowly."""
 
-READ_LENGTH = 1008
-"""Rows of the matrices that are read once, for a vector [elements]."""
+READ_LENGTHS = (1008, 8064)
+"""Rows of the matrices that are read once, for a vector: short ones, and long ones beyond a core's caches, where each
+row begins a stream of its own [elements]."""
 
 RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
 """Working sets at which a function's own rate is measured; a quick calibration takes the first two [bytes]."""
@@ -322,8 +323,11 @@ def _overheads(dtype: str) -> Iterator[Named]:
 
 def _curves(sets: WorkingSets) -> Iterator[Named]:
     """Reads, writes, copies, reads of two arrays for one that is written, and read-modify-write."""
+    short, long = READ_LENGTHS
     for size in sets.curve:
-        yield f"curve matmul {size} float32", product(1, size // 4 // READ_LENGTH, READ_LENGTH, "float32", "b")
+        yield f"curve matmul {size} float32", product(1, size // 4 // short, short, "float32", "b")
+        if size > RESIDENT_BYTES:
+            yield f"curve matmul long {size} float32", product(1, long, max(size // 4 // long, 1), "float32")
         yield f"curve fill {size} float32", NumpyCall("copyto", (0.5,), array(size // 4))
         yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
         yield f"curve add {size} float32", elementwise("add", size, "float32")

@@ -20,6 +20,7 @@ from costmodel.roofline.probes import (
     LARGE_PRODUCTS,
     LOADING,
     RATE_BYTES,
+    READ_LENGTHS,
     REDUCED_LENGTHS,
     ROW_LENGTHS,
     STALE,
@@ -190,16 +191,32 @@ class Rates:
         return misfit
 
     @cached_property
-    def _read(self) -> LogTable:
-        """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]."""
-        rates = {}
-        for size in self.sets.curve:
-            probe = f"curve matmul {size} float32"
-            matrix = self.ops[probe].operands[1].bytes
-            rates[size] = max(self.seconds[probe] - self._call("matmul", "float32"), 0.0) / matrix
-        *_, floor = (rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
-        extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in rates.items()]
-        return LogTable(self.sets.curve, lowest(extra))
+    def _reads(self) -> tuple[LogTable, LogTable]:
+        """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]: with rows of each
+        of `READ_LENGTHS`."""
+
+        def rate(probe: str) -> float:
+            seconds = self.seconds[probe] - self._call("matmul", "float32")
+            return max(seconds, 0.0) / self.ops[probe].operands[1].bytes
+
+        near = [size for size in self.sets.curve if size <= RESIDENT_BYTES]
+        floor = rate(f"curve matmul {near[-1]} float32")
+
+        def table(kind: str) -> LogTable:
+            far = (rate(f"curve matmul {kind}{size} float32") for size in self.sets.curve[len(near) :])
+            return LogTable(self.sets.curve, lowest([0.0] * len(near) + [max(each - floor, 0.0) for each in far]))
+
+        return table(""), table("long ")
+
+    def read(self, distance: float, length: int = READ_LENGTHS[0]) -> float:
+        """Time per byte of a matrix that is read once, beyond that in cache, with rows of so many elements [s/B].
+
+        What a row costs by itself adds to what its bytes do, and is told from the two lengths that were measured.
+        """
+        short, long = (table(distance) for table in self._reads)
+        long = min(short, long)
+        few, many = READ_LENGTHS
+        return long + (short - long) * (1 / max(length, few // 4) - 1 / many) / (1 / few - 1 / many)
 
     def _windows_of(self, manner: str) -> LogTable:
         """Time per byte of the lines that rows apart from each other touch, by reuse distance [s/B]; it adds to all
@@ -463,9 +480,14 @@ class Rates:
 
         Without distances they are those of the product run over and over.
         """
-        sizes = _sizes(p)
+        sizes, lengths = _sizes(p), [READ_LENGTHS[0]] * 3
+        if p.batch == 1 and regime_of(p) == "vector":  # others pack their operands, or find them in parts
+            rows = (p.m if p.a_transposed else p.k, p.k if p.b_transposed else p.n)
+            matrix = int(p.m == 1)
+            lengths[matrix] = rows[matrix]
         distances = distances or [p.batch * sum(sizes)] * 3
-        return [size * self._read(distance) for size, distance in zip(sizes, distances, strict=True)]
+        parts = zip(sizes, distances, lengths, strict=True)
+        return [max(size * self.read(distance, length), 0.0) for size, distance, length in parts]
 
 
 def _sizes(p: ProductSignature) -> list[int]:
