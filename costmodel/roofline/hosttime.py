@@ -215,20 +215,21 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
     compute, rows, overhead = _loop(signature, rates)
     moved, apart = _far(op, signature, rates, operands)
     overlapped = compute if signature.reduced else compute + rows
-    memory = joined(overlapped, moved, _power(signature, rates)) - overlapped + apart
-    return TimeTerms(compute, memory, overhead, rows, reach=max(operands, default=0.0))
+    reach = max(operands, default=0.0)
+    memory = joined(overlapped, moved, _power(signature, rates, reach)) - overlapped + apart
+    return TimeTerms(compute, memory, overhead, rows, reach=reach)
 
 
-def _power(loop: LoopSignature, rates: Rates) -> float:
-    """How far a loop computes while it loads, by the array in it that is not walked through in one step."""
+def _power(loop: LoopSignature, rates: Rates, reach: float) -> float:
+    """How far a loop computes while it loads from so far, by the array that is not walked through in one step."""
     ragged = [strand.step for strand in loop.strands if not strand.flat or strand.step != 1]
     if _is_masked(loop):
-        return rates.power_of("copy masked")
+        return rates.power_of("copy masked")(reach)
     if loop.reduced or not ragged:
         return rates.power
     if loop.name == "copyto":
-        return rates.power_of("copy second" if any(step not in (0, 1) for step in ragged) else "copy part")
-    return rates.power_of("column" if 0 in ragged else "row")
+        return rates.power_of("copy second" if any(step not in (0, 1) for step in ragged) else "copy part")(reach)
+    return rates.power_of("column" if 0 in ragged else "row")(reach)
 
 
 def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[float]) -> tuple[float, float]:
@@ -263,9 +264,8 @@ def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float]) -> Time
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
     size = g.rows * g.width * ITEM_BYTES[g.dtype]
     written = size * rates.far(operands[-1], "one", written=True)
-    memory = (
-        joined(compute, written, rates.power_of("copy part")) - compute + size * rates.windowed(operands[0], "part")
-    )
+    power = rates.power_of("copy part")(operands[-1])
+    memory = joined(compute, written, power) - compute + size * rates.windowed(operands[0], "part")
     return TimeTerms(compute, memory, overhead, reach=max(operands, default=0.0))
 
 

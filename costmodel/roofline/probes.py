@@ -327,7 +327,7 @@ def _curves(sets: WorkingSets) -> Iterator[Named]:
     for size in sets.curve:
         yield f"curve matmul {size} float32", product(1, size // 4 // short, short, "float32", "b")
         if size > RESIDENT_BYTES:
-            yield f"curve matmul long {size} float32", product(1, long, max(size // 4 // long, 1), "float32")
+            yield f"curve matmul long {size} float32", product(1, max(size // 4 // long, 1), long, "float32", "b")
         yield f"curve fill {size} float32", NumpyCall("copyto", (0.5,), array(size // 4))
         yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
         yield f"curve add {size} float32", elementwise("add", size, "float32")

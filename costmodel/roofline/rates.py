@@ -167,9 +167,11 @@ class Rates:
         def moved(op: NumpyCall, size: int) -> float:
             return op.traffic_bytes * streams["two" if len(op.operands) > 1 else "one"](size)
 
-        return self._misfit_of(name, name, moved, power)
+        return sum(self._misfit_of(name, name, size, moved, power) for size in self.sets.far)
 
-    def _power_of(self, manner: str) -> float:
+    def _power_of(self, manner: str) -> LogTable:
+        """The same of loops of many rows, by reuse distance: each begins a stream, which memory minds most."""
+
         def moved(op: NumpyCall, size: int) -> float:
             if op.output is op.operands[0]:
                 return op.output.bytes * self.far(size, "in place")
@@ -177,18 +179,19 @@ class Rates:
             return read * self.far(size, "one") + op.output.bytes * self.far(size, "one", written=True)
 
         name = "copyto" if manner.startswith("copy") else "repeated"
-        return min(POWERS, key=lambda power: self._misfit_of(manner, name, moved, power))
+        best = [
+            min(POWERS, key=lambda power: self._misfit_of(manner, name, size, moved, power)) for size in self.sets.far
+        ]
+        return LogTable(self.sets.far, best)
 
-    def _misfit_of(self, manner: str, name: str, moved: Callable[[NumpyCall, int], float], power: float) -> float:
-        """How far probes of a manner beyond a core's own caches are predicted off, as logarithms added up."""
-        near, *far = (f"loading {manner} {size} float32" for size in (WINDOW_BYTES, *self.sets.far))
-        call = self._call(name, "float32")
+    def _misfit_of(
+        self, manner: str, name: str, size: int, moved: Callable[[NumpyCall, int], float], power: float
+    ) -> float:
+        """How far the probe of a manner at a working set beyond a core's own caches is predicted off, a logarithm."""
+        near, far = (f"loading {manner} {each} float32" for each in (WINDOW_BYTES, size))
+        call, op = self._call(name, "float32"), self.ops[far]
         each = max(self.seconds[near] - call, 1e-12) / self.ops[near].output.size
-        misfit = 0.0
-        for probe, size in zip(far, self.sets.far, strict=True):
-            op = self.ops[probe]
-            misfit += abs(log((call + joined(each * op.output.size, moved(op, size), power)) / self.seconds[probe]))
-        return misfit
+        return abs(log((call + joined(each * op.output.size, moved(op, size), power)) / self.seconds[far]))
 
     @cached_property
     def _reads(self) -> tuple[LogTable, LogTable]:
@@ -227,7 +230,7 @@ class Rates:
         for size, op, whole in zip(sizes, ops, seconds, strict=True):
             near = seconds[0] / ops[0].output.size * op.output.size
             written = op.output.bytes * self.far(size, "one", written=True)
-            beyond = whole - joined(near, written, self.power_of(f"copy {manner}"))
+            beyond = whole - joined(near, written, self.power_of(f"copy {manner}")(size))
             extra.append(beyond / (op.operands[0].bytes * lines_of(op.operands[0])))
         return LogTable(sizes, [*accumulate(extra, max, initial=0.0)][1:])
 

@@ -13,7 +13,7 @@ from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.probes import AGED, AGES, LARGE_PRODUCTS, STALE, placed, probes
+from costmodel.roofline.probes import AGED, AGES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, placed, probes
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
@@ -226,3 +226,30 @@ def test_weights_from_memory_cost_what_products_in_place_say() -> None:
     hidden, exposed = (predict_seconds(program, calibration(seconds=seconds)) for seconds in (slow, slow | known))
     weights = sum(ref.bytes for ref in program.weights)
     assert exposed.seconds - hidden.seconds == pytest.approx(1e-10 * weights, rel=0.25)
+
+
+def test_a_matrix_takes_what_its_bytes_and_its_rows_do() -> None:
+    """Beyond a core's caches a byte takes 0.05 ns and the start of each row 30 ns, at two lengths that are measured."""
+    seconds = dict(calibration().seconds)
+    for name, op in probes(SETS):
+        if name.startswith("curve matmul ") and int(name.split()[-2]) > RESIDENT_BYTES:
+            matrix = op.operands[1]
+            seconds[name] += 5e-11 * matrix.bytes + 30e-9 * matrix.shape[1]
+    rates = calibration(seconds=seconds).rates
+    for length in (500, 1008, 3000, 40_000):
+        assert rates.read(SETS.curve[-1], length) == pytest.approx(5e-11 + 30e-9 / (4 * length), rel=0.01)
+    assert rates.read(SETS.curve[0], 3000) < 1e-20
+
+
+def test_loops_of_rows_overlap_by_how_far_their_operands_are() -> None:
+    """Those that hide most of their way from a cache, and nothing of that from memory, are found to."""
+    seconds, rates, ops = dict(slow_memory().seconds), slow_memory().rates, dict(probes(SETS))
+    near = f"loading column {WINDOW_BYTES} float32"
+    for size, power in zip(SETS.far, powers := [2.0] * (len(SETS.far) - 1) + [1.0], strict=True):
+        op = ops[f"loading column {size} float32"]
+        compute = (seconds[near] - CALL) / ops[near].output.size * op.output.size
+        loaded = op.operands[0].bytes * rates.far(size, "one")
+        loaded += op.output.bytes * rates.far(size, "one", written=True)
+        seconds[f"loading column {size} float32"] = CALL + joined(compute, loaded, power)
+    found = calibration(seconds=seconds).rates.power_of("column")
+    assert [found(size) for size in SETS.far] == pytest.approx(powers)

@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import costmodel as cm
-from costmodel.roofline.clock import Sentinel
+from costmodel.roofline.clock import Clock, Sentinel
 from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.program import ArenaLayout, lay_out
 from costmodel.roofline.recorder import forward_program
@@ -64,6 +64,17 @@ def test_programs_are_run_and_their_memory_is_laid_out_once(reuse_bytes: int, mo
     in_place = [measure_in_place(program, passes=1) for program in programs]
     assert len(layouts) == len(programs) == 3
     assert all(each.seconds > 0 for each in (*timings, *in_place))
+
+
+def test_memory_is_touched_before_it_is_timed() -> None:
+    """A first pass that pays for it once looked like one of a long item, which was never warm from then on."""
+    resource = pytest.importorskip("resource")
+    program = forward_program(next(cm.predict("mlp-mnist", batch=4000, mode="inference").tape.root.calls()))
+    thunks = Clock().bind(program)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for function, arguments, options in thunks:
+        function(*arguments, **options)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < program.layout.arena_bytes / 4096 / 4
 
 
 def test_turns_are_interleaved(clock: Clockwork) -> None:
