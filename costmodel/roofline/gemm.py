@@ -213,6 +213,10 @@ def fit(
     weights = iter(_weights(rows, times, overhead).tolist())
     common = {name: _bounded(name, next(weights)) for name in shared}
     by_layout = {layout: {**common, **{name: _bounded(name, next(weights)) for name in own}} for layout in known}
+    for each in by_layout.values():
+        for name, more in zip(FAR[:3], FAR[3:], strict=True):
+            if more in each:  # which is beside that of any product
+                each[more] = min(each[more], MOST_FAR - each.get(name, 0.0))
     return ProductFit(by_layout, _left_out(rows, times, overhead))
 
 

@@ -471,12 +471,17 @@ class Rates:
     def product(self, p: ProductSignature, distances: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
         """Time of one product of a batch, its operands at reuse distances, and how much of it is memory [s].
 
-        sizes: what each operand takes up [bytes]; what all products of a batch share comes from afar only once.
+        sizes: what each operand takes up [bytes]; what all products of a batch share comes from afar only once, and
+        then from where the product before left it.
         """
-        home, away = self.operand_times(p), self.operand_times(p, distances)
         shares = [min(size / (p.batch * one), 1.0) for size, one in zip(sizes, _sizes(p), strict=True)]
-        away = [near + share * (far - near) for near, far, share in zip(home, away, shares, strict=True)]
-        return self.fit(regime_of(p), p.dtype).placed(p, home, away)
+        after = self.operand_times(p, [sum(_sizes(p))] * 3)
+
+        def shared(times: Sequence[float]) -> list[float]:
+            return [near + share * (far - near) for near, far, share in zip(after, times, shares, strict=True)]
+
+        home = shared(self.operand_times(p, [sum(sizes)] * 3))
+        return self.fit(regime_of(p), p.dtype).placed(p, home, shared(self.operand_times(p, distances)))
 
     def operand_times(self, p: ProductSignature, distances: Sequence[float] = ()) -> list[float]:
         """Time to load each operand of one product of a batch, beyond that from cache [s].

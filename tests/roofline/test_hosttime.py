@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from math import inf
 
+import numpy as np
 import pytest
 
 import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.gemm import ProductFit
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
@@ -17,6 +19,7 @@ from costmodel.roofline.probes import AGED, AGES, LARGE_PRODUCTS, STALE, WINDOW_
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
+from costmodel.roofline.signature import ProductSignature
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, SETS, STEP, calibration
 
 
@@ -253,3 +256,14 @@ def test_loops_of_rows_overlap_by_how_far_their_operands_are() -> None:
         seconds[f"loading column {size} float32"] = CALL + joined(compute, loaded, power)
     found = calibration(seconds=seconds).rates.power_of("column")
     assert [found(size) for size in SETS.far] == pytest.approx(powers)
+
+
+def test_what_all_products_of_a_batch_share_comes_from_memory_once() -> None:
+    """As weights of a convolution that unrolls images one by one."""
+    rates, far = slow_memory(SETS.curve[-2]).rates, [float(SETS.curve[-1])] * 3
+    rates.fit = lambda regime, dtype: ProductFit({"": {"a far": 1.0}}, np.zeros(1))
+    p = ProductSignature(32, 512, 49, 2304, a_transposed=False, b_transposed=False, plain=True, dtype="float32")
+    a, b, c = (4 * each for each in (p.m * p.k, p.k * p.n, p.m * p.n))
+    _, apart = rates.product(p, far, [32 * a, 32 * b, 32 * c])
+    _, shared = rates.product(p, far, [a, 32 * b, 32 * c])
+    assert 0 < shared < apart / 4
