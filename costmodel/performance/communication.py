@@ -43,33 +43,38 @@ class Latencies(NamedTuple):
 
 LATENCIES: dict[tuple[str, str], Latencies] = {
     ("ring", "LL"): Latencies(0.0, 0.6e-6, 1.0e-6, 2.7e-6),
-    ("ring", "LL128"): Latencies(7.4e-6, 1.9e-6, 2.5e-6, 4.0e-6),
-    ("ring", "Simple"): Latencies(1.8e-6, 5.0e-6, 8.0e-6, 14e-6),
+    ("ring", "LL128"): Latencies(2.2e-6, 1.1e-6, 1.8e-6, 4.0e-6),
+    ("ring", "Simple"): Latencies(6.5e-6, 2.1e-6, 3.5e-6, 14e-6),
     ("tree", "LL"): Latencies(0.2e-6, 0.6e-6, 1.0e-6, 5.0e-6),
-    ("tree", "LL128"): Latencies(7.4e-6, 1.25e-6, 1.9e-6, 8.5e-6),
-    ("tree", "Simple"): Latencies(1.8e-6, 4.0e-6, 4.0e-6, 14e-6),
-    ("in-switch", "Simple"): Latencies(0.0, 18e-6, inf, 18e-6),
-    ("in-switch tree", "Simple"): Latencies(0.0, 18e-6, inf, 14e-6),
+    ("tree", "LL128"): Latencies(2.2e-6, 1.25e-6, 1.9e-6, 8.5e-6),
+    ("tree", "Simple"): Latencies(6.5e-6, 2.1e-6, 3.5e-6, 14e-6),
+    ("exchange", "LL"): Latencies(0.0, 0.6e-6, 1.0e-6, 2.7e-6),
+    ("exchange", "Simple"): Latencies(6.8e-6, 0.6e-6, 1.0e-6, 14e-6),
+    ("in-switch", "Simple"): Latencies(65e-6, 6e-6, inf, 18e-6),
+    ("in-switch tree", "Simple"): Latencies(65e-6, 6e-6, inf, 14e-6),
 }
-"""What NCCL's tuning has (``baseLat`` less that of a ring with LL, ``hwLat``); constants say how much longer it is.
+"""Hops of LL and between nodes are those of NCCL's tuning (``hwLat``); constants say how much longer they are.
 
-A hop of a ring with Simple is 3.4 µs there, 5.7 through the host; NCCL tests on 8 A100 need about 5 to fill its pieces.
+Starts, and other hops inside a node over those of LL, are from NCCL tests on H200, B200, B300, GB200 and GB300
+(aiconfigurator-core): large pieces take 20 µs beyond their bytes on 8 H200, sums in switches 75 µs there and on 8 B200.
 """
 _LEAST = LATENCIES["ring", "LL"]
 
 PROTOCOL_SHARES: dict[tuple[str, str], float] = {
-    ("ring", "LL"): 0.37,
+    ("ring", "LL"): 0.43,
     ("ring", "LL128"): 0.92,
     ("ring", "Simple"): 1.0,
     ("tree", "LL"): 0.92 / 3.8,
     ("tree", "LL128"): 0.92 * 7 / 9,
     ("tree", "Simple"): 0.92,
 }
-"""Bandwidth over that of a ring with Simple (there ``llMaxBws`` over the bandwidth of 8 A100 and H100, 0.92, 7/9).
+"""Bandwidth over that of a ring with Simple (LL: the same tests; LL128 and trees: NCCL's tuning, 0.92, 1/3.8 and 7/9).
 
 What LL128 has of it a constant says too.
 """
 
+CHANNEL = 5e9
+"""Bandwidth of the one channel that an exchange with LL has to each other device [B/s], from the same tests."""
 PLATEAU = 1.5
 """Times the latency of rings with Simple between nodes is longer where messages are large (``ncclTopoGetAlgoTime``)."""
 DOUBLING = 0.75
@@ -153,6 +158,10 @@ class CollectiveModel:
             for way, share in PROTOCOL_SHARES.items()
         }
         self._start = 0.0 if self.ideal else c.collective_seconds
+        free = self.ideal or hosted  # own memory is written much faster than PCIe brings
+        self._own = 0.0 if free else c.own_part - 1
+        self._kept = 0.0 if free else c.kept_part
+        self._library = 0.0 if self.ideal or cluster.machine.category == "tpu" else 1.0
         self._hop = 0.0 if self.ideal else (c.host_hop_seconds / _LEAST.host if hosted else c.hop_seconds / _LEAST.link)
         self._network_hop = 0.0 if self.ideal else c.network_hop_seconds / _LEAST.network
         self._hosted = hosted
@@ -189,7 +198,7 @@ class CollectiveModel:
     def ways(self, operation: Operation, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
         """Each algorithm and protocol that there is for an operation."""
         if operation == "all_to_all":
-            yield self._pairwise(size, group)
+            yield from self._pairwise(size, group)
         elif operation in ("send", "receive"):
             yield from self._point_to_point(size, group)
         elif operation == "broadcast":
@@ -207,7 +216,8 @@ class CollectiveModel:
 
     def _inside(self, group: DeviceGroup) -> Numbers:
         """Bandwidth inside a node that a device of the group reaches [B/s]."""
-        return self.cluster.link_bandwidth(group.inside) * self._link_share
+        crossing = self.constants.host_crossing if self._hosted and group.inside > 2 and not self.ideal else 1.0
+        return self.cluster.link_bandwidth(group.inside) * self._link_share * crossing
 
     def _across(self, group: DeviceGroup) -> Numbers:
         """Bandwidth between nodes that a device of the group reaches, when all devices of a node use it [B/s]."""
@@ -224,13 +234,16 @@ class CollectiveModel:
         hop = of.host if self._hosted else of.link
         network = self.cluster.network
         wire = network.latency if across and network is not None and network.latency else 0.0
-        seconds = self._start + (0.0 if self.ideal else of.start) + inside * self._hop * hop
+        seconds = self._start + self._library * of.start + inside * self._hop * hop
         return seconds + across * (self._network_hop * of.network + (0.0 if self.ideal else wire))
 
     def _ring(self, size: Numbers, group: DeviceGroup, turns: float, hops: int, across: int) -> Iterator[Way]:
-        """Around all devices, of a node's part over all its adapters at the same time."""
+        """Around all devices, of a node's part over all its adapters at the same time.
+
+        A device's own part is not only handed on but also written where the result is to be.
+        """
         g = group.inside
-        link = 0.0 if g == 1 else turns * size / self._inside(group)
+        link = 0.0 if g == 1 else (turns + self._own / group.devices) * size / self._inside(group)
         network = 0.0 if group.nodes == 1 else self._network(turns * size / g, group)
         seconds = _most(link, network)
         for protocol in self._protocols:
@@ -279,7 +292,7 @@ class CollectiveModel:
         start = 0.0 if self.ideal else self.constants.direct_seconds
         n, bandwidth = group.devices, self._inside(group)
         yield Way(start, (n - 1) * size / bandwidth, "direct", "one shot")
-        yield Way(1.5 * start, 2 * (n - 1) / n * size / bandwidth, "direct", "two shots")
+        yield Way(1.5 * start, (2 * (n - 1) + self._own) / n * size / bandwidth, "direct", "two shots")
 
     def _doubling(self, size: Numbers, group: DeviceGroup) -> Way:
         """Parallel trees of one device a node: of logarithmic depth, at 3/4 of the bandwidth (NCCL's PAT)."""
@@ -288,13 +301,21 @@ class CollectiveModel:
         share = 1.0 if self.ideal else DOUBLING
         return Way(latency, self._network((n - 1) / n * size, group) / share, "tree", "Simple")
 
-    def _pairwise(self, size: Numbers, group: DeviceGroup) -> Way:
-        """Each device sends each other its part; to other nodes over the device's own adapter, at the same time."""
+    def _pairwise(self, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
+        """Each device sends each other its part; to other nodes over the device's own adapter, at the same time.
+
+        Its own part it copies beside. Small parts go over one channel to each other device of the node.
+        """
         n, g = group.devices, group.inside
-        inside = 0.0 if g == 1 else (g - 1) / n * size / self._inside(group)
+        inside = 0.0 if g == 1 else (g - 1 + self._kept) / n * size / self._inside(group)
         across = 0.0 if group.nodes == 1 else self._network((n - g) / n * size, group)
-        latency = self._hops(("ring", "Simple"), 1 if g > 1 else 0, 1 if group.nodes > 1 else 0)
-        return Way(latency, _most(inside, across), "pairwise", "Simple")
+        latency = self._hops(("exchange", "Simple"), 1 if g > 1 else 0, 1 if group.nodes > 1 else 0)
+        yield Way(latency, _most(inside, across), "pairwise", "Simple")
+        if group.nodes == 1 and "LL" in self._protocols and not self.ideal:
+            way = ("exchange", "LL")
+            yield Way(
+                self._hops(way, 1, 0), _most(inside / self._shares["ring", "LL"], size / n / CHANNEL), "pairwise", "LL"
+            )
 
     def _point_to_point(self, size: Numbers, group: DeviceGroup) -> Iterator[Way]:
         """From a device to the next of its group, over the network if that is in another node."""

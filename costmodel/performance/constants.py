@@ -83,6 +83,9 @@ P3090 = Reference(
 )
 P5060 = Reference("inventivehq.com: GPU power limit, tokens per watt, RTX 5060 Ti, llama.cpp", confirmed=True)
 NCCL = Reference("NCCL 2.19 to 2.27: tuning model and search (src/graph), nccl-tests as published", confirmed=True)
+TESTS = Reference(
+    "aiconfigurator-core 0.12.0: NCCL 2.29.2 on H200, B200, B300, GB200, GB300, RTX PRO 6000", confirmed=True
+)
 BESIDE = Reference("NVIDIA/nccl issue 1428 (A100); pytorch/pytorch pull request 179937 (H100)", confirmed=True)
 RCCL = Reference("RCCL: tuning model (src/graph/tuning.cc)", confirmed=True)
 XGMI = Reference("AMD ROCm blog: RCCL bandwidth and xGMI performance on MI300X", confirmed=True)
@@ -537,13 +540,13 @@ class Constants:
         (
             "ampere",
             0.45,
-            0.78,
-            0.82,
+            0.8,
+            0.88,
             NCCL,
-            "A100 232 of 300 GB/s by switches, 193-208 a bridged pair, less in part of a mesh",
+            "A100 232 of 300 GB/s by switches, of which own parts take 4 %; less in part of a mesh",
         ),
-        ("hopper", 0.62, 0.8, 0.83, NCCL, "H100 369, H20 358 of 450 GB/s"),
-        ("blackwell", 0.6, 0.78, 0.82, NCCL, "B200 660-722 of 900 GB/s"),
+        ("hopper", 0.62, 0.83, 0.9, TESTS, "H200 317-337 of 450 GB/s, own parts among it; H100 369, H20 358 in sums"),
+        ("blackwell", 0.6, 0.78, 0.88, TESTS, "B200 617 of 900 GB/s, own parts among it; sums 660-722"),
         ("cdna3", 0.55, 0.72, 0.78, XGMI, "MI300X 48 of 64 GB/s a link, 310-340 of 448 in all"),
         ("cdna2", 0.4, 0.65, 0.8, KNOWN, "as cdna3"),
         ("tpu", 0.8, 0.9, 0.97, KNOWN, "JAX scaling book: collectives at 0.9 of the ICI bandwidth and more"),
@@ -555,14 +558,36 @@ class Constants:
         ("ada-games", 0.28, 0.4, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
         ("blackwell-games", 0.28, 0.4, 0.7, KNOWN, "boards for games exchange data through the host's memory"),
     )
+    host_crossing: float = _by_family(
+        "bandwidth of PCIe among more boards than share a root, over that between two",
+        ("", 0.06, 0.7, 1.0, TESTS, "RTX PRO 6000 23 of 32 GB/s; a server of 8 L40S 7 of 20 on 4, 1.6 on 8"),
+    )
     network_share: float = _by_family(
         "share of the bandwidth of network adapters that large messages reach",
         ("", 0.7, 0.9, 0.97, NCCL, "InfiniBand 46-48 of 50 GB/s an adapter; EFA 0.75-0.9"),
     )
     line_share: float = _by_family(
         "bandwidth of a ring in lines of 128 bytes (LL128) over that in large pieces",
-        ("", 0.7, 0.88, 0.94, NCCL, "120 of 128 bytes are data; 8 x H20 300 of 358 GB/s with 32 MiB"),
-        ("ampere", 0.65, 0.75, 0.92, NCCL, "8 x A100 138-156 of 232 GB/s with 16-32 MiB"),
+        ("", 0.25, 0.45, 0.94, TESTS, "H200 100-110 of 337 GB/s with 2-4 MiB, B200 245 of 617; 8 x H20 300 of 358"),
+        ("ampere", 0.35, 0.75, 0.92, NCCL, "8 x A100 138-156 of 232 GB/s with 16-32 MiB"),
+    )
+    own_part: float = _by_family(
+        "time of a device's own part of a ring, which it also writes where the result is to be, over that of others",
+        (
+            "",
+            1.0,
+            1.5,
+            1.65,
+            TESTS,
+            "H200 258, 317 and 337 GB/s on 2, 4 and 8; B200 438, 567 and 617; 1 where in place",
+        ),
+        ("tpu", 1.0, 1.0, 1.1, KNOWN, "transfers are of units of their own"),
+    )
+    kept_part: float = _by_family(
+        "time of the part of an exchange that a device keeps, and copies, over that of one it sends",
+        ("", 0.0, 0.45, 1.0, TESTS, "H200 298, 319 and 311 GB/s on 2, 4 and 8"),
+        ("blackwell", 0.0, 1.1, 1.3, TESTS, "B200 331, 488 and 563 GB/s on 2, 4 and 8 of up to 1 GiB"),
+        ("tpu", 0.0, 0.0, 0.1, KNOWN, "transfers are of units of their own"),
     )
     switch_share: float = _by_family(
         "share of a link's bandwidth that large sums in its switches reach",
@@ -589,7 +614,16 @@ class Constants:
     )
     collective_seconds: float = _by_family(
         "start of a collective of the protocol of least latency [s]",
-        ("", 6e-06, 1.2e-05, 2.8e-05, NCCL, "baseLat 6.6 us; with launch 8 x H20 18, 8 x A100 24-32 us of 32 KiB"),
+        (
+            "",
+            4e-06,
+            7.5e-06,
+            2e-05,
+            TESTS,
+            "between the families; baseLat 6.6 us; hosts that launch one by one 18-32 us",
+        ),
+        ("hopper", 3.5e-06, 5e-06, 1.5e-05, TESTS, "H200 5.1, 7.1 and 10.3 us of 1 KiB on 2, 4 and 8"),
+        ("blackwell", 5.5e-06, 8e-06, 2e-05, TESTS, "B200 8.8, 11.1 and 16.2 us of 1 KiB on 2, 4 and 8"),
         ("cdna1", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
         ("cdna2", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
         ("cdna3", 8e-06, 1.2e-05, 2.2e-05, RCCL, "baseLat of ring, LL"),
@@ -602,13 +636,14 @@ class Constants:
     )
     hop_seconds: float = _by_family(
         "from device to device of a node, of that protocol [s]",
-        ("", 4e-07, 6e-07, 1.2e-06, NCCL, "hwLat of NVLink, ring, LL"),
-        ("hopper", 3e-07, 5e-07, 1.2e-06, NCCL, "8 x H20 53 us of 4 MiB"),
-        ("tpu", 1e-07, 1.8e-07, 4e-07, KNOWN, "JAX scaling book: about 1 us a hop of ICI"),
+        ("", 6e-07, 1.1e-06, 1.5e-06, TESTS, "between the families; hwLat of NVLink 0.6 us"),
+        ("hopper", 6e-07, 8.5e-07, 1.2e-06, TESTS, "H200: 0.87 us a step of a gather, 0.83 of a sum"),
+        ("blackwell", 8e-07, 1.25e-06, 1.5e-06, TESTS, "B200: 1.23 us a step of a gather, 1.25 of a sum"),
+        ("tpu", 1.5e-07, 2.9e-07, 6e-07, KNOWN, "JAX scaling book: about 1 us a hop of ICI"),
     )
     host_hop_seconds: float = _by_family(
         "from device to device of a node through the host, of that protocol [s]",
-        ("", 8e-07, 1e-06, 2.5e-06, NCCL, "hwLat of PCI, ring, LL"),
+        ("", 9e-07, 1.5e-06, 3e-06, TESTS, "RTX PRO 6000: 1.45 us a step of a gather, 1.5 of a sum; hwLat of PCI 1 us"),
     )
     network_hop_seconds: float = _by_family(
         "from node to node, of that protocol [s]",
