@@ -48,12 +48,17 @@ def score(scored: list[Scored], factor: float) -> Score:
     )
 
 
-def scores() -> dict[tuple[str, int], tuple[bool, dict[str, Score]]]:
-    """By machine and devices: whether constants are from the rows, and the score of each operation and of all."""
+def scores(on: str | None = None) -> dict[tuple[str, int], tuple[bool, dict[str, Score]]]:
+    """By machine and devices: whether constants are from the rows, and the score of each operation and of all.
+
+    on: of that machine alone.
+    """
     groups: dict[tuple[str, int], list[Scored]] = {}
     marked: dict[tuple[str, int], bool] = {}
     for row in json.loads(ROWS.read_text(encoding="utf-8"))["rows"]:
         key = row["on"], row["devices"]
+        if on not in (None, row["on"]):
+            continue
         marked[key] = row["constants"]
         for size, microseconds in row["microseconds"].items():
             if int(size) >= LEAST:

@@ -16,6 +16,7 @@ from costmodel.hardware.cluster import Cluster, load_cluster
 from costmodel.performance.communication import CollectiveModel, factor_name
 from costmodel.performance.constants import constant, typical
 from costmodel.performance.parallel import Prices
+from tests.benchmarks import bench_collectives
 from tests.command import error_of, here
 
 CLUSTERS = ("dgx-a100", "dgx-h100", "gb200-nvl72", "mi300x-8", "tpu-v5p-pod", "p4d")
@@ -108,7 +109,7 @@ EXCHANGES: dict[str, list[tuple[str, str, int, dict[float, float]]]] = {
 
 
 def test_published_gathers_exchanges_and_sends_are_in_range_and_near_after_one_factor_a_group() -> None:
-    """No constant is from these rows: three of four in range, and one factor for each group size leaves 12 %."""
+    """Three of four in range, and one factor for each group size leaves 12 %: none is a constant's typical value."""
     inside, left = [], []
     for name, operation, devices, rows in (row for of in EXCHANGES.values() for row in of):
         times = {size: cm.collective_seconds(operation, int(size * 2**20), devices=devices, on=name) for size in rows}
@@ -119,6 +120,37 @@ def test_published_gathers_exchanges_and_sends_are_in_range_and_near_after_one_f
         assert abs(factor - 1) < 0.35
     assert sum(inside) >= 0.75 * len(inside)
     assert sum(left) / len(left) < 0.12
+
+
+@pytest.mark.parametrize("on", ["dgx-a100", "dgx-h100"])
+def test_operations_inside_nodes_that_no_constant_is_from_are_near_after_one_factor(on: str) -> None:
+    kept = bench_collectives.scores(on)
+    for devices in (2, 4, 8):
+        from_them, of = kept[on, devices]
+        assert not from_them
+        assert of["all"].rows == 56
+        assert of["all"].after_factor < (0.14 if on == "dgx-a100" else 0.10)
+        assert of["all"].within >= 0.9
+
+
+@pytest.mark.parametrize(("operation", "part"), [("all_gather", "own_part"), ("all_to_all", "kept_part")])
+def test_what_a_device_keeps_takes_time_too(operation: Operation, part: str) -> None:
+    cluster = load_cluster("dgx-h100")
+    ends = typical(cluster.machine).with_ends({part: constant(part, cluster.machine)})
+    low, high, middle = CollectiveModel(cluster, ends).time(operation, 2**30, cluster.group("tp", 8)).seconds
+    assert low < middle < high
+
+
+def test_small_exchanges_inside_a_node_go_over_one_channel_a_peer() -> None:
+    machine = model("dgx-h100")
+    group = machine.cluster.group("ep", 8)
+    assert [machine.time("all_to_all", size, group).protocol for size in (2**16, 2**28)] == ["LL", "Simple"]
+
+
+def test_more_boards_than_two_share_the_processor_of_their_host() -> None:
+    boards = model("l40s")
+    pair, four = (boards.time("all_gather", 2**28, boards.cluster.group("tp", n)).seconds / (1 - 1 / n) for n in (2, 4))
+    assert four > 1.2 * pair
 
 
 def test_without_latency_a_ring_is_its_bytes_over_the_link() -> None:
