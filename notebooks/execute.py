@@ -3,7 +3,7 @@
 A notebook is a pair: the percent script is its source, the .ipynb the same cells with their outputs. What the second
 holds is what the first gives: text and formulas to the letter, of pictures that there is one. A notebook with a clock
 in it (``measured: true`` in its header) gives other numbers each time, and only has to run. Sliders need a kernel: what
-is committed in their place is what they show where they stand at first.
+is committed in their place is what they show where they stand at first. Every solution has to stop at a wrong answer.
 """
 
 from __future__ import annotations
@@ -28,6 +28,22 @@ COMPARED = ("text/latex", "text/markdown", "text/plain")
 SLIDERS = "application/vnd.jupyter.widget-view+json"
 SECONDS = 300
 """The longest that one cell may take."""
+WRONG_ANSWER = """
+class WrongAnswer(float):
+    "A number, and a function that gives it."
+
+    def __call__(self, *_):
+        return float(self)
+
+
+{answer} = WrongAnswer(-1.5)
+try:
+    exec({solution!r})
+except Exception:
+    {answer} = None
+else:
+    raise AssertionError("the solution takes a wrong answer to {answer}")
+"""
 
 
 def main() -> int:
@@ -70,10 +86,13 @@ def _checked(script: Path, write: bool) -> Iterator[str]:
 
 def _ran(notebook: Any) -> Any:
     """The notebook with its outputs, and nothing that says when or where it was run."""
+    own, wrong = len(notebook.cells), list(_wrong_answers(notebook))
+    notebook.cells += wrong
     client = NotebookClient(notebook, timeout=SECONDS, record_timing=False, coalesce_streams=True)
     client.resources = {"metadata": {"path": str(HERE)}}
     client.widget_registry["@jupyter-widgets/output"]["OutputModel"] = _BelowSliders
     done = client.execute()
+    del done.cells[own:]
     for number, cell in enumerate(done.cells):
         cell.id = f"cell-{number}"  # scripts have none, and those drawn at random would change with every run
         if "outputs" in cell:
@@ -83,6 +102,15 @@ def _ran(notebook: Any) -> Any:
     if measured:
         done.metadata["measured"] = True
     return done
+
+
+def _wrong_answers(notebook: Any) -> Iterator[Any]:
+    """For each solution a cell that fails if the solution takes a wrong answer."""
+    for cell in notebook.cells:
+        if "hide-cell" in cell.metadata.get("tags", ()):
+            answer = re.search(r"\banswer_\d+\b", cell.source)
+            assert answer, cell.source
+            yield nbformat.v4.new_code_cell(WRONG_ANSWER.format(answer=answer[0], solution=cell.source))
 
 
 class _BelowSliders(OutputWidget):

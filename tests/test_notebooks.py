@@ -169,3 +169,26 @@ def test_what_fails_below_sliders_fails_the_notebook(tmp_path: Path) -> None:
     (problem,), stored = executed(tmp_path, SLIDER.format(divisor=0))
     assert "by zero" in problem
     assert stored is None
+
+
+EXERCISE = """# %%
+answer_1 = None
+
+# %% tags=["hide-cell"]
+assert {check}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        ("answer_1 in (None, 2)", ""),
+        ("answer_1 is None or answer_1(3) == 9", ""),
+        ("answer_1 is None or answer_1 < 2", "the solution takes a wrong answer to answer_1"),
+    ],
+)
+def test_a_solution_that_takes_a_wrong_answer_fails_the_notebook(tmp_path: Path, check: str, said: str) -> None:
+    problems, stored = executed(tmp_path, EXERCISE.format(check=check))
+    assert [said in problem for problem in problems] == ([True] if said else [])
+    assert stored is None if said else len(stored.cells) == 2
