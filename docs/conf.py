@@ -15,7 +15,7 @@ from latex2mathml.converter import convert  # noqa: E402
 
 import costmodel as cm  # noqa: E402
 from costmodel import errors  # noqa: E402
-from costmodel.cost.quantities import MEANINGS  # noqa: E402
+from costmodel.cost.quantities import MEANINGS, TIMED  # noqa: E402
 from costmodel.layers import load_all  # noqa: E402
 from costmodel.training.settings import SETTINGS  # noqa: E402
 
@@ -23,20 +23,21 @@ project = "costmodel"
 author = "the authors of costmodel"
 release = version = cm.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 nb_render_markdown_format = "myst"  # formulas and tables of what explains itself
 nb_execution_mode = "off"  # notebooks show what is committed, which the tests hold against a run
 html_math_renderer = "mathml"  # which browsers show by themselves: no script from elsewhere
 html_theme = "furo"
 html_title = f"costmodel {version}"
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 exclude_patterns = ["README.md"]
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"  # settings have a table of their own
 autodoc_member_order = "bysource"
-autodoc_default_options = {"exclude-members": "model_config, model_post_init"}
+autodoc_default_options = {"exclude-members": "model_config, model_post_init, BELOW, READY"}
 suppress_warnings = ["misc.highlighting_failure", "mystnb.unknown_mime_type"]
 nitpicky = False
 
@@ -47,13 +48,13 @@ def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
-def first_sentence(made: object) -> str:
+def first_sentence(thing: object) -> str:
     """What a class or a function says of itself first."""
-    return " ".join((inspect.getdoc(made) or "").split("\n\n")[0].split())
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
 def page(name: str, title: str, text: str) -> None:
-    """Write a page that is made of the program's own words."""
+    """Write a page of the program's own words."""
     (HERE / "reference" / f"{name}.md").write_text(f"# {title}\n\n{text}", encoding="utf-8")
 
 
@@ -61,7 +62,10 @@ page(
     "quantities",
     "Quantities",
     "What `p.formula`, `p.explain`, sweeps and comparisons take by name.\n\n"
-    + table(("quantity", "what it is"), [(f"`{name}`", meaning) for name, meaning in MEANINGS.items()]),
+    + table(("quantity", "what it is"), [(f"`{name}`", meaning) for name, meaning in MEANINGS.items()])
+    + "\n[Of a step on a machine](../how-to/time.md), with the setting `on` and without a formula: "
+    + ", ".join(f"`{name}`" for name in TIMED)
+    + ".\n",
 )
 page(
     "layers",
@@ -87,50 +91,54 @@ page(
     ),
 )
 
-shown = HERE / "notebooks"
-shown.mkdir(exist_ok=True)
+notebooks = HERE / "notebooks"
+notebooks.mkdir(exist_ok=True)
 for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
-    shutil.copy(notebook, shown / notebook.name)
+    shutil.copy(notebook, notebooks / notebook.name)
 index = (HERE.parent / "notebooks/README.md").read_text(encoding="utf-8").replace("(../docs/", "(../")
-(shown / "index.md").write_text(
+(notebooks / "index.md").write_text(
     f"{index}\n```{{toctree}}\n:hidden:\n:glob:\n\n[0-9]-*\n[0-9][0-9]-*\n```\n", encoding="utf-8"
 )
 
-drawn = HERE / "gallery"
-drawn.mkdir(exist_ok=True)
-os.chdir(drawn)  # the gallery's calls write their pictures where they stand
+gallery = HERE / "gallery"
+gallery.mkdir(exist_ok=True)
+os.chdir(gallery)  # the gallery's calls write their pictures where they stand
 failures, _ = doctest.testfile(str(HERE / "gallery.md"), module_relative=False, encoding="utf-8")
+cm.predict("gpt2-small", batch=32, seq=512).timeline.plot("timeline-dark.png", dark=True)  # of the first page
 os.chdir(HERE)
 if failures:
     raise RuntimeError("the calls of gallery.md do not give what it says")
 
 
-def short_signature(app, what, name, made, options, signature, returned):
+def short_signature(app, what, name, thing, options, signature, returned):
     """A question's own arguments, and `**settings` for all others, whose types are in their table."""
-    if "\nSettings:\n" not in (inspect.getdoc(made) or ""):
+    if "\nSettings:\n" not in (inspect.getdoc(thing) or ""):
         return None
-    own = [p for n, p in inspect.signature(made).parameters.items() if n not in SETTINGS]
+    own = [p for n, p in inspect.signature(thing).parameters.items() if n not in SETTINGS]
     return str(inspect.Signature([p.replace(annotation=p.empty) for p in own])).replace(")", ", **settings)"), returned
 
 
-def short_settings(app, what, name, made, options, lines):
+def short_settings(app, what, name, thing, options, lines):
     """The names of settings, and where a question has defaults of its own these, in place of the whole list."""
     if "Settings:" not in lines:
         return
     at = lines.index("Settings:")
-    taken = [line.partition(":")[0].strip() for line in lines[at + 1 :] if line.strip()]
-    own = {n: p.default for n, p in inspect.signature(made).parameters.items() if n in taken}
-    defaults = [f"``{n}={own[n]!r}``" for n in own if n in SETTINGS and own[n] not in (..., SETTINGS[n].default)]
+    said = dict(line.strip().split(": ", 1) for line in lines[at + 1 :] if line.strip())
+    taken = [n for n in said if n in SETTINGS]
+    own = {n: p.default for n, p in inspect.signature(thing).parameters.items() if n in taken}
+    defaults = [f"``{n}={own[n]!r}``" for n in own if own[n] not in (..., SETTINGS[n].default)]
     lines[at:] = [":doc:`Settings </reference/settings>`: " + ", ".join(f"``{n}``" for n in taken) + ".", ""]
     if defaults:
         lines += ["By default " + ", ".join(defaults) + ".", ""]
+    for name in [n for n in said if n not in SETTINGS]:
+        lines += [f"``{name}``: {said[name]}", ""]
 
 
-def listed_fields(app, what, name, made, options, lines):
+def listed_fields(app, what, name, thing, options, lines):
     """The fields of a spec; and a property's first sentence as a sentence, where a colon would make it a type."""
     if what in ("attribute", "property"):
         lines[:0] = ["..", ""]  # an empty comment, in whose line napoleon looks for the colon
-    fields = getattr(made, "model_fields", {}) if what == "class" else {}
+    fields = getattr(thing, "model_fields", {}) if what == "class" else {}
     described = {name: field for name, field in fields.items() if field.description}
     if described:
         lines += ["", "Fields:", ""]
@@ -161,5 +169,5 @@ def setup(app):
     app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
     app.connect("source-read", without_last_blank_line)
     app.connect("autodoc-process-signature", short_signature)
-    for shown in (short_settings, listed_fields):
-        app.connect("autodoc-process-docstring", shown, priority=400)  # before napoleon reads sections
+    for listener in (short_settings, listed_fields):
+        app.connect("autodoc-process-docstring", listener, priority=400)  # before napoleon reads sections

@@ -3,16 +3,18 @@
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 import costmodel as cm
 from costmodel import roofline
-from costmodel.cost.quantities import QUANTITIES
+from costmodel.cli.commands import costmodel as program
 from costmodel.layers.base import Layer
 from costmodel.performance.constants import TABLE, UNITS
 from costmodel.training.optimizers import OPTIMIZERS
@@ -40,8 +42,12 @@ def blocks(text: str, language: str) -> list[str]:
 
 def files(text: str) -> dict[str, str]:
     """The blocks that name the file they stand for in a first comment."""
-    named = [*blocks(text, "yaml"), *(block for block in blocks(text, "python") if not block.startswith(">>>"))]
-    return {block.splitlines()[0].removeprefix("# "): block for block in named}
+    return {block.splitlines()[0].removeprefix("# "): block for block in (*blocks(text, "yaml"), *scripts(text))}
+
+
+def scripts(text: str) -> list[str]:
+    """The blocks that are files of Python."""
+    return [block for block in blocks(text, "python") if not block.startswith(">>>")]
 
 
 def examples(text: str) -> list[str]:
@@ -57,7 +63,46 @@ CONSOLE = [block for text in PAGES.values() for block in blocks(text, "console")
 def test_outputs_are_the_program_s(capsys: pytest.CaptureFixture[str], block: str) -> None:
     command, _, output = block.partition("\n")
     assert command.startswith("$ costmodel ")
-    assert here(capsys, *command.split()[2:]) == (0, output, "")
+    assert here(capsys, *shlex.split(command)[2:]) == (0, output, "")
+
+
+TYPED = {
+    " ".join(command.replace("\\\n", "").split())
+    for text in PAGES.values()
+    for command in (
+        *re.findall(r"`(costmodel [^`]+)`", text),
+        *re.findall(r"^costmodel .*", "\n".join(blocks(text, "sh")).replace("\\\n", ""), re.MULTILINE),
+    )
+}
+"""Commands that pages name, with and without what they are asked about."""
+
+
+def named(group: click.Group) -> dict[str, click.Command]:
+    """Its commands, and those of groups within it, by the words that name them."""
+    commands = {}
+    for word in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), word)
+        assert command is not None
+        within = named(command) if isinstance(command, click.Group) else {}
+        commands |= {word: command} | {f"{word} {name}": each for name, each in within.items()}
+    return commands
+
+
+COMMANDS = named(program)
+
+
+@pytest.mark.parametrize("typed", sorted(TYPED))
+def test_every_command_and_option_of_the_pages_is_the_program_s(typed: str) -> None:
+    words = shlex.split(typed)[1:]
+    command = COMMANDS.get(" ".join(words[:2])) or COMMANDS[words[0]]
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    assert [word for word in words if word.startswith("--") and word not in known] == []
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if not isinstance(command, click.Group)])
+def test_every_command_is_listed(name: str) -> None:
+    shown = name.removesuffix(" search")  # which is what a group does by itself
+    assert re.search(rf"^\| `costmodel {shown}\b", PAGES["docs/reference/shell.md"], re.MULTILINE)
 
 
 DRAWN = "docs/gallery.md"
@@ -102,6 +147,22 @@ def test_examples_run(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr, done.stdout.splitlines()) == (0, "", expected), done.stdout
+
+
+SCRIPTS = [block for name, text in PAGES.items() if name not in WITH_EXAMPLES for block in scripts(text)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.splitlines()[0])
+def test_scripts_run(tmp_path: Path, script: str) -> None:
+    if "import torch" in script:
+        pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
+    command = [sys.executable, "-X", "utf8", "script.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 GALLERY = PAGES[DRAWN]
@@ -167,12 +228,6 @@ def test_every_public_name_has_its_place_in_the_api(name: str) -> None:
     place = rf"`{name}`" if others else rf"^\.\. auto(function|class):: costmodel\.{re.escape(name)}$"
     assert sum(len(re.findall(place, text, re.MULTILINE)) for text in pages.values()) == 1
     assert f"`{name.removeprefix('roofline.')}`" in PAGES["docs/reference/api.md"]
-
-
-@pytest.mark.parametrize("quantity", QUANTITIES)
-def test_every_quantity_is_listed(quantity: str) -> None:
-    group, _, part = quantity.partition(".")
-    assert f"`{quantity}`" in EVERYTHING or (f"`{group}" in EVERYTHING and f"`.{part}`" in EVERYTHING)
 
 
 @pytest.mark.parametrize("name", TABLE)

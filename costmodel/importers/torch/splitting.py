@@ -80,7 +80,7 @@ def _is_named(path: list[str], pattern: str) -> bool:
     """Whether a path, in parts, is what a pattern names."""
     wanted = pattern.split(".")
     if wanted[0] == "*" and len(wanted) > 1:
-        wanted, path = wanted[1:], path[-len(wanted) + 1 :] if len(path) >= len(wanted) else []
+        wanted, path = wanted[1:], path[-len(wanted) + 1 :]
     return len(path) == len(wanted) and all(map(fnmatchcase, path, wanted))
 
 
