@@ -12,8 +12,8 @@ HEAD = """# Settings
 What `predict` and every other question take by keyword, and a shell as `--name` (`loss_chunks` as `--loss-chunks`). A
 list is several values: what `sweep`, `recommend` and `layouts` go through. Declarations (`Optimizer`, `Precision`,
 `Stack`, `Machine`) may be given by name, as objects, as mappings of their fields, or as YAML or JSON files of them:
-[optimizers and precisions](optimizers-and-precisions.md), [machines](../how-to/own-machine.md). Fields of the model are no
-settings: `over` [changes them](../how-to/change-a-model.md).
+[optimizers and precisions](optimizers-and-precisions.md), [machines](../how-to/own-machine.md). Fields of the model are
+no settings: `over` [changes them](../how-to/change-a-model.md).
 
 Parts are named as rows of the table of layers are, or by the end of such a name (`mlp`, `mlp.up`); without a number,
 all of them are meant (`conv`, `hidden`), and without the number of a round all rounds. Modules of an imported model go
