@@ -649,7 +649,8 @@ def stepped(
         cache = transformers.DynamicCache(config=made)
     one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
     found: list[int] = []
-    taken = "past_key_values" if "past_key_values" in signature(model.forward).parameters else "cache_params"
+    parameters = signature(model.forward).parameters
+    taken = next(name for name in ("cache", "past_key_values", "cache_params") if name in parameters)  # by release
     for length, asked in ((past, {"logits_to_keep": 1}), (1, {}), (tokens, {"logits_to_keep": 1} if last else {})):
         given = {taken: cache, "use_cache": True, **asked}
         with torch.no_grad(), one_sequence, FlopCounterMode(display=False) as counter:
