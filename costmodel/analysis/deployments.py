@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple, Unpack
 
 from costmodel.architectures.base import divisors
@@ -18,16 +19,27 @@ from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.cluster import ClusterLike, LinkLike, load_cluster
 from costmodel.performance.serving import SERVED, Arrivals, Load, Serving, decoder, serve, serving_question
 from costmodel.training.engines import Engine
-from costmodel.training.fields import whole_size
+from costmodel.training.fields import Probability, whole_size
 from costmodel.training.keywords import ServedSettings
 
-MOST_SERVED = 4096
+MOST_SERVED = 1_000_000
 """Devices that layouts of serving are gone through for."""
+MOST_SHOWN = 10
+"""Rows of the table, and layouts that are worked out however slow they are."""
 LONGEST_REASON = 150
 PRECISION = 0.01
 """Share of the requests of a rank that its most are found to."""
 WORTH = ("tokens/s", "per token", "first token", "at once", "memory", "waiting", "more would break")
 """Columns of the table that a narrow page has first in front."""
+PARTS = {
+    "prompts": "reading prompts",
+    "computing": "computing",
+    "waiting": "waiting of devices for each other",
+    "engine": "of the engine",
+    "host": "waiting for the host",
+    "queueing": "behind other groups in the stages",
+}
+"""What a request's time goes to, see `Serving.parts`, in words."""
 
 
 class RankedDeployment(NamedTuple):
@@ -41,6 +53,42 @@ class RankedDeployment(NamedTuple):
     load: Load
     binds: str
 
+    @property
+    def text(self) -> str:
+        """The degrees above one, in words."""
+        return in_words(self.degrees)
+
+    def reason(self, best: RankedDeployment) -> str:
+        """Why it serves fewer tokens a second than the best, in a phrase; "" of the best itself.
+
+        Where it takes as many requests, what else each goes to is said of as many as the best has.
+        """
+        if self.degrees == best.degrees:
+            return ""
+        most, goal = best.load.concurrency, self.load
+        fewer = goal.concurrency < most
+        if fewer and self.binds in ("memory", "engine"):
+            room = (
+                f"{'memory has room' if self.binds == 'memory' else 'its engine is'} for {goal.concurrency:,} requests"
+            )
+            return f"{room} at a time, not {most:,}"
+        if fewer and self.binds == "ttft":
+            later = self.serving.at(most).time_to_first_token - best.load.time_to_first_token
+            return f"the first token of {most:,} requests would come {show_amount(later, 's', 3)} later"
+        own, others = self.serving.parts(most), best.serving.parts(most)
+        more = {name: (own[name] - others[name]) / self.serving.output for name in PARTS}
+        name = max(more, key=lambda name: more[name])
+        if more[name] <= 0:
+            return f"it is as fast with {most:,} requests at a time, of which the best has more"
+        return f"{show_amount(more[name], 's', 3)} a token more {PARTS[name]}, of {most:,} requests at a time"
+
+
+class Closest(NamedTuple):
+    """The layout that misses a target, or memory, by least: what it takes with one request for each rank [s, bytes]."""
+
+    degrees: dict[str, int]
+    value: float
+
 
 @dataclass(frozen=True, repr=False)
 class Deployments(Answer):
@@ -49,6 +97,8 @@ class Deployments(Answer):
     title: the model's. question: without degrees and targets. machine: its name. devices: in all. ttft,
     tpot: the most seconds to the first token, and for each of the others; None: any. entries: ranked. missed: how many
     layouts serve no request within the targets or memory, by what they miss. refused: how many cannot be, by reason.
+    slower: how many others serve less, as bounds show. closest: of what
+    is missed, who misses it by least. within: of those at most such a share slower than the best the simplest is named.
 
     Example:
         >>> import costmodel as cm
@@ -67,6 +117,9 @@ class Deployments(Answer):
     entries: tuple[RankedDeployment, ...]
     missed: dict[str, int]
     refused: dict[str, int]
+    slower: int = 0
+    closest: dict[str, Closest] = field(default_factory=dict)
+    within: float = 0.05
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -84,26 +137,54 @@ class Deployments(Answer):
             raise SettingError(f"no layout of {self.title} over {self.devices} devices serves so: {self._missed()}")
         return self.entries[0]
 
+    @property
+    def simplest(self) -> RankedDeployment:
+        """Of those at most `within` slower than the best the one with fewest axes. Raises SettingError if none is."""
+        least = (1 - self.within) * self.best.load.tokens_per_second
+        near = [entry for entry in self.entries if entry.load.tokens_per_second >= least]
+        return min(near, key=lambda entry: sum(degree > 1 for degree in entry.degrees.values()))
+
     def _missed(self) -> str:
-        every = Counter(self.missed) + Counter(self.refused)
-        return ", ".join(f"{count} {reason}" for reason, count in every.most_common(3))[:LONGEST_REASON]
+        parts = [self._closest(name) for name in self.missed]
+        parts += [reason for reason, _ in Counter(self.refused).most_common(1)] if not parts else []
+        return "; ".join(parts)[:LONGEST_REASON]
+
+    def _closest(self, name: str) -> str:
+        """By how little it is missed."""
+        count, (degrees, value) = self.missed[name], self.closest[name]
+        many, own = (f"{count:,} layouts", "") if count > 1 else ("1 layout", "s")
+        of = f"{in_words(degrees)} with" if count > 1 else "with"
+        if name == "memory":
+            return f"{many} lack{own} memory, {of} {show_bytes(int(value))} a device at least"
+        return f"{many} miss{own and 'es'} {name}, {of} {show_amount(value, 's', 3)} at least"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each layout: degrees, requests at a time, latencies [s], tokens a second, memory [bytes]."""
         return [
-            {**entry.degrees, "binds": entry.binds, **entry.load._asdict(), "largest": entry.serving.largest}
+            {
+                **entry.degrees,
+                "binds": entry.binds,
+                **entry.load._asdict(),
+                "largest": entry.serving.largest,
+                "reason": entry.reason(self.best),
+            }
             for entry in self.entries
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question, then a row for each layout."""
-        names = ("title", "question", "machine", "devices", "ttft", "tpot", "missed", "refused")
-        return {**{name: getattr(self, name) for name in names}, "deployments": self.rows()}
+        names = ("title", "question", "machine", "devices", "ttft", "tpot", "missed", "refused", "slower")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "closest": {name: closest._asdict() for name, closest in self.closest.items()},
+            "deployments": self.rows(),
+        }
 
     def sheet(self) -> Sheet:
-        """A line for each layout, the best first."""
+        """A line for each of the first layouts, the best first, and why the others of these serve less."""
         goals = [f"{name} at most {show_amount(goal, 's')}" for name, goal in self._goals() if goal is not None]
         head = [", ".join([self.question, *goals])]
+        first = self.entries[:MOST_SHOWN]
         rows = [
             (
                 *(str(entry.degrees[axis]) for axis in SERVED),
@@ -111,26 +192,35 @@ class Deployments(Answer):
                 f"{entry.load.tokens_per_second:,.0f}",
                 show_amount(entry.load.time_to_first_token, "s"),
                 show_amount(entry.load.time_per_token, "s"),
-                show_amount(entry.load.exposed, "s"),
+                show_amount(entry.load.exposed, "s") if entry.load.exposed else "-",
                 show_bytes(entry.load.memory),
                 entry.binds,
             )
-            for entry in self.entries
+            for entry in first
         ]
         header = (*SERVED, "at once", "tokens/s", "first token", "per token", "waiting", "memory", "more would break")
         warnings = [] if self.entries else [f"no layout serves so: {self._missed()}"]
-        notes = [f"{what}: missed by {count} more" for what, count in self.missed.items()]
+        notes = [f"{n}, {entry.text}: {entry.reason(self.best)}" for n, entry in enumerate(first[1:], 2)]
+        if self.entries and (simplest := self.simplest) is not self.best:
+            notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text}")
+        if len(self.entries) > MOST_SHOWN:
+            notes.append(f"{len(self.entries) - MOST_SHOWN:,} more serve less, and are worked out (rows)")
+        if self.slower:
+            notes.append(f"{self.slower:,} more serve less, if targets allow any, as bounds on what they serve show")
+        notes += [self._closest(name) for name in self.missed] if self.entries else []
         notes += [f"{count} cannot be: {reason}" for reason, count in self.refused.items()]
-        notes.append("waiting: of a decode step, that devices wait for each other")
-        return Sheet(
-            head,
-            [Table(header, rows, words=frozenset({10}), key=len(SERVED), worth=WORTH)] if rows else [],
-            warnings,
-            notes,
-        )
+        if rows:
+            notes.append("waiting: of a decode step, that devices wait for each other")
+        tables = [Table(header, rows, words=frozenset({10}), key=len(SERVED), worth=WORTH)] if rows else []
+        return Sheet(head, tables, warnings, notes)
 
     def _goals(self) -> tuple[tuple[str, float | None], ...]:
         return ("first token", self.ttft), ("each other token", self.tpot)
+
+
+def in_words(degrees: Mapping[str, int]) -> str:
+    """Degrees above one, such as "tp 4, dp 2"."""
+    return ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one device"
 
 
 def _degrees(model: Transformer, devices: int, node: int, fixed: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -145,38 +235,99 @@ def _degrees(model: Transformer, devices: int, node: int, fixed: Mapping[str, in
                 yield {"tp": tp, "ep": ep, "pp": pp, "dp": copies}
 
 
-def _most(serving: Serving, ttft: float | None, tpot: float | None) -> tuple[Load, str] | str:
-    """The load of most requests that fit and meet the targets, and what more would break; or what none meets."""
+class LayoutAtMost:
+    """A layout on the way to its load of most requests that fit and meet the targets, worked out as far as needed.
 
-    goals = {"ttft": ttft, "tpot": tpot}
+    With more requests no step is faster. So it serves no more than as many as targets may allow with the steps of as
+    few as are known to meet them, or of one.
+    """
 
-    def taken(requests: int) -> tuple[Load, float, str]:
-        """Of each rank: the load, and the largest share of a goal that it takes, with its name."""
-        load = serving.at(requests * serving.layout.dp)
+    def __init__(self, degrees: dict[str, int], serving: Serving, goals: Mapping[str, float]) -> None:
+        self.degrees = degrees
+        self.serving = serving
+        self.goals = goals
+        self.missed = "" if serving.largest else "memory"
+        self.least = 0.0
+        """Of what is missed: the value."""
+        self.best: Load | None = None
+        """That meets the targets; None: none is known to."""
+        self.binds = ""
+        self.done = bool(self.missed)
+        """Whether its requests are as many as they can be."""
+        self._low, self._little, self._much = 0, 0.0, 0.0
+        if self.missed:
+            self.least = float(serving.standing_bytes + serving.request_bytes)
+            return
+        self._high = serving.largest // serving.layout.dp
+        self.most = self._served(self._high, serving.least_latency(self._high * serving.layout.dp))
+        """Tokens a second that it serves at most, or serves where it is done."""
+
+    def _served(self, requests: int, latency: float) -> float:
+        """Tokens a second of so many on each rank."""
+        return requests * self.serving.layout.dp * self.serving.output / latency
+
+    def _at(self, requests: int) -> tuple[Load, float, str]:
+        """Of so many on each rank: the load, and the largest share of a target that it takes, with its name."""
+        load = self.serving.at(requests * self.serving.layout.dp)
         values = {"ttft": load.time_to_first_token, "tpot": load.time_per_token}
-        share, name = max(
-            ((values[name] / goal, name) for name, goal in goals.items() if goal is not None), default=(0.0, "")
-        )
+        share, name = max(((values[name] / goal, name) for name, goal in self.goals.items()), default=(0.0, ""))
         return load, share, name
 
-    if not serving.largest:
-        return "memory"
-    low, high = 1, serving.largest // serving.layout.dp
-    last, much, why = taken(high)
-    if much <= 1:
-        return last, "engine" if high == serving.engine.sequences else "memory"
-    best, little, missed = taken(low)
-    if little > 1:
-        return missed
-    while high - low > max(1, PRECISION * low):
-        guess = low + (high - low) * (1 - little) / (much - little)
-        middle = min(max(round(guess), low + 1, low + (high - low) // 16), high - 1, high - (high - low) // 16)
-        load, share, name = taken(middle)
-        if share <= 1:
-            low, best, little = middle, load, share
+    def narrow(self) -> None:
+        """Try one more number of requests: the most that fit, one, then between what meets the targets and what not."""
+        if not self.binds:
+            load, self._much, self.binds = self._at(self._high)
+            if self._much <= 1:
+                self._finish(load, "engine" if self._high == self.serving.engine.sequences else "memory")
+            return
+        if not self._low:
+            load, self._little, missed = self._at(1)
+            if self._little > 1:
+                self.missed, self.least, self.done = missed, self._little * self.goals[missed], True
+                return
+            self._low, self.best = 1, load
         else:
-            high, much, why = middle, share, name
-    return best, why
+            low, high = self._low, self._high
+            guess = low + (high - low) * (1 - self._little) / (self._much - self._little)
+            middle = min(max(round(guess), low + 1, low + (high - low) // 16), high - 1, high - (high - low) // 16)
+            load, share, name = self._at(middle)
+            if share <= 1:
+                self._low, self.best, self._little = middle, load, share
+            else:
+                self._high, self._much, self.binds = middle, share, name
+        assert self.best is not None
+        if self._high - self._low <= max(1, PRECISION * self._low):
+            self._finish(self.best, self.binds)
+            return
+        ranks = self.serving.layout.dp
+        low, high = (self.serving.parts(n * ranks)["prompts"] for n in (self._low, self._high))
+        self.most = min(self.most, self._served(self._high, self.best.latency + high - low))
+
+    def _finish(self, load: Load, binds: str) -> None:
+        self.best, self.binds, self.done, self.most = load, binds, True, load.tokens_per_second
+
+
+def _ranked(candidates: list[LayoutAtMost], within: float | None) -> list[LayoutAtMost]:
+    """Those that serve most, in order: the first ones, and all at most so much slower; None: all.
+
+    The one that may serve most is always next, so that those are never narrowed down that are slower in any case.
+    """
+    ranked: list[LayoutAtMost] = []
+    heap = [(-candidate.most, number) for number, candidate in enumerate(candidates) if not candidate.missed]
+    heapify(heap)
+    while heap:
+        most, number = -heap[0][0], heap[0][1]
+        if within is not None and len(ranked) >= MOST_SHOWN and most < (1 - within) * ranked[0].most:
+            break
+        candidate = candidates[number]
+        if not candidate.done:
+            candidate.narrow()
+            heapreplace(heap, (-candidate.most, number))
+            continue
+        heappop(heap)
+        if not candidate.missed:
+            ranked.append(candidate)
+    return ranked
 
 
 @typed
@@ -193,9 +344,12 @@ def deployments(
     engine: str | Engine | Mapping[str, Any] | os.PathLike[str] | None = None,
     arrivals: Arrivals = "steady",
     price: float | None = None,
+    within: Probability = 0.05,
+    every: bool = False,
+    progress: Callable[[int, int], None] = lambda done, count: None,
     **settings: Unpack[ServedSettings],  # type: ignore[misc]
 ) -> Deployments:
-    """Every layout that serves a decoder on so many devices, ranked by tokens a second within latency targets.
+    """The layouts that serve a decoder on so many devices best, ranked by tokens a second within latency targets.
 
     Args:
         model: as `predict` takes it.
@@ -209,6 +363,10 @@ def deployments(
         engine: as `serve` takes it.
         arrivals: "steady", a new request whenever one is done, or "together".
         price: of an hour of one device.
+        within: those are worked out that are at most so much slower than the best, of which the simplest is named; and
+            the ten fastest.
+        every: whether all others that serve are worked out too, instead of being counted as slower.
+        progress: told how many layouts are looked at, and of how many.
         **settings: as `serve` takes them; degrees that are given stay.
 
     Raises:
@@ -224,34 +382,35 @@ def deployments(
     transformer = decoder(model, settings.pop("over", None))
     if whole_size("devices", devices) > MOST_SERVED:
         raise SettingError(f"devices={shown(devices)}: layouts of serving are gone through for {MOST_SERVED:,} at most")
-    first_token = None if ttft is None else read_amount(ttft, "ttft", "s")
-    others_each = None if tpot is None else read_amount(tpot, "tpot", "s")
+    targets = {"ttft": ttft, "tpot": tpot}
+    goals = {name: read_amount(goal, name, "s") for name, goal in targets.items() if goal is not None}
     fixed = {n: whole_size(n, value) for n, value in settings.items() if n in SERVED and value is not None}
     others: dict[str, Any] = {name: value for name, value in settings.items() if name not in SERVED}
     cluster = load_cluster(on, network) if devices > 1 else None
-    entries: list[RankedDeployment] = []
-    missed: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     question: dict[str, Any] = {"on": on, "network": network} if cluster is None else {"on": cluster}
     question |= {"input": input, "output": output, "engine": engine, "arrivals": arrivals, "price": price, **others}
     first: CostModelError | None = None
-    for degrees in _degrees(transformer, devices, 1 if cluster is None else cluster.size, fixed):
+    candidates: list[LayoutAtMost] = []
+    every_degrees = [*_degrees(transformer, devices, 1 if cluster is None else cluster.size, fixed)]
+    for done, degrees in enumerate(every_degrees):
+        progress(done, len(every_degrees))
         try:
             serving = serve(transformer, **question, **{name: n for name, n in degrees.items() if n > 1})  # type: ignore[arg-type]
-            most = _most(serving, first_token, others_each)
+            candidates.append(LayoutAtMost(degrees, serving, goals))
         except CostModelError as error:
             refused[str(error)[:LONGEST_REASON]] += 1
             first = first or error
-            continue
-        if isinstance(most, str):
-            missed[most] += 1
-        else:
-            entries.append(RankedDeployment(degrees, serving, *most))
-    if not entries and not missed:
+    if not candidates:
         words = ", ".join(f"{name}={value}" for name, value in fixed.items())
         raise first or SettingError(f"no layout of devices={devices} has {words}: use degrees that divide them")
-    entries.sort(key=lambda entry: -entry.load.tokens_per_second)
-    any_of = entries[0].serving if entries else serve(transformer, **question)
+    ranked = _ranked(candidates, None if every else within)
+    missed = [candidate for candidate in candidates if candidate.missed]
+    closest: dict[str, Closest] = {}
+    for candidate in missed:
+        if candidate.missed not in closest or candidate.least < closest[candidate.missed].value:
+            closest[candidate.missed] = Closest(candidate.degrees, candidate.least)
+    any_of = candidates[0].serving
     where = f"{devices:,} x {any_of.machine.name}"
     how = serving_question(transformer, where, any_of.settings, input, output, any_of.engine)
     return Deployments(
@@ -259,9 +418,12 @@ def deployments(
         f"{how}, requests {arrivals}",
         any_of.machine.name,
         devices,
-        first_token,
-        others_each,
-        tuple(entries),
-        dict(missed),
+        goals.get("ttft"),
+        goals.get("tpot"),
+        tuple(RankedDeployment(c.degrees, c.serving, c.best, c.binds) for c in ranked if c.best is not None),
+        dict(Counter(candidate.missed for candidate in missed)),
         dict(refused),
+        len(candidates) - len(ranked) - len(missed),
+        closest,
+        within,
     )

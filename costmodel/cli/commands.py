@@ -206,10 +206,11 @@ def public(
     examples: tuple[str, ...],
     drawn: bool = False,
     judged: bool = False,
+    counts: bool = False,
 ) -> Verb:
     """The verb of the package's public function of that name, with its arguments and the options that are given.
 
-    text: its help. drawn, judged: see `verb`.
+    text: its help. drawn, judged: see `verb`. counts: whether the function tells how far it is (`progress`).
     """
 
     def answer(settings: Mapping[str, Any] | None = None, **options: Any) -> Any:
@@ -221,7 +222,9 @@ def public(
                 value = options.pop(str(each.name))
                 arguments += value if each.nargs == -1 else [value]
         keywords = {option: value for option, value in options.items() if value is not None}
-        return getattr(costmodel, name)(*arguments, **keywords, **settings or {})
+        with counted(name) if counts else nullcontext() as progress:
+            keywords |= {"progress": progress} if progress else {}
+            return getattr(costmodel, name)(*arguments, **keywords, **settings or {})
 
     answer.__name__, answer.__doc__ = name, text
     return verb(*parameters, examples=examples, drawn=drawn, judged=judged)(answer)
@@ -332,7 +335,7 @@ costmodel = Verbs(
         "One question": ("prediction", ("predict", "explain", "fits", "timeline", "ranks", "collectives")),
         "Models": ("models", ("models", "show", "list")),
         "Machines": ("machines", ("machines", "clusters", "energy")),
-        "Serving": ("serving", ("serve", "deployments")),
+        "Serving": ("serving", ("serve", "deployments", "disaggregated")),
         "Which machine, size or setting": (
             "analysis",
             ("gpus", "solve", "break-even", "sensitivity", "recommend", "layouts", "compare"),

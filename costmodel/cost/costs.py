@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -36,6 +36,7 @@ from costmodel.cost.timeline import (
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.tape import Tape
+from costmodel.graph.tensor import RoundLayout
 from costmodel.importers.files import asked_in, settings_of
 from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
@@ -53,6 +54,23 @@ MOST_REPLAYED = 20_000
 """Moments of a step, round by round, that are replayed."""
 MOST_PERSISTENT = 400_000
 """Tensors there throughout, which are taken before them."""
+
+
+def stage_tapes(model: Architecture, settings: Settings, kind: Callable[[Layout], Hashable]) -> list[tuple[Tape, int]]:
+    """What is recorded of the stages that a pass without backward goes through, in order, and how many have it.
+
+    kind: of a stage's layout; stages of one kind that are handed the same are recorded once.
+    """
+    kinds: dict[Any, list[Any]] = {}
+    arrival: tuple[RoundLayout, ...] = ()
+    for stage in range(settings.layout.pp):
+        layout = settings.layout._replace(stage=stage)
+        own = kinds.setdefault((kind(layout), arrival), [None, 0])
+        if own[0] is None:
+            own[0] = trace(model, settings, layout=layout, arrival=arrival)
+        own[1] += 1
+        arrival = own[0].handed_on
+    return [(tape, count) for tape, count in kinds.values()]
 
 
 class Costs:
@@ -155,12 +173,7 @@ class Costs:
     @property
     def _stages(self) -> list[Tape]:
         """What is recorded of each stage that a pass without backward goes through."""
-        stages: list[Tape] = []
-        for stage in range(self.settings.layout.pp):
-            layout = self.settings.layout._replace(stage=stage)
-            arrival = stages[-1].handed_on if stages else ()
-            stages.append(trace(self.model, self.settings, layout=layout, arrival=arrival))
-        return stages
+        return [tape for tape, _ in stage_tapes(self.model, self.settings, lambda layout: layout.stage)]
 
     @property
     def tapes(self) -> tuple[Tape, ...]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from costmodel.architectures.stages import own_parts
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.costs import Costs
+from costmodel.cost.costs import Costs, stage_tapes
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.machine import Machine
 from costmodel.importers.files import settings_of
@@ -103,19 +104,30 @@ class Deployment:
 
     def predicted(self, mode: str, batch: int, **sizes: Any) -> Costs:
         """A pass over so many requests of each rank."""
+        return Costs.of(self.run, **self._asked(mode, batch, sizes))
+
+    def _asked(self, mode: str, batch: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of a pass."""
         cache: dict[str, Any] = {"cache": self.engine.cache}
         if self.engine.cache == "paged":
             cache["page_size"] = self.engine.page_size
         own = {"latent_attention": "absorbed" if mode == "decode" else "expanded"} | self.settings
         own |= {"attention": attention_served(self.model, own)}
-        return Costs.of(self.run, **{"mode": mode, "batch": batch, **cache, **own, **sizes})  # type: ignore[arg-type]
+        return {"mode": mode, "batch": batch, **cache, **own, **sizes}
 
-    def ranks(self, mode: str, batch: int, **sizes: Any) -> list[Costs]:
-        """The same of each stage, in order."""
-        whole = self.predicted(mode, batch, **sizes)
-        return (
-            [whole] if self.copy_layout.pp == 1 else sorted(whole.ranks, key=lambda rank: rank.tape.layout.stage or 0)
-        )
+    def ranks(self, mode: str, batch: int, **sizes: Any) -> list[tuple[Costs, int]]:
+        """The same of each stage, in order, those that are alike once, and how many they are."""
+        if self.copy_layout.pp == 1:
+            return [(self.predicted(mode, batch, **sizes), 1)]
+        settings = settings_of(self._asked(mode, batch, sizes))
+        pattern = self.run.pattern
+
+        def kind(layout: Layout) -> Any:
+            blocks = (pattern[block % len(pattern)] for block in own_parts(layout, self.run))
+            return layout.first, layout.last, *blocks
+
+        tapes = stage_tapes(self.run, settings, kind)
+        return [(Costs(self.run, settings, tape), count) for tape, count in tapes]
 
     def time(self, costs: Costs) -> Time:
         """Of one pass, or of one stage's part."""
@@ -134,7 +146,8 @@ class Deployment:
         """What each stage takes."""
         key = (mode, batch, *sizes.items())
         if key not in self._steps:
-            self._steps[key] = tuple(map(self._step, self.ranks(mode, batch, **sizes)))
+            ranks = self.ranks(mode, batch, **sizes)
+            self._steps[key] = tuple(step for costs, count in ranks for step in count * (self._step(costs),))
         return self._steps[key]
 
     def _step(self, costs: Costs) -> EngineStep:
@@ -162,12 +175,12 @@ class Deployment:
         return TimedPass(whole, max(*stages, added) if len(stages) > 1 else whole)
 
     def held(self, longest: int, tokens: int) -> list[HeldBytes]:
-        """Of each stage, where prompts have so many tokens, and a request keeps `longest` when it is done."""
+        """Of stages that differ, where prompts have so many tokens, and a request keeps `longest` when it is done."""
         engine = self.engine
         count = max(1, engine.chunk // tokens) if engine.sequences > 1 else 1
-        memories = [rank.memory for rank in self.ranks("prefill", count, seq=min(tokens, engine.chunk))]
+        memories = [rank.memory for rank, _ in self.ranks("prefill", count, seq=min(tokens, engine.chunk))]
         standing = [m.weights + m.buffers + m.inputs + m.temporaries for m in memories]
-        kept = [rank.memory.cache for rank in self.ranks("decode", 1, past=longest - 1)]
+        kept = [rank.memory.cache for rank, _ in self.ranks("decode", 1, past=longest - 1)]
         return [HeldBytes(*each) for each in zip(standing, kept, strict=True)]
 
     def __repr__(self) -> str:

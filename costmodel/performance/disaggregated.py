@@ -5,27 +5,29 @@ Source: Zhong et al. 2024, DistServe (OSDI); Patel et al. 2024, Splitwise (ISCA)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import show_amount, show_bytes
+from costmodel.display.units import read_amount, show_amount, show_bytes
 from costmodel.documents.arguments import typed
 from costmodel.errors import SettingError, shown
-from costmodel.hardware.cluster import Cluster, load_cluster
+from costmodel.hardware.cluster import Cluster, LinkLike, load_cluster
 from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.constants import typical
 from costmodel.performance.deployment import Deployment
-from costmodel.performance.serving import Serving, serving_question
+from costmodel.performance.serving import Load, Serving, serving_question
 from costmodel.training.settings import LAYOUT_NAMES
 
 
 class Pools(NamedTuple):
     """Devices in two pools. requests_per_second: of both together; tokens_per_second: output of all devices.
 
-    prefill, decode: groups of devices of each; idle: devices that are in neither.
+    prefill, decode: groups of devices of each; idle: devices that are in neither. bound: the pool that has no more
+    to give, "prefill" or "decode".
     """
 
     prefill: int
@@ -33,6 +35,7 @@ class Pools(NamedTuple):
     idle: int
     requests_per_second: float
     tokens_per_second: float
+    bound: str
 
 
 @typed
@@ -41,7 +44,9 @@ class Disaggregated(Answer):
     """Prefill and decode apart.
 
     prefill, decode: how a group of devices of each pool serves the model; of the first prompts count alone, of the
-    second all other tokens. concurrency: requests that a group decodes at a time.
+    second all other tokens. concurrency: requests that a group decodes at a time. devices: in all; None: as many as are
+    asked for later. tpot: the most seconds of a token that were asked for; None: any. network: of one adapter between
+    the pools, in place of their clusters'.
 
     Example:
         >>> import costmodel as cm
@@ -56,13 +61,17 @@ class Disaggregated(Answer):
     prefill: Serving
     decode: Serving
     concurrency: int
+    devices: int | None = None
+    tpot: float | None = None
+    network: LinkLike = None
 
     @cached_property
     def clusters(self) -> tuple[Cluster, Cluster]:
         """What the devices of each pool are of; a single device, of the other pool's if that has the same machine."""
         one, other = self.prefill, self.decode
         alike = (one.cluster or other.cluster) if one.machine == other.machine else None
-        return tuple(pool.cluster or alike or load_cluster(pool.machine) for pool in (one, other))  # type: ignore[return-value]
+        ready = (pool.cluster or alike or load_cluster(pool.machine) for pool in (one, other))
+        return tuple(load_cluster(each, self.network) for each in ready)  # type: ignore[return-value]
 
     @cached_property
     def prefill_rate(self) -> float:
@@ -95,7 +104,8 @@ class Disaggregated(Answer):
 
     def _cached(self, deployment: Deployment) -> list[int]:
         """Keys and values of a prompt on a device of each stage [bytes]."""
-        return [rank.memory.cache for rank in deployment.ranks("decode", 1, past=self.decode.input - 1)]
+        ranks = deployment.ranks("decode", 1, past=self.decode.input - 1)
+        return [rank.memory.cache for rank, count in ranks for _ in range(count)]
 
     @cached_property
     def transfer_seconds(self) -> float:
@@ -132,16 +142,38 @@ class Disaggregated(Answer):
     def _pools(self, devices: int, prefill: int, decode: int) -> Pools:
         rate = min(prefill * self.prefill_rate, decode * self.decode_rate)
         idle = devices - prefill * self.prefill.devices - decode * self.decode.devices
-        return Pools(prefill, decode, idle, rate, rate * self.decode.output)
+        bound = "prefill" if prefill * self.prefill_rate < decode * self.decode_rate else "decode"
+        return Pools(prefill, decode, idle, rate, rate * self.decode.output, bound)
+
+    @cached_property
+    def pools(self) -> Pools | None:
+        """Those of the devices that were asked for."""
+        return None if self.devices is None else self.over(self.devices)
+
+    @cached_property
+    def together(self) -> Load:
+        """What as many requests get where a group that decodes reads their prompts too, between other steps."""
+        return replace(self.decode, arrivals="steady").at(self.concurrency)
+
+    @property
+    def question(self) -> str:
+        """What is served, where and how prompts are read, in one line."""
+        read = self.prefill
+        where = f"{read.where} (prompts) and {self.decode.where} (tokens)"
+        return serving_question(read.model, where, read.settings, read.input, read.output, read.engine)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s, bytes, requests/s]."""
         names = ("concurrency", "prefill_rate", "decode_rate", "ratio", "sent_bytes", "transfer_seconds")
         return {
+            "question": self.question,
             "model": self.decode.model.title,
             "prefill": self.prefill.where,
             "decode": self.decode.where,
-            **{name: getattr(self, name) for name in (*names, "time_to_first_token", "time_per_token")},
+            **{name: getattr(self, name) for name in (*names, "time_to_first_token", "time_per_token", "tpot")},
+            "devices": self.devices,
+            "pools": None if self.pools is None else self.pools._asdict(),
+            "together": self.together._asdict(),
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -151,10 +183,18 @@ class Disaggregated(Answer):
     def sheet(self) -> Sheet:
         """Both pools, what is sent, and how many keep pace."""
         read, made = self.prefill, self.decode
-        where = f"{read.where} (prompts) and {made.where} (tokens)"
-        head = [serving_question(read.model, where, read.settings, read.input, read.output, read.engine)]
+        head = [self.question]
         if _how(read) != _how(made):
             head.append(f"tokens: {made.question}")
+        if (pools := self.pools) is not None:
+            idle = f", {pools.idle:,} idle" if pools.idle else ""
+            head.append(
+                f"{self.devices:,} devices: {pools.prefill:,} groups of {read.devices:,} read prompts, "
+                f"{pools.decode:,} of {made.devices:,} decode{idle}: {pools.requests_per_second:,.3g} requests/s, "
+                f"{pools.tokens_per_second:,.0f} tokens/s ({pools.bound} binds)"
+            )
+        if self.tpot is not None:
+            head.append(f"each other token at most {show_amount(self.tpot, 's')}: {self.concurrency:,} at a time")
         rows = [
             ("prompts of a group", f"{self.prefill_rate:,.3g} requests/s"),
             (f"decoding of a group, {self.concurrency:,} at a time", f"{self.decode_rate:,.3g} requests/s"),
@@ -163,9 +203,14 @@ class Disaggregated(Answer):
             ("until it is there", show_amount(self.transfer_seconds, "s")),
             ("first token, with that", show_amount(self.time_to_first_token, "s")),
             ("per token", show_amount(self.time_per_token, "s")),
+            ("per token, were prompts read between", show_amount(self.together.time_per_token, "s")),
         ]
-        notes = ["DistServe (Zhong et al. 2024), Splitwise (Patel et al. 2024): each device sends over its own adapter"]
-        return Sheet(head, [Table(("apart", ""), rows, words=frozenset({0, 1}))], notes=notes)
+        notes = [
+            f"a group that decodes would serve {self.together.requests_per_second:,.3g} requests/s if it read "
+            f"prompts too, with {self.concurrency:,} at a time",
+            "DistServe (Zhong et al. 2024), Splitwise (Patel et al. 2024): each device sends over its own adapter",
+        ]
+        return Sheet(head, [Table(("disaggregated", ""), rows, words=frozenset({0, 1}))], notes=notes)
 
     def __repr__(self) -> str:
         return f"<Disaggregated {self.decode.model.title}: {self.prefill.where}, {self.decode.where}>"
@@ -184,13 +229,24 @@ def _send_seconds(cluster: Cluster, size: int) -> float:
 
 
 @typed
-def disaggregated(prefill: Serving, decode: Serving, *, concurrency: int | None = None) -> Disaggregated:
+def disaggregated(
+    prefill: Serving,
+    decode: Serving,
+    *,
+    concurrency: int | None = None,
+    tpot: float | str | None = None,
+    devices: int | None = None,
+    network: LinkLike = None,
+) -> Disaggregated:
     """A model whose prompts are read by other devices than those that make its tokens.
 
     Args:
         prefill: how a group of devices that reads prompts would serve it, as `serve` answers.
         decode: how a group of those that decode would.
-        concurrency: requests that a group decodes at a time (default: the most that fit).
+        concurrency: requests that a group decodes at a time (default: the most that fit, within `tpot`).
+        tpot: most seconds for each token but the first, or text such as "50 ms" (default: any).
+        devices: in all, shared out so that they serve most; also `over` (default: none are shared out).
+        network: of one adapter between the pools, such as "400 Gb/s", in place of their clusters'.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -219,6 +275,22 @@ def disaggregated(prefill: Serving, decode: Serving, *, concurrency: int | None 
         raise SettingError(
             f"concurrency={shown(concurrency)}: decode takes {most:,} requests at a time ({decode.binds})"
         )
-    answer = Disaggregated(prefill, decode, most if concurrency is None else concurrency)
-    _ = answer.transfer_seconds, answer.time_per_token  # what cannot be is refused here
+    goal = None if tpot is None else read_amount(tpot, "tpot", "s")
+    if concurrency is None:
+        concurrency = most if goal is None else _most_within(decode, most, goal)
+    answer = Disaggregated(prefill, decode, concurrency, devices, goal, network)
+    if goal is not None and answer.time_per_token > goal:
+        many = "a request" if concurrency == 1 else f"{concurrency:,} requests"
+        raise SettingError(
+            f"tpot={shown(tpot)}: a token takes {show_amount(answer.time_per_token, 's', 3)} with {many} at a time: "
+            "give fewer, a longer tpot, or decode with more devices"
+        )
+    _ = answer.transfer_seconds, answer.pools  # what cannot be is refused here
     return answer
+
+
+def _most_within(decode: Serving, most: int, goal: float) -> int:
+    """Requests at a time whose tokens take no longer, as many on each rank; one on each where none are."""
+    ranks = decode.layout.dp
+    fewer = bisect_right(range(1, most // ranks + 1), goal, key=lambda n: decode.token_seconds(n * ranks))
+    return max(1, fewer) * ranks

@@ -170,15 +170,12 @@ class Serving(Answer):
     def at(self, concurrency: int) -> Load:
         """What so many requests at a time get, whether they fit or not."""
         whole_size("concurrency", concurrency)
-        requests = self._share(concurrency)
-        first, rest = self._prefill(requests), self.output - 1
+        requests, rest = self._share(concurrency), self.output - 1
+        first, prompts = self._prompts(requests)
         step = self._decode(requests)
-        if self.arrivals == "together":
-            latency = first + rest * step
-        else:  # every request waits for the prefills of all others, one after another
-            alone = self._read(1)
-            first = alone.seconds + step / 2 * (requests > 1)
-            latency = alone.times(requests) + rest * step
+        latency = prompts + rest * step
+        if self.arrivals == "steady":
+            first += step / 2 * (requests > 1)
         each = (latency - first) / rest if rest else 0.0
         rate = concurrency * self.output / latency
         money = None if self.price is None else self.devices * self.price / 3600 / rate * 1e6
@@ -189,6 +186,31 @@ class Serving(Answer):
             max(held.standing + requests * held.request for held in self._held), concurrency <= self.largest,
             slowest.bound, money, sum(step.exposed for step in steps),
         )  # fmt: skip
+
+    @typed
+    def parts(self, concurrency: int) -> dict[str, float]:
+        """What the latency of a request among so many goes to [s].
+
+        prompts: reading, its own and others'. Of its other tokens: computing; waiting, of devices for each other;
+        engine: what it adds to steps; host: where kernels wait for it; queueing: for other groups in the stages;
+        drafting, where drafts are made.
+        """
+        requests, rest = self._share(whole_size("concurrency", concurrency)), self.output - 1
+        parts = {name: rest * seconds for name, seconds in self._decode_parts(requests).items()}
+        return {"prompts": self._prompts(requests)[1], **parts}
+
+    def least_latency(self, concurrency: int) -> float:
+        """Of a request among so many at least [s]: their prompts, and its tokens as fast as those of one by itself."""
+        alone = sum(self._token(1, self.input).values())
+        return self._prompts(self._share(concurrency))[1] + (self.output - 1) * alone
+
+    def _prompts(self, requests: int) -> tuple[float, float]:
+        """Until a request's own prompt is read, and all prompts that are read while it is there [s]."""
+        if self.arrivals == "together":
+            seconds = self._prefill(requests)
+            return seconds, seconds
+        alone = self._read(1)  # every request waits for the prefills of all others, one after another
+        return alone.seconds, alone.times(requests)
 
     def _share(self, concurrency: int) -> int:
         """Requests of the rank that has most of them."""
@@ -358,20 +380,34 @@ class Serving(Answer):
         return total
 
     def _decode(self, requests: int) -> float:
-        """A token of each request [s]: the mean over a request's steps, by Simpson's rule over its tokens."""
+        """A token of each request [s]: the mean over a request's steps."""
+        return sum(self._decode_parts(requests).values())
+
+    def _decode_parts(self, requests: int) -> dict[str, float]:
+        """What that goes to, by Simpson's rule over a request's tokens."""
         first, last = self.input, self.input + self.output - 1
         ends = [self._token(requests, past) for past in (first, (first + last) // 2, last)]
-        return (ends[0] + 4 * ends[1] + ends[2]) / 6
+        return {name: (ends[0][name] + 4 * ends[1][name] + ends[2][name]) / 6 for name in ends[0]}
 
-    def _token(self, requests: int, past: int) -> float:
-        """Groups of requests follow each other through stages: a token comes when its group has passed, or all have."""
-        groups = min(self.layout.pp, requests)
-        passage = self._passage(requests, past)
-        verified = max(passage.seconds, groups * passage.slowest)
+    def _token(self, requests: int, past: int) -> dict[str, float]:
+        """What a token goes to [s]; see `parts`.
+
+        Groups of requests follow each other through stages: a token comes when its group has passed, or all have.
+        """
+        engine, groups = self.engine, min(self.layout.pp, requests)
+        passage, steps = self._passage(requests, past), self._steps(requests, past)
+        parts = {
+            "computing": sum(engine.speed * step.device for step in steps),
+            "waiting": sum(step.exposed for step in steps),
+            "engine": engine.added_seconds(self._sizes(requests, past)[0]),
+            "queueing": max(0.0, groups * passage.slowest - passage.seconds),
+        }
+        parts["host"] = max(0.0, passage.seconds - sum(parts[name] for name in ("computing", "waiting", "engine")))
         if self.drafts is None or self.drafting is None:
-            return verified
+            return parts
         one = self.drafting.passage(self._drafting_engine, requests, "decode", past=past).seconds
-        return (verified + self.drafts.count * one) / self.drafts.tokens
+        parts["drafting"] = self.drafts.count * one
+        return {name: seconds / self.drafts.tokens for name, seconds in parts.items()}
 
     def _sizes(self, requests: int, past: int) -> tuple[int, dict[str, Any]]:
         """Of a decode step: requests of a group that goes through the stages, and what each finds."""
@@ -494,11 +530,11 @@ class Serving(Answer):
         """What devices do together."""
         if self.cluster is None:
             return []
-        load, layout = self.loads[-1], self.layout
-        notes = [
-            f"devices of {self.cluster.name} wait {show_amount(load.exposed, 's', 3)} of a decode step of "
-            f"{load.concurrency:,} requests for each other"
-        ]
+        load, layout, notes = self.loads[-1], self.layout, []
+        if load.exposed:
+            of = "a request" if load.concurrency == 1 else f"{load.concurrency:,} requests"
+            waited = show_amount(load.exposed, "s", 3)
+            notes.append(f"devices of {self.cluster.name} wait {waited} of a decode step of {of} for each other")
         if layout.pp > 1:
             notes.append(f"pp: {layout.pp} groups of requests are in the stages at the same time")
         if layout.dp > 1:
@@ -635,7 +671,11 @@ def serve(
         if len(several) > MOST_LOADS:
             raise SettingError(f"concurrency has more than {MOST_LOADS:,} values: give fewer, such as every tenth")
     drafting: Drafts | None = built(Drafts, drafts, "drafts") if isinstance(drafts, Mapping) else drafts
+    calibration = calibration_of(on)
+    base: Any = on if calibration is None else calibration.machine
     own: dict[str, Any] = {"precision": "bf16", **settings}
+    if settings_of({"precision": own["precision"], "mode": "inference"}).policy is PRECISIONS["fp8"]:
+        own["precision"] = STORED_FP8[machine_of(base).runs_in("fp8") != "fp8"]
     read = settings_of({**own, "mode": "inference"})
     own = {name: getattr(read, name) for name in own}
     engine = KERNELS if engine is None else Engine.of(engine)
@@ -644,12 +684,8 @@ def serve(
             f"input={input} in steps of {engine.chunk:,} tokens, the engine's chunk, is over {MOST_CHUNKS:,} steps: "
             "use a larger chunk"
         )
-    calibration = calibration_of(on)
-    base: Any = on if calibration is None else calibration.machine
     cluster = _cluster(read.layout, base, network)
     machine = machine_of(base) if cluster is None else cluster.machine
-    if read.policy is PRECISIONS["fp8"]:
-        own["precision"] = STORED_FP8[machine.runs_in("fp8") != "fp8"]
     if drafting is not None and read.layout.pp * read.layout.ep > 1:
         raise SettingError("drafts are not worked out with pp or ep: leave one of them out")
     serving = Serving(

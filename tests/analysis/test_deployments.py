@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import costmodel as cm
-from costmodel.analysis.deployments import Deployments
+from costmodel.analysis.deployments import PARTS, Deployments
+from costmodel.performance.deployment import Deployment
 from tests.command import here
 
 ASKED: dict[str, Any] = {"on": "h100-sxm", "input": 512, "output": 64, "engine": "vllm"}
@@ -69,11 +70,73 @@ def test_nothing_that_serves_is_said_and_is_no_error() -> None:
         _ = found.best
 
 
+@pytest.mark.slow
+def test_a_search_finds_what_going_through_all_does() -> None:
+    """The first ten, those within 5 % and what is missed; how much less is worked out is counted."""
+    drawn: list[dict[str, Any]] = [
+        {"devices": 16, "tpot": 0.02},
+        {"model": "deepseek-v2-lite", "devices": 8, "tpot": 0.015, "ttft": 0.5, "pp": 1, "arrivals": "together"},
+    ]
+    for asked in drawn:
+        found, every = ranked(**asked), ranked(**asked, every=True)
+        assert every.slower == 0
+        assert len(found) + found.slower + sum(found.missed.values()) == len(every) + sum(every.missed.values())
+        assert [(e.degrees, e.load, e.binds) for e in found] == [
+            (e.degrees, e.load, e.binds) for e in every.entries[: len(found)]
+        ]
+        least = 0.95 * every.best.load.tokens_per_second
+        assert sum(entry.load.tokens_per_second >= least for entry in every) <= len(found)
+
+
+def test_devices_by_the_thousand_ask_for_no_more_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of the model are alike, and so are stages of a pipeline: 64 times the devices are no 64 times the work."""
+    counted: list[int] = []
+    once = Deployment._step
+    monkeypatch.setattr(Deployment, "_step", lambda self, costs: counted.append(1) or once(self, costs))
+    work = []
+    for devices in (64, 4096):
+        counted.clear()
+        found = ranked(devices=devices, tpot=0.02)
+        work.append(len(counted))
+        assert {entry.serving.devices for entry in found} == {devices}
+    assert work[1] < 1.5 * work[0]
+
+
+def test_why_the_next_best_loses_is_said_of_each() -> None:
+    found = ranked("llama-3.1-70b", devices=8, tpot=0.03)
+    best, others = found.best, found.entries[1:]
+    assert best.reason(best) == ""
+    for entry in others:
+        reason = entry.reason(best)
+        assert reason in " ".join(str(found).split())
+        if "a token more" in reason:  # and what it is more of is what its token takes longer for
+            most = best.load.concurrency
+            own, of_best = (each.serving.parts(most) for each in (entry, best))
+            name = next(name for name, words in PARTS.items() if words in reason)
+            assert own[name] > of_best[name]
+            assert sum(own.values()) > sum(of_best.values())
+    found = ranked("llama-3.1-8b", devices=2, on="rtx-4090", input=4096)
+    (roomless,) = (entry for entry in found if entry.degrees["dp"] == 2)
+    most, own = found.best.load.concurrency, roomless.serving.largest
+    assert roomless.reason(found.best) == f"memory has room for {own:,} requests at a time, not {most:,}"
+
+
+def test_the_layout_that_misses_by_least_is_named() -> None:
+    found = ranked("llama-3.1-70b", devices=8, tpot=0.006)
+    assert not found
+    (name,) = (name for name in found.missed if name != "memory")
+    degrees = {axis: degree for axis, degree in found.closest[name].degrees.items() if degree > 1}
+    served = cm.serve("llama-3.1-70b", **ASKED, arrivals="steady", **degrees)
+    assert found.closest[name].value == pytest.approx(served.at(served.layout.dp).time_per_token)
+    assert "miss tpot" in str(found)
+    assert json.loads(found.to_json())["closest"][name]["degrees"] == found.closest[name].degrees
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
         ({"devices": 0}, "devices=0 is not a whole number from 1"),
-        ({"devices": 10**9}, "4,096 at most"),
+        ({"devices": 10**9}, "1,000,000 at most"),
         ({"tpot": 0}, "tpot"),
         ({"ttft": "soon"}, "ttft"),
         ({"tp": 3}, "no layout of devices=4 has tp=3"),
@@ -162,3 +225,32 @@ def test_the_slower_network_of_two_pools_bounds_what_is_sent() -> None:
     alike, apart = cm.disaggregated(h100, h100, concurrency=1), cm.disaggregated(h100, a100, concurrency=1)
     assert [cluster.name for cluster in apart.clusters] == ["dgx-h100", "dgx-a100"]
     assert apart.transfer_seconds > 1.5 * alike.transfer_seconds
+
+
+def test_pools_within_a_target_have_the_most_requests_that_meet_it() -> None:
+    served = cm.serve("llama-3.1-8b", **{**ASKED, "input": 4096})
+    apart = cm.disaggregated(served, served, tpot="12 ms", devices=9)
+    assert apart.time_per_token <= 0.012 < apart.decode.token_seconds(apart.concurrency + 1)
+    assert apart.pools == apart.over(9)
+    assert apart.pools is not None
+    rates = {"prefill": apart.pools.prefill * apart.prefill_rate, "decode": apart.pools.decode * apart.decode_rate}
+    assert apart.pools.requests_per_second == rates[apart.pools.bound] == min(rates.values())
+    assert apart.together.time_per_token > apart.time_per_token  # prompts between other steps
+    assert "9 devices" in str(apart)
+    with pytest.raises(cm.CostModelError, match="tpot='1 ms': a token takes"):
+        cm.disaggregated(served, served, tpot="1 ms")
+
+
+def test_pools_from_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["disaggregated", "llama-3.1-8b", "--on", "h100-sxm", "--input", "4096", "--output", "64"]
+    groups = ["--prefill", "tp=1", "--decode", "tp=2"]
+    done = here(capsys, *asked, *groups, "--engine", "vllm", "--concurrency", "32", "--devices", "8", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["pools"]["prefill"] == pools().over(8).prefill
+    network = ["--network", "100 Gb/s"]
+    other = here(capsys, *asked, "--prefill", "tp=1,on=l40s", "--decode", "tp=2", *network)
+    assert "l40s (prompts) and 2 x h100-sxm (tp 2) (tokens)" in " ".join(other.out.split())
+    for wrong in ("4", "tp=1,tp=2", "gpus=3", "tp=none", ""):
+        failed = here(capsys, *asked, "--prefill", wrong, "--decode", "tp=2")
+        assert failed.code == 2
+        assert len(failed.err.strip()) < 200

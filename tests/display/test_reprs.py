@@ -24,6 +24,9 @@ ANSWERS = {
     "time of devices": lambda: cm.predict("gpt2-small", seq=64, fsdp=4).on("h100-sxm"),
     "serving": lambda: cm.serve("gpt2-small", on="h100-sxm", input=64, output=8, concurrency=[1, 2]),
     "deployments": lambda: cm.deployments("gpt2-small", on="h100-sxm", devices=2, input=64, output=8),
+    "disaggregated": lambda: cm.disaggregated(
+        *(cm.serve("gpt2-small", on="h100-sxm", input=64, output=8),) * 2, devices=4
+    ),
     "layouts": lambda: cm.layouts("mlp-mnist", devices=4, on="h100-sxm", global_batch=8),
     "comparison": lambda: cm.compare("gpt2-small", "mlp-mnist"),
     "explanation": lambda: cm.predict("gpt2-small", seq=64).explain("memory.peak"),

@@ -186,6 +186,34 @@ def test_a_slower_network_is_never_faster_and_a_node_needs_none() -> None:
         served(on=machine, tp=8, pp=2)
 
 
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-4b-text", "deepseek-v2-lite"])
+def test_stages_that_are_alike_are_worked_out_once(model: str) -> None:
+    """They take, together and one by one, what each traced by itself does."""
+    s = served(model=model, on="h100-sxm", pp=9)
+    ranks = s.deployment.ranks("decode", 4, past=600)
+    assert sum(count for _, count in ranks) == 9 > len(ranks)
+    alone = [s.deployment._step(rank) for rank in s.deployment.predicted("decode", 4, past=600).ranks_in_order]
+    steps = s.deployment.steps("decode", 4, past=600)
+    assert sorted(steps) == sorted(alone)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"tp": 4}, {"pp": 2, "arrivals": "steady"}, {"engine": "transformers"}, {"dp": 2, "engine": "vllm"},
+        {"model": "llama-3.1-8b", "drafts": {"model": SMALL}},
+    ],
+)  # fmt: skip
+def test_a_latency_is_what_it_goes_to(how: dict[str, Any]) -> None:
+    s = served(**how)
+    for n in (1, 6, 64):
+        parts = s.parts(n)
+        assert min(parts.values()) >= 0
+        assert sum(parts.values()) == pytest.approx(s.at(n).latency)
+    assert (s.parts(1)["waiting"] > 0) == (s.layout.tp * s.layout.pp > 1)
+    assert (s.parts(1)["host"] > 0) == (s.engine.name == "transformers")
+
+
 @examples(20)
 @given(st.floats(0, 1), st.integers(1, 8))
 def test_drafts_make_the_tokens_that_the_chances_add_up_to(acceptance: float, count: int) -> None:
@@ -381,6 +409,7 @@ def test_fp8_is_stored_so_where_a_model_is_served() -> None:
         assert few.at(1).memory < 0.56 * wide.at(1).memory
         assert 0.45 < few.at(1).time_per_token / wide.at(1).time_per_token < 0.8
         assert "stored in 8 bits" in str(few)
+        assert cm.serve("llama-2-7b", on=machine, precision="fp8", tp=2, **how).at(1).memory < 0.6 * few.at(1).memory
         assert "stored in 8 bits" not in str(wide)
 
 
