@@ -14,7 +14,7 @@ from costmodel.graph.tensor import Alias, Origin, Role, RoundLayout, Shape, Stor
 from costmodel.symbolic.sizes import LARGEST_SIZE, peek, product
 from costmodel.training.dtypes import FLOATS, REAL, Dtype, RealType, size_bytes
 from costmodel.training.layout import Layout
-from costmodel.training.precision import FP32, Precision
+from costmodel.training.precision import FP32, ROUTING, Precision
 from costmodel.training.settings import Device
 
 BLOCK, ROOT = "block", "root"
@@ -320,7 +320,7 @@ class Tape:
     def _take_types(self, call: Call, name: str) -> None:
         """Cast what autocast casts, which no complex numbers are, and settle what the call computes in."""
         kind, precision = call.layer.kind, self.precision
-        repeated = self.block.parent is not None
+        repeated = self.block.parent is not None and name not in ROUTING
         target = precision.cast_to(call.layer.cast_as, self.device, repeated=repeated)
         if target is not None and any(x.storage.dtype in REAL for x in call.inputs):
             target = None
@@ -343,7 +343,7 @@ class Tape:
         once = x.storage.origin == "weight" and (x.requires_grad or not self.training)
         shared = self._shared if once else None
         cast = self._cast_once(shared, dtype, x, name) if shared else self.cast(dtype)(x, name=f"{name}.cast")
-        cast.storage.scales = self.precision.scales(dtype)
+        cast.storage.scales = self.precision.scales(dtype, cast.storage.elements)
         if once:
             self._casts[key] = cast
         return cast

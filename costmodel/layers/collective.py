@@ -18,6 +18,7 @@ from costmodel.graph.kernel import Kernel, MeshAxis, Message, Operation, Product
 from costmodel.graph.tensor import Shape, Tensor
 from costmodel.layers.base import Movement, WeightProduct, layer
 from costmodel.symbolic.sizes import exact_div, product
+from costmodel.training.dtypes import Dtype
 
 
 class Collective(Movement):
@@ -209,15 +210,16 @@ class GatheredLinear(WeightProduct):
     def sizes(self, call: Call) -> Product:
         return Product(1, call.x.rows * self.devices, self.features, call.x.shape[-1])
 
-    def _message(self, call: Call, operation: Operation) -> Message:
-        return Message(operation, self.axis, self.devices, call.x.size * self.devices, call.x.dtype)
+    def _message(self, call: Call, operation: Operation, dtype: Dtype) -> Message:
+        return Message(operation, self.axis, self.devices, call.x.size * self.devices, dtype)
 
     def sent(self, call: Call) -> tuple[Message, ...]:
-        return (self._message(call, "all_gather"),)
+        return (self._message(call, "all_gather", call.x.dtype),)
 
     def returned(self, call: Call) -> tuple[Message, ...]:
-        gathered = (self._message(call, "all_gather"),) if call.weights["weight"].requires_grad else ()
-        return (*gathered, self._message(call, "reduce_scatter")) if call.x.requires_grad else gathered
+        """Of tokens that are cast for products the copies; gradients in the type of what they are of."""
+        gathered = self.sent(call) if call.weights["weight"].requires_grad else ()
+        return (*gathered, self._message(call, "reduce_scatter", call.y.dtype)) if call.x.requires_grad else gathered
 
     def workspace(self, call: Call) -> Workspace:
         """All tokens; in backward those and their gradient."""

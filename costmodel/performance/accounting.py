@@ -76,7 +76,7 @@ class StepTime:
     @cached_property
     def host_seconds(self) -> dict[StepPhase, Numbers]:
         """Of each phase, that the host takes to start its kernels."""
-        return {phase: self.model.launch_seconds * launches for phase, launches in self.launches.items()}
+        return self._by_phase(task.times * self.model.host_time(task) for task in self.tasks)
 
     @cached_property
     def phase_seconds(self) -> dict[StepPhase, Numbers]:

@@ -9,7 +9,7 @@ tiles and waves are rounded up, the smallest of several such times is again one,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -123,13 +123,22 @@ def attention_kernel(machine: Machine, stack: Stack, runtime: Runtime = "torch")
     return "cudnn" if choice == "flash-3" and exact == "blackwell" else choice
 
 
+class Started(Protocol):
+    """A task as the host starts it."""
+
+    def starts(self, recorded: Sequence[str]) -> tuple[int, int, int]:
+        """Launches by themselves, in loops and in graphs."""
+        ...
+
+
 class KernelModel:
     """How long kernels take on a machine.
 
     constants: those of the machine's family unless given; of arrays, each of one shape, times are arrays of that shape.
     stack: what starts kernels. tier: see `Tier`. allow_tf32: whether fp32 operands may be rounded to tf32 on matrix
     units; None: as PyTorch does by itself, in convolutions only. channels_last: the layout of convolutions' operands,
-    if the stack does not set it. launch_seconds: of the host to start one kernel. runtime: of a layout, which decides
+    if the stack does not set it. launch_seconds: of the host to start one kernel; start_seconds: that,
+    one more in a loop, and one that is recorded, see `Task.starts`. runtime: of a layout, which decides
     the kernel of fused attention, `attention`.
     """
 
@@ -150,6 +159,8 @@ class KernelModel:
         self.allow_tf32 = allow_tf32
         self.channels_last = channels_last or stack.channels_last
         self.launch_seconds: Numbers = 0.0 if tier == "ceiling" else stack.launch_seconds(c, runtime)
+        less = (np.minimum(self.launch_seconds, seconds) for seconds in (c.eager_seconds, c.graph_seconds))
+        self.start_seconds: tuple[Numbers, ...] = self.launch_seconds, *less
         self.processors = machine.processors or 1
         self.vector_peak = machine.vector_peak()
         self.bandwidth = machine.bandwidth * c.bandwidth_share
@@ -177,6 +188,11 @@ class KernelModel:
         # Where the host waits for each kernel before it starts the next, the device has nothing to do meanwhile.
         started = kernel.launches * self.launch_seconds if self.stack.blocking else 0.0
         return np.maximum(self.ceiling_time(kernel), self._conditions * attained) + started
+
+    def host_time(self, task: Started) -> Numbers:
+        """Of the host to start a task's kernel once [s]."""
+        starts = zip(task.starts(self.stack.recorded), self.start_seconds, strict=True)
+        return sum(many * seconds for many, seconds in starts)
 
     def ceiling_time(self, kernel: Kernel) -> Numbers:
         """Datasheet arithmetic or bytes, whichever takes longer: a lower bound, with nothing for the launch [s]."""

@@ -103,7 +103,7 @@ class PassFloor(NamedTuple):
 class PassWork:
     """What one micro-batch asks for in all stages, each by its layer and how often it happens.
 
-    kernels: their seconds, and launches. messages: whose result the next kernel needs. blocks: of the model. after:
+    kernels: their seconds, and the host's. messages: whose result the next kernel needs. blocks: of the model. after:
     layers that come after the blocks. kept: for backward of all; block: of that each block [bytes].
     """
 
@@ -132,7 +132,7 @@ class PassWork:
                     task.layer,
                     int(task.times) // settings.micro_batches,
                     slowest * float(own),
-                    float(task.kernel.launches),
+                    float(model.host_time(task)),
                 )
                 for task, own in zip(tasks, seconds, strict=True)
             ),
@@ -151,11 +151,11 @@ class PassWork:
         passes = min(schedule.in_flight(0), micro_batches * layout.vpp)
         return passes * _blocks_of_a_stage(self.blocks, layout) * self.block
 
-    def floors(self, prices: Prices, launch_seconds: float) -> tuple[PassFloor, PassFloor]:
-        """What it takes of the device, and of the host, at least. launch_seconds: of the host, for one kernel."""
+    def floors(self, prices: Prices) -> tuple[PassFloor, PassFloor]:
+        """What it takes of the device, and of the host, at least."""
         sent = [(name, times, float(prices(message).seconds)) for name, times, message in self.messages]
         device = [(name, times, seconds) for name, times, seconds, _ in self.kernels]
-        host = [(name, times, launches * launch_seconds) for name, times, _, launches in self.kernels]
+        host = [(name, times, seconds) for name, times, _, seconds in self.kernels]
         return self._floor([*device, *sent]), self._floor(host)
 
     def _floor(self, parts: Iterable[tuple[str, int, float]]) -> PassFloor:
@@ -205,8 +205,7 @@ class LayoutSteps:
     def least_seconds(self, work: PassWork, layout: Layout, shapes: PipelineShapes, micro_batches: Numbers) -> Numbers:
         """Of a step of each of the layouts that ask for such work at least. layout: any of them."""
         if work not in self._floors:
-            launch_seconds = float(self.models[layout.runtime].launch_seconds)
-            self._floors[work] = work.floors(Prices(self.links, layout), launch_seconds)
+            self._floors[work] = work.floors(Prices(self.links, layout))
         return np.maximum(*(floor.step_seconds(shapes, micro_batches) for floor in self._floors[work]))
 
     def on(self, like: Time) -> LayoutSteps:

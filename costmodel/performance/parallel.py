@@ -52,18 +52,23 @@ class ProgramSet:
         self.alone = alone
         self.programs = programs
         self.table = KernelTable([task.kernel for task in tasks])
-        launches = np.array([float(task.kernel.launches) for task in tasks])
-        self._launches = {name: program.weights @ launches for name, program in programs.items()}
+        self._starts: dict[tuple[str, ...], dict[str, Numbers]] = {}
 
     def kernel_seconds(self, model: KernelModel) -> list[Numbers]:
         """Of each task's kernel, once, on the slowest of many devices, for which the others wait."""
         slowest = 1.0 if self.alone or model.tier == "ceiling" else model.constants.slowest_device
         return [slowest * seconds for seconds in self.table.times(model)]
 
-    def play(self, player: Player, name: str, kernel_seconds: Numbers, *, last: bool = True) -> None:
+    def play(
+        self, player: Player, name: str, model: KernelModel, kernel_seconds: Numbers, *, last: bool = True
+    ) -> None:
         """One of them. kernel_seconds: of each task's kernel, once."""
-        program, launches = self.programs[name], self._launches[name]
-        host = np.multiply.outer(launches, player.launch_seconds)
+        program, recorded = self.programs[name], model.stack.recorded
+        if recorded not in self._starts:
+            starts = np.array([task.starts(recorded) for task in self.tasks], dtype=float).reshape(-1, 3)
+            self._starts[recorded] = {each: of.weights @ starts for each, of in self.programs.items()}
+        parts = zip(self._starts[recorded][name].T, model.start_seconds, strict=True)
+        host = sum(np.multiply.outer(launches, seconds) for launches, seconds in parts)
         player.play(program, program.weights @ kernel_seconds, host, kernel_seconds, last=last)
 
 
@@ -115,9 +120,9 @@ class RankWork(ProgramSet):
         kernel_seconds = self.kernel_seconds(model)
         player, seconds = Player(prices, model.launch_seconds, trace), np.array(kernel_seconds)
         if self.micro_batches > 1:
-            player.repeat(lambda: self.play(player, "passes", seconds, last=False), self.micro_batches - 1)
-        self.play(player, "passes", seconds)
-        self.play(player, "ending", seconds)
+            player.repeat(lambda: self.play(player, "passes", model, seconds, last=False), self.micro_batches - 1)
+        self.play(player, "passes", model, seconds)
+        self.play(player, "ending", model, seconds)
         player.end()
         phases = dict(player.phase_seconds)
         cover: dict[StepPhase, Numbers] = {}

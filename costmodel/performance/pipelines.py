@@ -207,7 +207,7 @@ class StageWork(ProgramSet):
         players: dict[str, Player] = {}
         for name in self.programs:
             players[name] = Player(prices, model.launch_seconds)
-            self.play(players[name], name, np.array(kernel_seconds))
+            self.play(players[name], name, model, np.array(kernel_seconds))
             players[name].end()
         return {"I": Player(prices), "W": players["B"], **players}
 
@@ -370,7 +370,7 @@ class PipelineWork:
             self._endings[key] = ProgramSet(programmer.tasks, programs)
         ending, player = self._endings[key], Player(prices, model.launch_seconds)
         for name in ending.programs:
-            ending.play(player, name, np.array(ending.kernel_seconds(model)))
+            ending.play(player, name, model, np.array(ending.kernel_seconds(model)))
         player.end()
         return player
 

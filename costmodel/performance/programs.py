@@ -18,10 +18,10 @@ from costmodel.performance.laws import Numbers
 from costmodel.performance.work import StepPhase, Task
 from costmodel.training.layout import Layout
 
-Waiting = Literal["device", "gather", "scatter", "sum", "beside", "under"]
-"""Who waits for a collective. device: the next kernel. gather: the copies out of its buffer. scatter: that of the next
-unit. sum: the end of backward, after its bucket is full. beside: the kernel of the next part. under: the end of the
-product before it, whose second half it runs beside."""
+Waiting = Literal["device", "host", "gather", "scatter", "sum", "beside", "under"]
+"""Who waits for a collective. device: the next kernel. host: that, and the host for what it says. gather: the copies
+out of its buffer. scatter: that of the next unit. sum: the end of backward, after its bucket is full. beside: the
+kernel of the next part. under: the end of the product before it, whose second half it runs beside."""
 
 _PHASES: dict[str, tuple[StepPhase, bool]] = {
     "forward": ("forward", False),
@@ -253,6 +253,8 @@ class Programmer:
                 yield Stretch(phase, self._added(_copy(layer, phase, "copy in", message), times), 0)
         elif message.axis == "dp" and self.layout.runtime == "torch" and phase == "backward":
             waiting = "sum"
+        elif self.layout.runtime == "megatron" and (message.axis, message.operation) == ("ep", "all_gather"):
+            waiting = "host"  # how many rows go to each expert
         elif self.layout.megatron and message.axis == "tp" and phase == "backward" and not self.once(moment, message):
             waiting = "under" if message.operation == "all_reduce" else "device"
         yield Sending(phase, layer, message, waiting, self.once(moment, message))

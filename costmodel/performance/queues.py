@@ -391,6 +391,8 @@ class Player:
         done = np.maximum(end, self.device + slowed)
         own.exposed = own.exposed + done - self.device
         self.device = done
+        if event.waiting == "host":
+            self.host = np.maximum(self.host, done)
 
     def _parts(self, event: Parts) -> None:
         """Kernels in parts, each beside what the next one waits for."""

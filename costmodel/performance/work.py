@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from costmodel.cost.runtimes import rank_of
 from costmodel.cost.sharding import share_of
@@ -13,7 +13,9 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.replay import retrace
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage, Tensor
+from costmodel.layers.experts import ExpertLinear
 from costmodel.layers.kernels import distinct_bytes
+from costmodel.performance import megatron
 from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum, product
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
@@ -25,7 +27,10 @@ PHASES: tuple[StepPhase, ...] = ("forward", "backward", "update")
 
 
 class Task(NamedTuple):
-    """A kernel of a layer, which happens `times` times in a step. again: whether it is run again for backward."""
+    """A kernel of a layer, which happens `times` times in a step. again: whether it is run again for backward.
+
+    looped: launches of the host beyond the kernel's, one for each further expert.
+    """
 
     layer: str
     kind: str
@@ -33,6 +38,18 @@ class Task(NamedTuple):
     times: int
     kernel: Kernel
     again: bool = False
+    looped: int = 0
+
+    def starts(self, recorded: Sequence[str] = ()) -> tuple[int, int, int]:
+        """Launches of the host: by themselves, in loops, and in graphs, where these have layers `recorded`.
+
+        Products of experts are asked for one by one: of 8, each of 128 rows, cuBLAS on several streams takes 33 µs each
+        on Blackwell (NVIDIA/TransformerEngine pull request 3134), as long as others; casts go around a loop.
+        """
+        launches = self.kernel.launches
+        if any(part in name for name in self.layer.split(".") for part in recorded):
+            return 0, 0, launches + self.looped
+        return (launches + self.looped, 0, 0) if self.kernel.sizes else (launches, self.looped, 0)
 
     @property
     def contractions(self) -> int:
@@ -77,6 +94,10 @@ class _Kernels:
             call: cast for call, cast in _halves(tape).items() if call not in self.groups and cast not in self.groups
         }
         self.left_out = set(self.halves.values())
+        self.is_megatron = tape.layout.runtime == "megatron"
+        self.own: Any = megatron if self.is_megatron else _Layers
+        self.accumulated = megatron.accumulated(tape) if self.is_megatron else set[Storage]()
+        self.of_experts = _experts_of(tape) if self.is_megatron else {}
         for call in tape.root.calls():
             self._forward(call, "forward")
         if tape.training:
@@ -103,7 +124,8 @@ class _Kernels:
 
     def _add(self, call: Call, phase: StepPhase, kernel: Kernel, *, again: bool = False) -> None:
         times = call.times * (1 if is_once_a_step(call) else self.micro_batches)
-        self.work.tasks.append(Task(call.name, call.layer.kind, phase, times, kernel, again))
+        looped = (self.of_experts.get(call, 1) - 1) * kernel.launches
+        self.work.tasks.append(Task(call.name, call.layer.kind, phase, times, kernel, again, looped))
 
     def _forward(self, call: Call, phase: StepPhase, *, again: bool = False) -> None:
         for kernel in self._forward_kernels(call):
@@ -115,9 +137,9 @@ class _Kernels:
             yield from _quantising(call, call.x)
         elif call in self.halves:
             less = distinct_bytes(call.x) - distinct_bytes(self.halves[call].x)
-            yield from (kernel._replace(read=kernel.read - less) for kernel in call.layer.forward_kernels(call))
+            yield from (kernel._replace(read=kernel.read - less) for kernel in self.own.forward_kernels(call))
         elif group is None and call not in self.left_out:
-            yield from call.layer.forward_kernels(call)
+            yield from self.own.forward_kernels(call)
         elif group is not None:
             yield from group.parts[call].library if call in group.parts else ()
             if call is group.calls[-1]:
@@ -131,9 +153,9 @@ class _Kernels:
             yield from _quantising(call, call.y)
         if call in self.halves:
             less = call.x.bytes - self.halves[call].x.bytes
-            yield from (kernel._replace(written=kernel.written - less) for kernel in call.layer.backward_kernels(call))
+            yield from (kernel._replace(written=kernel.written - less) for kernel in self.own.backward_kernels(call))
         elif group is None and call not in self.left_out:
-            yield from call.layer.backward_kernels(call)
+            yield from self.own.backward_kernels(call)
         elif group is not None:
             if call is group.calls[-1]:
                 yield from group.backward
@@ -155,9 +177,10 @@ class _Kernels:
             if (sums := whole + bool(parts) - 1) > 0:
                 moved = (size, 0, 0) if fused and not weight else (2 * size, size, 1)
                 self._sum("sum", storage, sums * times * self.micro_batches, dtype, *moved)
-            if weight and self.micro_batches > 1:
+            first = 0 if self.is_megatron else 1  # whose buffer of all micro-batches also has the first added
+            if weight and self.micro_batches > first and storage not in self.accumulated:
                 own = share_of(self.tape, storage).gradient_bytes if self.tape.layout.shards > 1 else size
-                self._sum("sum", storage, (self.micro_batches - 1) * times, dtype, 2 * own, own)
+                self._sum("sum", storage, (self.micro_batches - first) * times, dtype, 2 * own, own)
 
     def _sum(
         self, what: str, storage: Storage, times: int, dtype: Dtype, read: int, written: int, launches: int = 1
@@ -166,6 +189,31 @@ class _Kernels:
         kernel = Kernel(f"gradient {what}", "pointwise", flops, read, written, dtype, launches)
         name = storage.name or "gradient"
         self.work.tasks.append(Task(name, f"gradient {what}", "backward", times, kernel))
+
+
+class _Layers:
+    """Kernels that layers state themselves, as PyTorch has them."""
+
+    @staticmethod
+    def forward_kernels(call: Call) -> Iterable[Kernel]:
+        """Of one call."""
+        return call.layer.forward_kernels(call)
+
+    @staticmethod
+    def backward_kernels(call: Call) -> Iterable[Kernel]:
+        """Of one call's backward."""
+        return call.layer.backward_kernels(call)
+
+
+def _experts_of(tape: Tape) -> dict[Call, int]:
+    """How many experts the products of a call are of, or those of the operand that it casts."""
+    counts: dict[Call, int] = {}
+    for call in tape.root.calls():
+        if isinstance(call.layer, ExpertLinear):
+            busy = call.layer.products(call)[0].batch
+            casts = (x.maker for x in (*call.inputs, *call.weights.values()))
+            counts |= {cast: busy for cast in casts if cast is not None and _quantises(cast)} | {call: busy}
+    return counts
 
 
 def is_once_a_step(call: Call) -> bool:
@@ -184,9 +232,10 @@ def _quantising(call: Call, x: Tensor) -> Iterator[Kernel]:
 
     Source: NVIDIA Transformer Engine, ``nvte_compute_amax`` and ``nvte_quantize`` (cast_transpose).
     """
-    low = call.tape.precision.autocast or x.dtype
-    copies = (2 if call.tape.training else 1) * size_bytes(x.size, low)
-    yield Kernel("largest", "reduction", x.size, x.bytes, 0, x.dtype)
+    policy = call.tape.precision
+    copies = (2 if call.tape.training else 1) * size_bytes(x.size, policy.autocast or x.dtype)
+    if policy.scaled_whole:
+        yield Kernel("largest", "reduction", x.size, x.bytes, 0, x.dtype)
     yield Kernel("cast", "pointwise", x.size, x.bytes, copies, x.dtype)
 
 

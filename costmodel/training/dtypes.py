@@ -10,13 +10,13 @@ Shape = tuple[int, ...]
 Role = Literal["weight", "activation", "logits", "statistic", "mask", "index", "random"]
 """What a tensor holds; the precision policy turns it into bytes an element."""
 
-RealType = Literal["fp32", "bf16", "fp16", "fp8", "bool", "int4", "int8", "int16", "int32", "int64"]
+RealType = Literal["fp32", "bf16", "fp16", "fp8", "fp4", "bool", "int4", "int8", "int16", "int32", "int64"]
 Dtype = Literal[RealType, "complex-fp32", "complex-bf16", "complex-fp16", "complex-fp8"]
 BITS: dict[Dtype, int] = {
-    "fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "bool": 8, "int4": 4, "int8": 8, "int16": 16, "int32": 32,
+    "fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4, "bool": 8, "int4": 4, "int8": 8, "int16": 16, "int32": 32,
     "int64": 64, "complex-fp32": 64, "complex-bf16": 32, "complex-fp16": 32, "complex-fp8": 16,
 }  # fmt: skip
-FLOATS: frozenset[Dtype] = frozenset({"fp32", "bf16", "fp16", "fp8"})
+FLOATS: frozenset[Dtype] = frozenset({"fp32", "bf16", "fp16", "fp8", "fp4"})
 COMPLEX: dict[Dtype, Dtype] = {
     "fp32": "complex-fp32",
     "bf16": "complex-bf16",

@@ -358,7 +358,7 @@ def _check_runtime(settings: Settings) -> None:
     if casts or policy.quantised or (policy.weight != "fp32") != (policy.master is not None):
         raise SettingError(
             f"{runtime} trains 16-bit weights with fp32 masters, not precision {policy.name!r}: use "
-            "'bf16-master-fp32-gradients', 'bf16-master', 'fp16-master' or 'fp32'"
+            "'bf16-master-fp32-gradients', 'bf16-master', 'fp16-master', 'fp32', 'fp8', 'mxfp8' or 'nvfp4'"
         )
     if settings.states.name not in OF_RUNTIMES:
         raise SettingError(f"{runtime} has no optimizer {settings.states.name!r}: use {listed(OF_RUNTIMES)}")

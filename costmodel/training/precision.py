@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Literal
+from typing import Any, Literal
 
 from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import ceil_div, product
@@ -61,6 +61,9 @@ RAISED = {
 FOLLOWING = frozenset({"batchnorm", "layernorm", "rmsnorm", "groupnorm"})
 """Kinds whose result has the input's type, whatever their weights have."""
 
+ROUTING = frozenset({"router", "shared_gate"})
+"""Linear layers of blocks that Transformer Engine does not cast, as routers of experts are none of its modules."""
+
 QUANTISED = frozenset({"linear", "expert_linear", "conv", "absorb_key"})
 """Kinds whose weights a quantised policy stores in few bits."""
 
@@ -81,9 +84,11 @@ class Precision(Declaration):
     by a kernel of its own, as bitsandbytes does; else products unpack weights as they read them.
     scaled: each copy cast to `autocast` carries an fp32 scale, as 8-bit floats need, and products of such copies come
     out in the weights' type.
-    linear_alone: whether linear layers of repeated blocks are all that is cast, each operand and each gradient that
-    comes back by kernels that read it twice, for its largest number, and write it by rows and by columns, as
-    Transformer Engine does (``Float8CurrentScaling``); weights once a step.
+    linear_alone: whether linear layers of repeated blocks are all that is cast, but for routers, each operand and each
+    gradient that comes back by kernels that write it by rows and by columns, as Transformer Engine does; weights once a
+    step.
+    block: elements of such a copy that share a scale of type `scale`; None: all of it. Of a scale of all, which 4-bit
+    floats have beside those of blocks, another kernel reads the tensor before for its largest number.
     """
 
     name: str
@@ -99,6 +104,7 @@ class Precision(Declaration):
     apart: bool = False
     scaled: bool = False
     linear_alone: bool = False
+    block: int | None = None
     source: str = ""
 
     def check_agreement(self, where: str) -> None:
@@ -108,7 +114,7 @@ class Precision(Declaration):
             if dtype is not None and dtype not in FLOATS:
                 raise SettingError(f"{where}.{field}: {dtype!r} is no floating type: use {', '.join(sorted(FLOATS))}")
         needs = {"group": "quantised", "multiplied": "quantised", "apart": "quantised", "scaled": "autocast"}
-        needs["linear_alone"] = "scaled"
+        needs |= {"linear_alone": "scaled", "block": "scaled"}
         for field, of in needs.items():
             if getattr(self, field) and not getattr(self, of):
                 raise SettingError(f"{where}.{field} is of what {of} makes: give {of}, or leave {field} out")
@@ -129,7 +135,7 @@ class Precision(Declaration):
         if self.autocast is None:
             return None
         if self.linear_alone:
-            return self.autocast if repeated and kind in ("linear", "expert_linear") else None
+            return self.autocast if repeated and kind in ("linear", "gathered_linear", "expert_linear") else None
         if kind in LOWERED:
             return self.autocast
         return "fp32" if kind in RAISED[device] else None
@@ -138,9 +144,18 @@ class Precision(Declaration):
         """What a layer computes in whose operands autocast has cast to `target`."""
         return self.weight if self.scaled and target == self.autocast else target
 
-    def scales(self, target: Dtype) -> int:
-        """fp32 scales that come with a tensor cast to `target`."""
-        return int(self.scaled and target == self.autocast)
+    def scales(self, target: Dtype, elements: int) -> int:
+        """What comes with so many elements cast to `target`, as fp32 scales of as many bytes."""
+        if not self.scaled or target != self.autocast:
+            return 0
+        if self.block is None:
+            return 1
+        return ceil_div(size_bytes(ceil_div(elements, self.block), self.scale), 4) + self.scaled_whole
+
+    @property
+    def scaled_whole(self) -> bool:
+        """Whether copies have a scale of the whole tensor, see `block`."""
+        return self.scaled and (self.block is None or self.autocast == "fp4")
 
     def result(self, kind: str, inputs: Sequence[Dtype], weights: Sequence[Dtype]) -> Dtype:
         """What a layer computes in that nothing is cast for, given the types of its floating operands."""
@@ -176,6 +191,14 @@ class Precision(Declaration):
 
 _FIXED: dict[Role, Dtype] = {"statistic": "fp32", "mask": "bool", "index": "int64", "random": "int64"}
 
+_ENGINE: dict[str, Any] = {
+    "weight": "bf16",
+    "autocast": "fp8",
+    "master": "fp32",
+    "scaled": True,
+    "linear_alone": True,
+}
+"""What the recipes of Transformer Engine have alike."""
 _MICIKEVICIUS = "Micikevicius et al. 2018, §3.1"
 PrecisionName = Literal[
     "fp32",
@@ -187,6 +210,9 @@ PrecisionName = Literal[
     "bf16-master",
     "bf16-master-fp32-gradients",
     "fp8",
+    "fp8-blockwise",
+    "mxfp8",
+    "nvfp4",
     "fp8-w8a8",
     "int8",
     "int4",
@@ -213,6 +239,30 @@ PRECISIONS = ready(
     ),
     Precision(
         "fp8", weight="bf16", autocast="fp8", master="fp32", scaled=True, source="Micikevicius et al. 2022, §4.1"
+    ),
+    Precision(
+        "fp8-blockwise",
+        **_ENGINE,
+        block=128,
+        scale="fp32",
+        source="scales of 128 elements, of weights of 128 by 128 (DeepSeek-AI 2024, V3, §3.3; Transformer Engine, "
+        "Float8BlockScaling): linear layers alone",
+    ),
+    Precision(
+        "mxfp8",
+        **_ENGINE,
+        block=32,
+        scale="fp8",
+        source="scales of 32 elements, a byte each (OCP Microscaling Formats 1.0; "
+        "Transformer Engine, MXFP8BlockScaling)",
+    ),
+    Precision(
+        "nvfp4",
+        **{**_ENGINE, "autocast": "fp4"},
+        block=16,
+        scale="fp8",
+        source="scales of 16 elements, a byte each, and one of all (NVIDIA 2025, Pretraining with NVFP4; Transformer "
+        "Engine, NVFP4BlockScaling): all linear layers of blocks",
     ),
     Precision(
         "fp8-w8a8",
@@ -254,11 +304,7 @@ PRECISIONS = ready(
 
 TRANSFORMER_ENGINE = Precision(
     "fp8",
-    weight="bf16",
-    autocast="fp8",
-    master="fp32",
-    scaled=True,
-    linear_alone=True,
+    **_ENGINE,
     source="NVIDIA Transformer Engine, Float8CurrentScaling: linear layers alone, attention and the head in 16 bits",
 )
 """What "fp8" stands for under Megatron-Core."""

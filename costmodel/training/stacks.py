@@ -26,7 +26,8 @@ class Stack(Declaration):
     the kernel of fused attention, where the machine has it (default: PyTorch's choice). norms: whether RMSNorm is one
     kernel, as PyTorch's is from 2.9 on, or composed of operators in fp32, as before and where a module is written so
     (Hugging Face's LlamaRMSNorm). blocking: whether the host waits for each kernel before it starts the next, as with
-    CUDA_LAUNCH_BLOCKING=1. source: where its figures are from.
+    CUDA_LAUNCH_BLOCKING=1. recorded: layers whose kernels alone are replayed from recorded graphs, by parts of their
+    names, such as ("attention", "router"), as partial CUDA graphs have them. source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -44,6 +45,7 @@ class Stack(Declaration):
     attention: AttentionKernel | None = None
     norms: Literal["fused", "composed"] = "fused"
     blocking: bool = False
+    recorded: tuple[str, ...] = ()
     source: str = "as declared"
 
     def __post_init__(self) -> None:

@@ -263,7 +263,7 @@ def test_copies_shares_and_stages_ask_the_same_of_a_micro_batch(name: str, preci
             continue
         key = frozenset(item for item in mesh.items() if item[0] not in APART)
         prices = Prices(steps.links, settings.layout)
-        assert like.setdefault(key, (vars(work), work.floors(prices, 1e-6))) == (vars(work), work.floors(prices, 1e-6))
+        assert like.setdefault(key, (vars(work), work.floors(prices))) == (vars(work), work.floors(prices))
 
 
 @examples(20)

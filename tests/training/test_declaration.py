@@ -205,6 +205,7 @@ def test_a_declared_stack_is_taken_wherever_a_named_one_is(own_stack: Any) -> No
         "attention": None,
         "norms": "fused",
         "blocking": False,
+        "recorded": (),
         "source": "as declared",
     }
     assert cm.Prediction.from_json(p.to_json()) == p

@@ -113,6 +113,22 @@ def test_casts_of_transformer_engine_read_twice_and_write_both_orders_and_weight
     assert seconds[1] == seconds[4] == 2 * GPT.layers
 
 
+@pytest.mark.parametrize(
+    ("precision", "reads", "bits", "scales"),
+    [("fp8", 2, 8, 1), ("fp8-blockwise", 1, 8, 8), ("mxfp8", 1, 8, 8), ("nvfp4", 2, 4, 17)],
+)
+def test_recipes_of_transformer_engine_differ_by_bits_scales_and_how_often_an_operand_is_read(
+    precision: Any, reads: int, bits: int, scales: int
+) -> None:
+    """Of 1,024 elements: 8 scales in fp32, 32 or 64 of a byte; one of all beside them in 4 bits."""
+    p = cm.predict(GPT, batch=2, seq=128, precision=precision, runtime="megatron", tp=2, sp=True)
+    casts = [task.kernel for task in p.on("b200-sxm").work.tasks if task.layer.endswith("mlp.down.cast")]
+    tokens = 2 * 128 * 2 * GPT.width
+    assert sum(kernel.read for kernel in casts) == reads * 2 * tokens
+    assert sum(kernel.written for kernel in casts) == 2 * tokens * bits // 8
+    assert PRECISIONS[precision].scales("fp4" if bits == 4 else "fp8", 1024) == scales
+
+
 def test_other_policies_with_casts_are_refused_under_megatron() -> None:
     for name in ("bf16-autocast", Precision("own", weight="bf16", autocast="fp8", master="fp32", scaled=True)):
         with pytest.raises(SettingError, match="trains 16-bit weights with fp32 masters"):

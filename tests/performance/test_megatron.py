@@ -1,0 +1,89 @@
+"""Kernels of Megatron-Core with Transformer Engine, and what its host starts."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from costmodel.performance.megatron import ROUTING_LAUNCHES
+from costmodel.performance.work import Task
+
+SIZES = {"layers": 2, "width": 256, "heads": 4, "kv_heads": 4, "mlp_width": 128, "vocab": 512, "context": 128}
+MODEL = cm.load("mixtral-8x7b", over=SIZES)
+
+
+@cache
+def tasks(**settings: Any) -> list[Task]:
+    how = {
+        "runtime": "megatron",
+        "precision": "bf16-master",
+        "attention": "flash",
+        "accumulate": 4,
+        "ep": 2,
+        **settings,
+    }
+    return cm.predict(MODEL, batch=2, seq=128, dp=2, **how).on("h100-sxm").work.tasks
+
+
+def of(name: str, phase: str = "forward", **settings: Any) -> list[Task]:
+    return [task for task in tasks(**settings) if task.layer.endswith(name) and task.phase == phase]
+
+
+def test_turned_features_and_rows_with_their_weights_move_in_one_kernel() -> None:
+    (rotary,) = of("rotate_query")
+    assert rotary.kernel.launches == 1
+    assert rotary.kernel.read == rotary.kernel.written == 2 * 2 * 128 * 256
+    assert not of("dispatch_weights") + of("collect")
+
+
+def test_what_experts_made_is_read_where_it_is_and_its_gradient_written_once() -> None:
+    (total,), (back,) = of("total"), of("collect", "backward")
+    rows = 2 * 2 * 128 * 256  # bytes of all tokens
+    assert (total.kernel.read, total.kernel.written) == (2 * rows, rows)
+    assert (back.kernel.read, back.kernel.written, back.kernel.launches) == (rows, 2 * rows, 1)
+
+
+def test_products_add_to_gradients_of_all_micro_batches_and_other_gradients_are_added() -> None:
+    (product,) = [task for task in of("output", "backward") if task.kernel.name.endswith("weight")]
+    tokens, weight = 2 * 128 * 256 * 2, 256 * 256 * 2
+    assert product.kernel.read == 2 * tokens + weight
+    assert product.kernel.written == weight
+    sums = {task.layer.rpartition(".")[0].rpartition(".")[2]: task.times for task in of(".weight", "backward")}
+    assert "output" not in sums
+    assert "gate_up" not in sums
+    assert sums["attention_norm"] == sums["router"] == 4 * 2
+
+
+def test_a_router_takes_small_kernels_and_is_not_cast() -> None:
+    (routing,) = [task for task in of("top_k") if task.kernel.name == "routing"]
+    assert routing.kernel.launches == ROUTING_LAUNCHES
+    names = {task.layer.rpartition(".")[0].rpartition(".")[2] for task in of(".cast", precision="fp8")}
+    assert {"qkv", "gate_up", "down"} <= names
+    assert "router" not in names
+
+
+def test_products_of_experts_are_started_one_by_one_and_their_casts_in_a_loop() -> None:
+    (product,) = [task for task in of("gate_up", precision="mxfp8") if task.kernel.sort == "product"]
+    (cast,) = of("gate_up.cast", precision="mxfp8")
+    assert (product.starts(), cast.starts()) == ((4, 0, 0), (1, 3, 0))
+    assert product.starts(("experts",)) == (0, 0, 4)
+    assert product.starts(("attention",)) == (4, 0, 0)
+
+
+def test_recorded_layers_take_the_host_less() -> None:
+    p = cm.predict(MODEL, batch=2, seq=128, runtime="megatron", precision="bf16-master", attention="flash")
+    whole, part, parts = (
+        p.on("h100-sxm", stack=cm.Stack("own", "eager_seconds", recorded=recorded)).seconds
+        for recorded in ((), ("attention",), ("attention", "mlp"))
+    )
+    assert whole > part > parts
+
+
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
+def test_tokens_are_gathered_as_they_are_cast_and_gradients_scattered_in_16_bits(precision: Any) -> None:
+    p = cm.predict(MODEL, batch=2, seq=128, runtime="megatron", precision=precision, tp=2, sp=True, etp=1, ep=2, dp=1)
+    sent = {(row.operation, row.dtype) for row in p.collectives if row.axis == "tp" and "qkv" in row.layer}
+    assert sent == {("all_gather", "fp8"), ("reduce_scatter", "bf16")}
