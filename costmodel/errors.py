@@ -7,9 +7,31 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
+LONGEST_ERROR = 200
+"""Characters that an error stays below; details are on lines of their own."""
+
+
+def in_lines(text: str) -> str:
+    """An error of which every line is below `LONGEST_ERROR`: what is wrong, then on lines below it the details."""
+    lines: list[str] = []
+    rest = " ".join(text.split()) if len(text) >= LONGEST_ERROR else text
+    while len(rest) >= LONGEST_ERROR:
+        ends = [[at + len(mark) for at in _places(rest, mark)] for mark in ("; ", ": ", ", ", " ")]
+        end = next((places[-1] for places in ends if places), LONGEST_ERROR - 1)
+        lines.append(rest[:end].rstrip())
+        rest = f"  {rest[end:]}"
+    return "\n".join([*lines, rest])
+
+
+def _places(text: str, mark: str) -> list[int]:
+    """Where a mark stands in what a line has room for, not near its start."""
+    return [each.start() for each in re.finditer(mark, text[: LONGEST_ERROR - 1]) if each.start() >= LONGEST_ERROR // 3]
+
 
 class CostModelError(ValueError):
     """Base of every error that is the asker's to mend: a bad model, setting, file or name.
+
+    One line says what is wrong; what is longer goes on below it.
 
     Example:
         >>> import costmodel as cm
@@ -20,6 +42,9 @@ class CostModelError(ValueError):
         unknown model 'gpt2-smal': did you mean 'gpt2-small'?
 
     """
+
+    def __str__(self) -> str:
+        return in_lines(super().__str__())
 
 
 class SpecError(CostModelError):
@@ -59,108 +84,90 @@ MOST_LISTED = 120
 
 
 ALIASES = {
-    "mse": "mean_squared_error",
-    "l2": "mean_squared_error",
-    "ce": "cross_entropy",
-    "xent": "cross_entropy",
-    "nll": "cross_entropy",
-    "bce": "binary_cross_entropy",
-    "kl": "kl_divergence",
-    "kl_div": "kl_divergence",
-    "training": "train",
-    "eval": "inference",
-    "infer": "inference",
-    "cuda": "gpu on",
-    "sdpa": "flash",
-    "flash_attention_2": "flash",
-    "flash_attention_3": "flash",
-    "fused": "flash",
-    "math": "eager",
-    "standard": "eager",
-    "mem_efficient": "efficient",
-    "xformers": "efficient",
-    "full": "block",
-    "every": "block",
-    "layer": "block",
-    "op": "operators",
-    "selective_op": "operators",
-    "float32": "fp32",
-    "float": "fp32",
-    "tf32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "amp": "fp16-autocast",
-    "mixed": "bf16-autocast",
-    "mixed_precision": "bf16-autocast",
-    "adam8bit": "adam-8bit",
-    "adamw_8bit": "adam-8bit",
-    "adamw8bit": "adam-8bit",
-    "adamw_torch": "adamw",
-    "sgd_momentum": "momentum",
-    "float8": "fp8",
-    "8bit": "adam-8bit int8",
-    "4bit": "int4",
-    "dtype": "precision",
-    "gpu": "on",
-    "machine": "on",
-    "gpus": "devices",
-    "num_gpus": "devices",
-    "world_size": "devices",
-    "batch_size": "batch",
-    "micro_batch_size": "batch",
-    "global_batch_size": "global_batch",
-    "seq_len": "seq",
-    "seq_length": "seq",
-    "sequence_length": "seq",
-    "gradient_accumulation_steps": "accumulate",
-    "gradient_checkpointing": "checkpoint",
-    "recompute": "checkpoint",
-    "tensor_parallel_size": "tp",
-    "pipeline_parallel_size": "pp",
-    "expert_parallel_size": "ep",
-    "context_parallel_size": "cp",
-    "dim": "width",
-    "d_model": "width",
-    "embed_dim": "width",
-    "n_embd": "width",
-    "hidden_size": "width",
-    "hidden": "width",
-    "depth": "layers",
-    "num_layers": "layers",
-    "num_hidden_layers": "layers",
-    "n_layer": "layers",
-    "num_attention_heads": "heads",
-    "n_head": "heads",
-    "num_key_value_heads": "kv_heads",
-    "intermediate_size": "mlp_width",
-    "vocab_size": "vocab",
-    "max_position_embeddings": "context",
-    "n_layers": "layers",
-    "num_heads": "heads",
-    "n_heads": "heads",
-    "n_kv_heads": "kv_heads",
-    "d_ff": "mlp_width",
-    "ffn": "mlp_width",
-    "ffn_dim": "mlp_width",
-    "rope": "rotary",
-    "rope.base": "rotary",
-    "rope_theta": "rotary",
-    "rope.theta": "rotary",
-    "latency": "seconds",
-    "throughput": "tokens_per_second",
-    "ram": "memory",
-    "vram": "memory",
-    "total_params": "params",
-    "num_parameters": "params",
-    "parameters": "params",
+    other: names
+    for others, names in (
+        ("mse l2", "mean_squared_error"),
+        ("ce xent nll", "cross_entropy"),
+        ("bce", "binary_cross_entropy"),
+        ("kl kl_div", "kl_divergence"),
+        ("training finetune finetuning fine_tune sft pretrain", "train"),
+        ("eval infer forward fwd", "inference"),
+        ("generate generation serve serving deploy autoregressive", "decode serve"),
+        ("cuda", "gpu on"),
+        ("sdpa flash_attention flash_attention_2 flash_attention_3 flash_attn flash_attn_2 flash2 fa2 fused", "flash"),
+        ("math standard naive vanilla", "eager"),
+        ("mem_efficient memory_efficient xformers", "efficient"),
+        ("full every layer true yes", "block"),
+        ("op selective_op", "operators"),
+        ("float32 float tf32", "fp32"),
+        ("bfloat16", "bf16"),
+        ("float16 half", "fp16"),
+        ("amp", "fp16-autocast"),
+        ("mixed mixed_precision", "bf16-autocast"),
+        ("adam8bit adamw_8bit adamw8bit", "adam-8bit"),
+        ("adamw_torch", "adamw"),
+        ("sgd_momentum", "momentum"),
+        ("float8", "fp8"),
+        ("8bit", "adam-8bit int8"),
+        ("4bit", "int4"),
+        ("compile torch_compile inductor jit", "compiled"),
+        ("dtype torch_dtype compute_dtype weight_dtype bits quant quantize quantization", "precision"),
+        ("load_in_4bit load_in_8bit", "precision"),
+        ("optim", "optimizer"),
+        ("gpu machine hardware accelerator gpu_type device_name", "on machines"),
+        ("gpus num_gpus n_gpus gpu_count world_size nproc_per_node", "counts devices"),
+        ("b bs batchsize batch_size micro_batch micro_batch_size per_device_train_batch_size", "batch"),
+        ("global_batch_size train_batch_size", "global_batch"),
+        ("seqlen seq_len seq_length sequence sequence_length ctx ctx_len context_length max_length max_seq_len", "seq"),
+        ("resolution image_size img_size input_size", "image"),
+        ("gradient_accumulation gradient_accumulation_steps grad_accum accumulation_steps", "accumulate"),
+        ("gradient_checkpointing activation_checkpointing recompute recomputation remat", "checkpoint"),
+        ("attn attn_implementation attention_implementation", "attention"),
+        ("kv_cache kv_dtype kv_cache_dtype cache_dtype", "cache_precision"),
+        ("tensor_parallel tensor_parallelism tensor_parallel_size tp_size", "tp"),
+        ("pipeline_parallel pipeline_parallelism pipeline_parallel_size pp_size", "pp"),
+        ("expert_parallel expert_parallel_size ep_size", "ep"),
+        ("context_parallel context_parallel_size cp_size", "cp"),
+        ("data_parallel data_parallel_size dp_size ddp replicas", "dp"),
+        ("sequence_parallel", "sp"),
+        ("zero1 zero2 zero3 zero_1 zero_2 zero_3 zero_stage", "zero"),
+        ("prompt prompt_len input_len input_tokens isl", "input"),
+        ("output_len output_tokens max_tokens max_new_tokens osl", "output"),
+        ("dim d_model embed_dim n_embd hidden_size hidden", "width"),
+        ("depth num_layers num_hidden_layers n_layer n_layers", "layers"),
+        ("num_attention_heads n_head num_heads n_heads", "heads"),
+        ("num_key_value_heads n_kv_heads", "kv_heads"),
+        ("intermediate_size d_ff ffn ffn_dim", "mlp_width"),
+        ("vocab_size", "vocab"),
+        ("max_position_embeddings n_positions", "context"),
+        ("rope rope.base rope_theta rope.theta", "rotary"),
+        ("latency runtime_seconds step_time", "seconds"),
+        ("throughput", "rate tokens_per_second"),
+        ("speed", "rate seconds"),
+        ("cost price", "price money gpus"),
+        ("ram vram", "memory"),
+        ("total_params num_parameters parameters", "params"),
+        ("format", "json"),
+        ("o save file filename", "out"),
+        ("memory flops params estimate calc count summary run time", "predict"),
+        ("rent buy which_gpu", "gpus"),
+        ("fit oom", "fits"),
+        ("parallel shard parallelism", "layouts"),
+        ("optimize tune advise", "recommend"),
+        ("max largest", "solve"),
+        ("diff vs", "compare"),
+        ("grid scan", "sweep"),
+        ("bench benchmark profile measure", "roofline"),
+        ("info describe", "show"),
+    )
+    for other in others.split()
 }
-"""Other names that people give settings and their values, fields and answers, as `_folded` writes them, by the name or
-names that these are called here; for errors."""
+"""Other names that people give settings and their values, fields, answers, options and verbs, as `_folded` writes them,
+and the name or names that these are called here; for errors."""
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """At most three of the known names that `name` may stand for, the likeliest first."""
+def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """At most so many of the known names that `name` may stand for, the likeliest first."""
     from difflib import get_close_matches  # only errors need it
 
     folded = {_folded(each): each for each in sorted(known, reverse=True)}
@@ -168,9 +175,11 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     for same in (key, *map(_folded, ALIASES.get(key, "").split())):
         if same in folded:
             return [folded[same]]
-    longer = sorted((each for each in folded if len(key) > 2 and _begins(each, key)), key=len)
-    longer = longer or sorted((each for each in folded if len(key) > 2 and each.startswith(key)), key=len)
-    return [folded[each] for each in (longer or get_close_matches(key, folded, n=3, cutoff=0.5))[:3]]
+    long = len(key) > 2
+    longer = [each for each in folded if (long and _begins(each, key)) or key in re.split("[_.]", each)[:1]]
+    longer = longer or [each for each in folded if long and each.startswith(key)]
+    longer.sort(key=lambda each: (not each.endswith("_base"), len(each)))
+    return [folded[each] for each in (longer or get_close_matches(key, folded, n=3, cutoff=0.5))[:most]]
 
 
 def _begins(name: str, key: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from costmodel.cli import run
-from costmodel.errors import CostModelError
+from costmodel.errors import LONGEST_ERROR, CostModelError
 
 
 class Outcome(NamedTuple):
@@ -39,15 +39,17 @@ def apart(*arguments: str, **environment: str) -> Outcome:
 
 
 def refused(outcome: Outcome, *said: str) -> None:
-    """Assert exit code 2, nothing on stdout, and one line on stderr that says all of `said`."""
+    """Assert exit code 2, nothing on stdout, and on stderr a short line, with details below, that say all of `said`."""
     assert outcome.code == 2
     assert outcome.out == ""
     assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1
     assert outcome.err.endswith("\n")
     assert len(outcome.err) < 1_100
+    lines = outcome.err.splitlines()
+    assert max(map(len, lines)) < LONGEST_ERROR
+    assert all(line.startswith("  ") for line in lines[1:])
     for words in said:
-        assert words in outcome.err
+        assert words in " ".join([lines[0], *(line.strip() for line in lines[1:])])
 
 
 def error_of(call: Any) -> str:
@@ -57,8 +59,11 @@ def error_of(call: Any) -> str:
 
 
 def said_in_one_line(error: CostModelError) -> str:
+    """What an error says, its details in the same line."""
     message = str(error)
     assert message
-    assert "\n" not in message
+    first, *details = message.split("\n")
+    assert len(first) < LONGEST_ERROR
+    assert all(line.startswith("  ") for line in details)
     assert len(message) < 1_000
-    return message
+    return " ".join([first, *(line.strip() for line in details)])

@@ -19,13 +19,14 @@ from costmodel.cost.question import run_of
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, TextRow, printable
-from costmodel.display.units import shower
+from costmodel.display.units import show_seconds, shower
 from costmodel.documents.arguments import typed
 from costmodel.documents.description import unknown_field
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.importers.zoo import load
 from costmodel.training.settings import SETTING_NAMES, Settings
 from costmodel.training.signatures import takes_settings
+from costmodel.training.stacks import Stack
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 MOST = 64
 """More than this side by side is a sweep."""
+FIRST = ("params", "flops.total", "memory.activations", "memory.peak")
+"""Named first of what is the same in all."""
 NAMED = 4
 """Models that a picture's title names."""
 
@@ -104,7 +107,9 @@ class Comparison(Answer):
 
     @typed
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
-        """Bars of parameters, FLOPs and memory at the peak; what is the same in all is said above (extra `plot`).
+        """Bars of parameters, FLOPs, memory at the peak and on machines seconds; what is the same is said above them.
+
+        This takes the extra `plot`.
 
         Args:
             path: where to write it too, such as "bars.png".
@@ -120,11 +125,18 @@ class Comparison(Answer):
             ['memory at the peak']
 
         """
-        from costmodel.display.bars import PASSES, bars, flops_panel, memory_panel, params_panel
+        from costmodel.display.bars import PASSES, bars, flops_panel, memory_panel, params_panel, seconds_panel
         from costmodel.display.figures import DARK, LIGHT, save
 
         columns = self.predictions
+        timed = all(p.settings.on is not None for p in columns)
+        times = [p.time for p in columns] if timed else []
         panels = [
+            *(
+                [seconds_panel([t.seconds for t in times], [(t.low, t.high) for t in times], "time of a step")]
+                if timed
+                else []
+            ),
             params_panel([p.params for p in columns]),
             flops_panel([{part: getattr(p.flops, part) for part in PASSES} for p in columns], "a step"),
             memory_panel([p.timeline.peak_step.alive._asdict() for p in columns], "memory at the peak"),
@@ -154,17 +166,24 @@ class Comparison(Answer):
         models = list(dict.fromkeys(p.model.title for p in self.predictions))
         first, *others = self._runs
         how = ", ".join(words for name, words in first.items() if all(run.get(name) == words for run in others))
+        stacks = {Stack.of(p.settings.stack).name for p in self.predictions if p.settings.on is not None}
+        how += f", stack {stacks.pop()}" if len(stacks) == 1 and "stack" not in first else ""
         return printable(f"{', '.join(models[:NAMED])}{' ...' if len(models) > NAMED else ''}: {how}")
 
     def tables(self) -> list[Table]:
         """Values with ratios, and differences."""
         first, *others = self.labels
         every = self.quantities[: len(QUANTITIES)] == QUANTITIES
-        quantities = [q for q in self.quantities if not every or self._says_more(q)]
-        values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in quantities]
+        quantities = [q for q in self.quantities if not every or (self._says_more(q) and not self._is_alike(q))]
+        values: list[TextRow] = [
+            (q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in quantities
+        ]
+        if "seconds" in quantities:
+            at = quantities.index("seconds") + 1
+            values.insert(at, ("range of seconds", *(self._range(p) for p in self.predictions)))
         changes: list[TextRow] = [(q, *(self._change(x, q) for x in others)) for q in quantities]
         changes = [cells for cells in changes if any(cell != "=" for cell in cells[1:])]
-        tables = [Table(("", *self.labels), values)]
+        tables = [Table(("", *self.labels), values)] if values else []
         if changes:
             tables.append(Table((f"difference to {first}", *others), changes))
         return tables
@@ -175,6 +194,14 @@ class Comparison(Answer):
         return any(self.value(x, quantity) for x in self.labels) and (
             plain == quantity or any(self.value(x, quantity) != self.value(x, plain) for x in self.labels)
         )
+
+    def _is_alike(self, quantity: str) -> bool:
+        """Whether a quantity is the same in all."""
+        return len({self.value(x, quantity) for x in self.labels}) == 1
+
+    def _range(self, p: Prediction) -> str:
+        """Of seconds; as wide as a cell with a ratio."""
+        return f"{show_seconds(p.time.low)} to {show_seconds(p.time.high)}"
 
     def _cell(self, label: str, quantity: str, *, ratio: bool = False) -> str:
         cell = shower(quantity)(self.value(label, quantity))
@@ -196,8 +223,13 @@ class Comparison(Answer):
         return lines
 
     def sheet(self) -> Sheet:
-        """The questions, values with ratios, and differences."""
-        return Sheet(self._heads(), self.tables())
+        """The questions, values with ratios, and differences; what is the same in all last, in a line."""
+        every = self.quantities[: len(QUANTITIES)] == QUANTITIES
+        alike = [q for q in self.quantities if every and self._says_more(q) and self._is_alike(q)]
+        first = [q for q in FIRST if q in alike] or alike[:1]
+        more = f", and {len(alike) - len(first)} more quantities" if len(alike) > len(first) else ""
+        same = ", ".join(f"{q} {self._cell(self.labels[0], q)}" for q in first)
+        return Sheet(self._heads(), self.tables(), notes=[f"the same in all: {same}{more}"] if alike else [])
 
 
 @takes_settings(several=True, and_fields=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Unpack, get_args
@@ -10,7 +11,8 @@ from typing import Any, Literal, NamedTuple, Unpack, get_args
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.base import Architecture
 from costmodel.cost.driver import DriverMemory
-from costmodel.cost.question import question
+from costmodel.cost.question import timed_question
+from costmodel.cost.remedies import lighter
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import read_count, read_reserve, show_bytes, show_few, show_seconds
@@ -18,7 +20,7 @@ from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.catalogue import load_machine, machine_name
 from costmodel.hardware.catalogue import machines as ready_machines
-from costmodel.hardware.cluster import load_cluster
+from costmodel.hardware.cluster import Cluster, load_cluster
 from costmodel.hardware.machine import Machine
 from costmodel.importers.zoo import load
 from costmodel.performance.time import Time
@@ -36,8 +38,8 @@ MOST_DEVICES = 4096
 MOST_SHOWN = 12
 """Rows of each group in the table; `Gpus` has all."""
 WAYS = {True: (("fsdp", "dp"), ("tp",)), False: (("tp", "pp"), ("dp",))}
-"""Axes over which several devices are laid out unless degrees are given, by whether they train: the best legal one of
-the first that has any. Copies that serve are last, since they answer other requests, not the same sooner."""
+"""Axes over which several devices are laid out unless degrees are given, by whether they train: the best legal split
+over the first that have any. Copies that serve are last, since they answer other requests, not the same sooner."""
 _OF_LAYOUT = (*LAYOUT_NAMES, "runtime", "offload")
 _HEADINGS: dict[FitGroup, str] = {"room": "fits with room", "tight": "fits tightly", "no": "does not fit"}
 
@@ -45,7 +47,7 @@ _HEADINGS: dict[FitGroup, str] = {"room": "fits with room", "tight": "fits tight
 class Offer(NamedTuple):
     """A number of one machine, and what a question takes there.
 
-    layout: over which degrees the devices are laid out; "" of one. peak: of the heaviest rank [bytes]. reserve: what is
+    layout: over which degrees the devices are laid out; "" of one. prediction: of the question there. reserve: what is
     left for what is not modelled [bytes]. time: of a step; None where it does not fit. money: of the job; None without
     a price.
     """
@@ -53,7 +55,7 @@ class Offer(NamedTuple):
     machine: Machine
     devices: int
     layout: str
-    peak: int
+    prediction: Prediction
     reserve: int
     time: Time | None
     money: float | None
@@ -62,6 +64,16 @@ class Offer(NamedTuple):
     def name(self) -> str:
         """The machine, and how many."""
         return f"{self.devices} × {self.machine.name}" if self.devices > 1 else self.machine.name
+
+    @property
+    def place(self) -> Machine | Cluster:
+        """What the question runs on."""
+        return load_cluster(self.machine) if self.devices > 1 else self.machine
+
+    @property
+    def peak(self) -> int:
+        """The most memory alive at once on the heaviest rank [bytes]."""
+        return int(self.prediction.memory.peak)
 
     @property
     def headroom(self) -> int:
@@ -102,6 +114,7 @@ class Offer(NamedTuple):
             "seconds": None if self.time is None else self.time.seconds,
             "low": None if self.time is None else self.time.low,
             "high": None if self.time is None else self.time.high,
+            "bound": None if self.time is None else self.time.bound,
             "rate": self.rate,
             "joules": self.joules,
             "money": self.money,
@@ -184,8 +197,30 @@ class Gpus(Answer):
         )
         if any(offer.money is not None for offer in self.offers):
             notes.append(f"money: of {self.job}")
+        notes += [*self._waiting(), *self._lighter()]
         notes += [f"{count:,} left out: {reason}" for reason, count in self.refused.items()]
         return Sheet(head, [self._table(group) for group, offers in self.groups.items() if offers], notes=notes)
+
+    def _waiting(self) -> Iterator[str]:
+        """What else makes those faster that wait for the host, where the table has any."""
+        rows = [offer for group in self.groups.values() for offer in group[:MOST_SHOWN] if offer.time is not None]
+        waiting = [offer for offer in rows if offer.time is not None and offer.time.bound == "host"]
+        if not waiting:
+            return
+        first, faster = waiting[0], ""
+        with suppress(CostModelError):  # of a model that is not compiled there
+            seconds = first.prediction.on(first.place, stack="compiled").seconds
+            faster = f": with stack compiled {first.name} takes {show_seconds(seconds)}"
+        yield f"{len(waiting)} of the {len(rows)} shown wait for the host, which starts kernels one by one{faster}"
+
+    def _lighter(self) -> Iterator[str]:
+        """What less plain settings need, where nothing fits."""
+        if self or not self.offers:
+            return
+        nearest = self.groups["no"][0]
+        if less := lighter(nearest.prediction):
+            needs = ", ".join(f"{words} {show_bytes(peak + nearest.reserve)}" for words, peak in less)
+            yield f"less plain settings need of {show_bytes(nearest.machine.memory)} on {nearest.name}: {needs}"
 
     def _table(self, group: FitGroup) -> Table:
         offers = self.groups[group][:MOST_SHOWN]
@@ -220,7 +255,7 @@ class Gpus(Answer):
         return f"{show_few(done / offer.time.high)} to {show_few(done / offer.time.low)}"
 
 
-@takes_settings(precision="16 bits", attention="fused")
+@takes_settings(without="on", precision="16 bits", attention="fused")
 @typed
 def gpus(
     model: Architecture | str,
@@ -232,15 +267,16 @@ def gpus(
     tokens: float | str | None = None,
     samples: float | str | None = None,
     reserve: str | int | None = None,
+    progress: Callable[[int, int], None] = lambda done, count: None,
     **settings: Unpack[GivenSettings],  # type: ignore[misc]
 ) -> Gpus:
     """Every ready machine, and several of each, in three groups: what fits with room, tightly, and not.
 
     Unless they are given, types have 16 bits (bf16; of training autocast), and attention is fused, as serving has them.
-    Several devices are laid out over the better of fsdp and dp in training, else of tp and pp, on each machine by what
-    is sorted by; over tp, or dp, where a model has neither. The row names it. Degrees that are given stay, and one more
-    makes up the number. Only machines whose nodes have so many are laid out so; a number that none of them has is left
-    out in a note.
+    Several devices are laid out over the best split over fsdp and dp in training, else over tp and pp, on each machine
+    by what is sorted by; over tp, or dp, where a model has neither. The row names it. Degrees that are given stay, and
+    others make up the number. Only machines whose nodes have so many are laid out so; a number that none of them has is
+    left out in a note.
 
     Args:
         model: as `predict` takes it.
@@ -253,6 +289,7 @@ def gpus(
         tokens: of the job that money is of (default: one million), of a model that has tokens.
         samples: the same in samples.
         reserve: memory to leave for what is not modelled (default: what the machine's driver takes at most).
+        progress: told how many machines are done, and of how many.
         **settings: how it is run, as `predict` takes it.
 
     Raises:
@@ -269,7 +306,7 @@ def gpus(
         raise SettingError("tokens and samples each say how long a job is: give one of them")
     asked: dict[str, Any] = dict(settings)
     if asked.get("on") is not None:
-        raise SettingError(f"on={shown(asked['on'])} is what is to be found: give machines=, or leave it out")
+        raise SettingError(f"on={shown(asked['on'])} is what is to be found: name some with machines, or leave it out")
     architecture = load(model, over=asked.pop("over", None))
     chosen = _machines(machines)
     paid = _prices(prices or {})
@@ -295,22 +332,22 @@ def gpus(
         return get_args(FitGroup).index(offer.group), _BEST[order](offer) if offer.group != "no" else -offer.headroom
 
     offers: list[Offer] = []
-    for machine in chosen:
+    times: dict[int, Time] = {}
+    for done, machine in enumerate(chosen, 1):
         for count, ways in questions.items():
-            of_ways = (
-                _offer(machine, count, words, p, reserve, paid, {what: float(size)}) for words, p in ways.items()
-            )
-            answers = list(of_ways)
-            if found := [each for each in answers if isinstance(each, Offer)]:
+            if count > 1 and load_cluster(machine).size < count:
+                continue
+            answers = [_offer(machine, count, words, p, reserve, times) for words, p in ways.items()]
+            if found := [_priced(each, paid, {what: float(size)}) for each in answers if isinstance(each, Offer)]:
                 offers.append(min(found, key=lambda offer: (offer.group == "no", rank(offer)[1])))
-            for reason in answers[:1] * (not found):
-                if isinstance(reason, str):
-                    refused[reason] = refused.get(reason, 0) + 1
+            elif isinstance(reason := answers[0], str):
+                refused[reason] = refused.get(reason, 0) + 1
+        progress(done, len(chosen))
     for count in questions:
         if count > 1 and all(load_cluster(machine).size < count for machine in chosen):
             refused[f"nodes of these machines have fewer than {count:,} devices"] = len(chosen)
     offers.sort(key=rank)
-    title = question(first.model, first.settings)
+    title = timed_question(first.model, first.settings)
     return Gpus(title, unit, f"{show_few(float(size))} {what}", order, tuple(offers), refused)
 
 
@@ -387,19 +424,31 @@ def _questions(first: Prediction, settings: Mapping[str, Any], counts: Any) -> d
         if count == least:
             questions[count] = {_words(fixed): alone}
         for axes in WAYS[first.settings.training] if count > least and count % least == 0 else ():
-            for axis in axes if count not in questions else ():
-                degrees: dict[str, Any] = {**fixed, axis: count // least * fixed.get(axis, 1)}
+            ways: dict[str, Prediction] = {}
+            for split in _splits(count // least, axes) if count not in questions else ():
+                degrees = {**fixed, **{axis: degree * fixed.get(axis, 1) for axis, degree in split.items()}}
                 try:
                     p = predict(first.model, **{**own, **degrees})
                 except CostModelError as refusal:
                     reason = reason or refusal
                     continue
                 if p.settings.layout.devices == count:
-                    questions.setdefault(count, {})[_words(degrees)] = p
+                    ways[_words(degrees)] = p
+            if ways:
+                questions.setdefault(count, ways)
     if not questions:
         why = f": {reason}" if reason is not None else f", with {_words(fixed)} a multiple of {least:,}"
         raise SettingError(f"{first.model.title} is laid out over none of counts={shown(counts)}{why}")
     return questions
+
+
+def _splits(count: int, axes: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Each way to make up a number of devices by degrees of one or two axes, those of one first."""
+    first, *others = axes
+    yield {first: count}
+    for other in others:
+        yield from ({first: n, other: count // n} for n in range(count // 2, 1, -1) if count % n == 0)
+        yield {other: count}
 
 
 def _words(degrees: Mapping[str, Any]) -> str:
@@ -407,29 +456,27 @@ def _words(degrees: Mapping[str, Any]) -> str:
 
 
 def _offer(
-    machine: Machine,
-    count: int,
-    layout: str,
-    p: Prediction,
-    reserve: Any,
-    prices: Mapping[str, float],
-    job: dict[str, float],
-) -> Offer | str | None:
-    """What a machine, or so many of it, makes of a question; why it makes nothing; None where nodes have fewer."""
-    if count > 1 and load_cluster(machine).size < count:
-        return None
-    groups = p.driver.groups if count > 1 else 0
-    driver = DriverMemory.of(groups).high if machine.category == "gpu" else 0
-    spared = driver if reserve is None else read_reserve(reserve)
-    peak = int(p.memory.peak)
-    if peak + spared > machine.memory:
-        return Offer(machine, count, layout, peak, spared, None, None)
+    machine: Machine, count: int, layout: str, p: Prediction, reserve: Any, times: dict[int, Time]
+) -> Offer | str:
+    """What a machine, or so many of it, makes of a question; why it makes nothing. times: of it on other machines."""
+    driver = DriverMemory.of(p.driver.groups if count > 1 else 0).high if machine.category == "gpu" else 0
+    offer = Offer(machine, count, layout, p, driver if reserve is None else read_reserve(reserve), None, None)
+    if offer.group == "no":
+        return offer
     try:
-        time = p.on(load_cluster(machine) if count > 1 else machine, stack=p.settings.stack)
-        _ = time.seconds, time.low
+        other = times.get(id(p))
+        time = p.on(offer.place, stack=p.settings.stack) if other is None else other.elsewhere(offer.place)
+        _ = time.seconds
     except CostModelError as error:
         return printable(str(error))
-    price = prices.get(machine.name, machine.price)
+    times[id(p)] = time
+    return offer._replace(time=time)
+
+
+def _priced(offer: Offer, prices: Mapping[str, float], job: dict[str, float]) -> Offer:
+    """With the money of a job, where the machine has a price."""
+    price = prices.get(offer.machine.name, offer.machine.price)
+    if offer.time is None or price is None:
+        return offer
     run: dict[str, Any] = job
-    money = None if price is None else float(time.run(**run).money(price=price).amount)
-    return Offer(machine, count, layout, peak, spared, time, money)
+    return offer._replace(money=float(offer.time.run(**run).money(price=price).amount))

@@ -16,7 +16,7 @@ from costmodel.cost.budget import room_for
 from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
-from costmodel.display.units import Budget, show_bytes, show_exact, show_few, show_seconds
+from costmodel.display.units import Budget, show_bytes, show_exact, show_few, show_seconds, show_share
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
@@ -28,6 +28,7 @@ from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
 from costmodel.training.signatures import takes_settings
+from costmodel.training.stacks import Stack
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -199,9 +200,7 @@ class Layouts(Answer):
     @cached_property
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of settings in which the first of them differ, and of those that they have in common."""
-        texts = {name: {entry.text(name) for entry in self.entries[:MOST_SHOWN]} for name in SHOWN}
-        different = tuple(name for name in SHOWN if len(texts[name]) > 1) or SHOWN
-        return different, tuple(name for name in SHOWN if name not in different and texts[name] != {""})
+        return _names(self.entries[:MOST_SHOWN])
 
     def table(self) -> Table:
         """The first of them."""
@@ -221,7 +220,7 @@ class Layouts(Answer):
         return Table(header, rows, words=frozenset({1}))
 
     def _shares(self, step: LayoutStep) -> list[str]:
-        return [f"{part / step.seconds:.1%}" for part in (step.exposed, step.bubble)]
+        return [show_share(part, step.seconds) for part in (step.exposed, step.bubble)]
 
     @typed
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
@@ -245,18 +244,21 @@ class Layouts(Answer):
             import pandas
         except ImportError:
             raise not_installed("a picture of layouts needs pandas", "frame") from None
-        values = [entry.values(*SHOWN) for entry in self.entries]
-        names = [name for name in SHOWN if len({str(each[name]) for each in values}) > 1]
         columns = {
-            **{name: [each[name] for each in values] for name in names},
+            "place": list(range(len(self))),
             "seconds": [entry.seconds for entry in self.entries],
             "memory.peak": [entry.peak for entry in self.entries],
         }
         frame, quantities = pandas.DataFrame(columns), ["seconds", "memory.peak"]
-        title = f"{self.title} on {self.devices:,} × {self.machine}"
+        front = pareto(frame, *quantities)
+        different, common = _names([self.entries[place] for place in front["place"].tolist()])
+        texts = [self.entries[place].text(*different) or "plain" for place in front["place"].tolist()]
+        alike = self.entries[front["place"].tolist()[0]].text(*common) if len(front) > 1 else ""
+        stack = Stack.of(self.best.settings.get("stack", "eager")).name
         theme = DARK if dark else LIGHT
-        words = {"seconds": "time of a step", "memory.peak": "memory of the heaviest rank"}
-        return save(picture(frame, pareto(frame, *quantities), names, quantities, (), title, theme, words), path)
+        words = {"cells": "layouts", "seconds": "time of a step", "memory.peak": "memory of the heaviest rank"}
+        title = f"{self.question}, stack {stack}"
+        return save(picture(frame, front, (), quantities, (), title, theme, words, texts, alike), path)
 
     def _head(self) -> str:
         unfit = sum(reason.candidates for reason in self.unfit)
@@ -271,17 +273,16 @@ class Layouts(Answer):
     def sheet(self) -> Sheet:
         """The first of them; what does not fit by reason."""
         ranked = "the heaviest rank's memory alone" if self.machine is None else f"seconds of a step on {self.machine}"
-        different, common = self._names
-        alike = self.best.text(*common) if self else ""
+        alike = self.best.text(*self._names[1]) if self else ""
         head = [
             self.question,
             printable(self._head()),
             f"ranked by {ranked}",
             *([f"all of these: {alike}"] if alike else []),
         ]
-        notes = [
-            f"{n}, {e.text(*different)}: {e.reason(self.best)}" for n, e in enumerate(self.entries[1:MOST_SHOWN], 2)
-        ]
+        others = enumerate(self.entries[1:MOST_SHOWN], 2) if self.machine is not None else ()
+        notes = [f"{n}: {entry.reason(self.best)}" for n, entry in others]
+        notes = ["what the others take more than 1:", *notes] if notes else []
         if self and (simplest := self.simplest(self.within)) is not self.best:
             notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text(*SHOWN)}")
         if self.inside is not None and self.devices > self.inside:
@@ -297,6 +298,13 @@ class Layouts(Answer):
             notes.append(f"{refused:,} more are not worked out, most of them since: {self.refused[0].text}")
         tables = [*([self.table()] if self else []), *([self._network_table()] if self.networks else [])]
         return Sheet(head, tables, notes=[printable(note) for note in notes])
+
+
+def _names(entries: Sequence[RankedLayout]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of settings in which layouts differ, and of those that they have in common."""
+    texts = {name: {entry.text(name) for entry in entries} for name in SHOWN}
+    different = tuple(name for name in SHOWN if len(texts[name]) > 1) or SHOWN
+    return different, tuple(name for name in SHOWN if name not in different and texts[name] != {""})
 
 
 @takes_settings(

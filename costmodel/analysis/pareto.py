@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cost.quantities import ALL
+from costmodel.cost.quantities import ALL, TIMED
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, not_installed, shown, unknown
 from costmodel.training.fields import Probability
@@ -81,17 +81,18 @@ def pareto(
         from costmodel.display.figures import DARK, LIGHT, save
         from costmodel.display.scatter import picture
 
-        save(picture(frame, front, axes, names, most, _title(sweep), DARK if dark else LIGHT), plot)
+        save(picture(frame, front, axes, names, most, _title(sweep, names), DARK if dark else LIGHT), plot)
     return front
 
 
-def _title(sweep: Any) -> str:
+def _title(sweep: Any, names: Sequence[str]) -> str:
     """The model and how it is run, without what varies; where a table or file is given, what it is."""
     if not hasattr(sweep, "attrs") or not hasattr(sweep, "dims"):
         return f"{Path(sweep).name}" if isinstance(sweep, str | Path) else ""
     from costmodel.analysis.sweep.plot import SweepQuestion
 
-    return SweepQuestion(sweep).title
+    of = SweepQuestion(sweep)
+    return of.timed_title if any(name in TIMED for name in names) else of.title
 
 
 def _distinct(front: pandas.DataFrame, names: Sequence[str], most: Sequence[str], tolerance: float) -> Array:

@@ -150,6 +150,14 @@ class Recommendation:
         remarks += [] if self is first else list(self._differences(first))
         return f"{facts}; {', '.join(remarks)}" if remarks else facts
 
+    def remarks(self, first: Recommendation) -> Iterator[str]:
+        """What a row of the table does not say of it."""
+        if self.changes != first.changes:
+            yield f"changes numerics: {self.changes or 'nothing'}"
+        extra = self._persistent - first._persistent
+        if extra > 0:
+            yield f"weights, gradients and states take {show_bytes(extra)} more than those of 1"
+
     def _differences(self, first: Recommendation) -> Iterator[str]:
         """What tells it from the first."""
         if self.batch != first.batch:
@@ -273,16 +281,21 @@ class Recommendations(Answer):
                 show_bytes(entry.peak),
                 f"{entry.recomputed:.1%}" if entry.recomputed else "-",
                 f"{entry.useful:.1%}",
-                *(() if entry.samples_per_second is None else (show_few(entry.samples_per_second),)),
+                *(
+                    ()
+                    if entry.samples_per_second is None
+                    else (show_few(entry.samples_per_second), entry.prediction.time.bound)
+                ),
             )
             for rank, entry in enumerate(self.entries[:MOST_SHOWN], 1)
         ]
-        words = frozenset(range(1, 1 + sum(name not in RUN for name in names)))
+        words = {*range(1, 1 + sum(name not in RUN for name in names))}
         timed = any(entry.samples_per_second is not None for entry in self.entries)
-        rates = ("samples/s",) if timed else ()
-        worth = (*names, *rates, "peak", "recomputed", "useful")
+        rates = ("samples/s", "bound by") if timed else ()
+        worth = (*names, *rates[:1], "peak", "recomputed", "useful", *rates[1:])
         header = ("", *names, "peak", "recomputed", "useful", *rates)
-        return Table(header, rows, words=words, worth=worth)
+        words |= {len(header) - 1} if timed else set()
+        return Table(header, rows, words=frozenset(words), worth=worth)
 
     def _head(self) -> str:
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
@@ -302,7 +315,12 @@ class Recommendations(Answer):
             settings = self.smallest.prediction.settings
             values = (f"{name} {_cell(getattr(settings, name))}" for name in self.chosen)
             return [f"the smallest: {', '.join(values)}", *self.tips]
-        reasons = [f"{n}: {entry.reason(self.best)}" for n, entry in enumerate(self.entries[:MOST_SHOWN], 1)]
+        ranks: dict[str, list[str]] = {}
+        for n, entry in enumerate(self.entries[1:MOST_SHOWN], 2):
+            for remark in entry.remarks(self.best):
+                ranks.setdefault(remark, []).append(str(n))
+        reasons = [f"1: {self.best.reason(self.best)}"]
+        reasons += [f"{', '.join(numbers)}: {remark}" for remark, numbers in ranks.items()]
         more = [f"{len(self) - MOST_SHOWN} more fit"] if len(self) > MOST_SHOWN else []
         rate = f"{self.best.flops_per_byte:g} FLOPs"
         if self.best.prediction.settings.layout.devices > 1:

@@ -13,13 +13,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from click import UsageError
-
     from costmodel.display.table import Page
 
 NARROWEST = 40
 """Columns that a terminal is taken to have at least."""
-LONGEST_ERROR = 1_000
+MOST_OF_AN_ERROR = 1_000
+"""Characters, over all its lines."""
 _CONTROLS = "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 """What moves a terminal's cursor, or turns its text round, written as JSON does; names from files may have it."""
 _COLOURS = "\x1b\\[(?:0|1|2|1;31)m"
@@ -90,7 +89,7 @@ def _answered(arguments: Sequence[str]) -> int:
     except Exit as done:  # help or version is printed
         return done.exit_code
     except UsageError as error:
-        return _fail(f"{_message(error)} (see {error.ctx.command_path if error.ctx else 'costmodel'} --help)", 2)
+        return _fail(f"{error.format_message()} (see {error.ctx.command_path if error.ctx else 'costmodel'} --help)", 2)
     except CostModelError as error:
         return _fail(str(error), 2)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -123,18 +122,13 @@ def _page() -> Page:
     return Page(max(columns, NARROWEST) if columns else None, terminal and not dumb)
 
 
-def _message(error: UsageError) -> str:
-    """What a usage error says; what looks like an option and starts with a digit was meant as a number."""
-    option = getattr(error, "option_name", "")
-    if option[1:2].isdigit():
-        return f"an amount that starts with {option} is not positive: use one such as '24 GiB'"
-    return error.format_message()
-
-
 def _fail(message: str, code: int) -> int:
+    from costmodel.errors import in_lines
+
     line = " ".join(message.split())
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-    print(f"error: {line if len(line) <= LONGEST_ERROR else line[: LONGEST_ERROR - 3] + '...'}", file=sys.stderr)
+    line = line if len(line) <= MOST_OF_AN_ERROR else line[: MOST_OF_AN_ERROR - 3] + "..."
+    print(in_lines(f"error: {line}"), file=sys.stderr)
     return code
 
 

@@ -230,7 +230,9 @@ def gpus(
     others = {} if prices is None else _listed(prices)
     known = {name: amount for name, amount in others.items() if machine_name(name) not in own} | price
     some = machines[0] if machines is not None and len(machines) == 1 else machines
-    return offers(model, machines=some, prices=known, **{k: v for k, v in options.items() if v is not None}, **settings)
+    options = {name: value for name, value in options.items() if value is not None}
+    with counted("machines") as progress:
+        return offers(model, machines=some, prices=known, progress=progress, **options, **settings)
 
 
 compare = public(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from costmodel.display.answer import Data
 from costmodel.display.table import Page, is_terminal, page, printable, written_for
-from costmodel.errors import SettingError, nearest, shown
+from costmodel.errors import ALIASES, CostModelError, SettingError, nearest, shown
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +40,27 @@ class Reply(Data):
         return self.text
 
 
+if TYPE_CHECKING:
+    from costmodel.training.setting import Setting
+
+
+SUBJECTS = ("Settings", "Settings of time", "Settings of training", "Settings of decoding", "Settings of many devices")
+"""Headings in helps of what is asked about a model."""
+
+
+def _subject(setting: Setting) -> str:
+    """The heading of a setting."""
+    from costmodel.training.settings import LAYOUT_NAMES
+
+    if setting.name in (*LAYOUT_NAMES, "offload"):
+        return "Settings of many devices"
+    if setting.name in ("on", "stack"):
+        return "Settings of time"
+    if setting.name in ("checkpoint", "accumulate", "freeze", "lora", "update", "loss_chunks"):
+        return "Settings of training"
+    return {"training": "Settings of training", "cache": "Settings of decoding"}.get(setting.needs, "Settings")
+
+
 class SettingOption(click.Option):
     """An option for a setting; help lists these apart, and a verb gets those given, and --over, in one mapping."""
 
@@ -55,37 +78,79 @@ class Verb(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a command line. Raises click.UsageError, which knows the verb whose help to name."""
         try:
-            _, _, order = self.make_parser(ctx).parse_args(list(args))
+            _, rest, order = self.make_parser(ctx).parse_args(list(args))
             for each in order:
                 if isinstance(each, click.Option) and not (each.multiple or each.is_flag) and order.count(each) > 1:
                     raise click.UsageError(f"{each.opts[0]} is given twice: leave one out", ctx)
+            if rest and not ctx.resilient_parsing:
+                raise click.UsageError(self._too_many(rest[0]), ctx)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if error.option_name in OLDER:
-                raise click.UsageError(f"{error.option_name}: {OLDER[error.option_name]}", ctx) from None
-            if error.option_name == "--memory" and any(p.name == "memory" for p in self.params):
-                raise click.UsageError("--memory: what there is follows MODEL, as in gpt2-small 24GiB", ctx) from None
-            names = [name.removeprefix("--") for option in self.params for name in option.opts]
-            if error.option_name == "--device":
-                raise click.UsageError(
-                    "--device: this measures the processor of this host; of a GPU see 'costmodel predict --on MACHINE'",
-                    ctx,
-                ) from None
-            near = " or ".join(f"--{name}" for name in nearest(error.option_name.lstrip("-"), names))
-            field = error.option_name.lstrip("-").replace("-", "_")
-            if any(option.name == "over" for option in self.params) and field in _fields():
-                raise click.UsageError(
-                    f"{error.option_name} is a field of the model: use --over {field}=...", ctx
-                ) from None
-            message = f"No such option {error.option_name}" + f": did you mean {near}?" * bool(near)
-            raise click.NoSuchOption(error.option_name, message, ctx=error.ctx or ctx) from None
+            raise click.UsageError(self._no_option(error.option_name), ctx) from None
         except click.MissingParameter as error:
             missing = error.format_message().rstrip(".").splitlines()[0]
             sample = f": type such as costmodel {min(self.examples, key=len)}" if self.examples else ""
             raise click.UsageError(missing + sample, ctx) from None
+        except click.BadOptionUsage as error:
+            raise click.UsageError(self._no_value(error), ctx) from None
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
+
+    def _no_value(self, error: click.BadOptionUsage) -> str:
+        """What to say of an option without its value, or of a flag with one."""
+        from costmodel.training.settings import SETTINGS
+
+        setting = SETTINGS.get(error.option_name.lstrip("-").replace("-", "_"))
+        message = error.format_message().rstrip(".")
+        if setting is None or "argument" not in message:
+            return message
+        sample = ",".join(setting.example) if isinstance(setting.example, tuple) else setting.example
+        plain = isinstance(sample, int | float | str) and not isinstance(sample, bool)
+        return f"{message}, as in {error.option_name} {sample}" if plain else message
+
+    def _no_option(self, option_name: str) -> str:
+        """What to say of an option that there is not."""
+        from costmodel.training.settings import SETTINGS
+
+        if option_name[1:2].isdigit():  # what was meant as a number
+            return f"an amount that starts with {option_name} is not positive: use one such as '24 GiB'"
+        if option_name in OLDER:
+            return f"{option_name}: {OLDER[option_name]}"
+        if option_name == "--memory" and any(p.name == "memory" for p in self.params):
+            return "--memory: what there is follows MODEL, as in gpt2-small 24GiB"
+        if option_name == "--device":
+            return "--device: this measures the processor of this host; of a GPU see 'costmodel predict --on MACHINE'"
+        name = option_name.lstrip("-").replace("-", "_")
+        options = [each for each in self.params if isinstance(each, click.Option) and not self._hides(each)]
+        near = nearest(name, [each.opts[0].removeprefix("--") for each in options])
+        settings = [SETTINGS[str(each.name)] for each in options if each.name in SETTINGS]
+        settings.sort(key=lambda setting: setting.needs == "cache")  # a type that both have is of the model
+        exact = ALIASES.get(name.casefold(), "").split()
+        if not set(near) & {*exact, *(each.replace("_", "-") for each in exact)}:
+            for setting in settings:
+                if word := next((w for w in (name, name.replace("_", "-"), *exact) if w in setting.choices), None):
+                    return (
+                        f"{option_name} is no option, but a value of one: use --{setting.name.replace('_', '-')} {word}"
+                    )
+        if any(each.name == "over" for each in self.params) and name in _fields():
+            length = ", or --seq for the length of the question's" * (name == "context")
+            return f"{option_name} is a field of the model: use --over {name}=...{length}"
+        meant = f": did you mean {' or '.join(f'--{each}' for each in near)}?" if near else ""
+        return f"No such option {option_name}{meant}"
+
+    def _too_many(self, value: str) -> str:
+        """What to say of a value beyond the arguments that there are."""
+        from costmodel.hardware.cluster import machine_or_cluster
+
+        takes = " ".join(str(each.human_readable_name) for each in self.params if isinstance(each, click.Argument))
+        where = next((f"--{each.name}" for each in self.params if each.name in ("machines", "on")), "")
+        with suppress(CostModelError):
+            if where and machine_or_cluster(value):
+                return (
+                    f"{self.name} takes {takes} alone, and {shown(value)} is a machine: use {where} {printable(value)}"
+                )
+        return f"{self.name} takes {takes or 'options'} alone, not {shown(value)} too: give it with its option"
 
     def invoke(self, ctx: click.Context) -> tuple[str, int]:
         """The answer's text, and the exit code."""
@@ -138,14 +203,41 @@ class Verb(click.Command):
                 f"{shown(second)} is the model, which stands first: use '{self.name} {second} {printable(first)}'", ctx
             )
 
+    @cached_property
+    def _taken(self) -> Mapping[str, Parameter]:
+        """What the public function of the verb's name takes, with its own defaults; of others what `predict` does."""
+        import costmodel as package
+
+        own = str(self.name).replace("-", "_")
+        taken = signature(getattr(package, own)).parameters if own in package.__all__ else {}
+        return taken if "over" in taken else signature(package.predict).parameters
+
+    def _hides(self, option: click.Option) -> bool:
+        """Whether an option is of a setting that the verb refuses, in words of its own."""
+        return isinstance(option, SettingOption) and option.name != "over" and option.name not in self._taken
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options of the verb, then the settings of a question."""
-        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
-        for heading, kind in (("Options", False), ("Settings", True)):
-            records = [option.get_help_record(ctx) for option in options if isinstance(option, SettingOption) is kind]
+        """Options of the verb, then the settings of a question by subject, with the defaults of the verb."""
+        from costmodel.training.settings import SETTINGS
+
+        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Options", *SUBJECTS)}
+        for option in self.get_params(ctx):
+            if not isinstance(option, click.Option) or self._hides(option):
+                continue
+            record, setting = option.get_help_record(ctx), SETTINGS.get(str(option.name))
+            if record is None:
+                continue
+            if not isinstance(option, SettingOption) or setting is None:
+                sections["Settings" if isinstance(option, SettingOption) else "Options"].append(record)
+                continue
+            names, text = record
+            own = setting._replace(default=self._taken[setting.name].default)
+            text = text.replace(setting.default_text or "\0", own.default_text)
+            sections[_subject(setting)].append((names, text))
+        for heading, records in sections.items():
             if records:
                 with formatter.section(heading):
-                    formatter.write_dl([record for record in records if record])
+                    formatter.write_dl(records)
 
 
 def _fields() -> set[str]:
@@ -303,7 +395,26 @@ class Verbs(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            raise click.NoSuchCommand(error.command_name, None, self.list_commands(ctx), ctx) from None
+            raise click.UsageError(self._no_command(ctx, error.command_name), ctx) from None
+
+    def _no_command(self, ctx: click.Context, name: str) -> str:
+        """What to say of a verb that there is not."""
+        from costmodel.training.settings import SETTINGS
+
+        if name in ("help", "version"):
+            return f"{shown(name)} is an option: use costmodel --{name}"
+        if name in ("plot", "draw"):
+            return f"no verb {shown(name)}: a verb draws its answer where it is given --out FILE.png"
+        if name in SETTINGS["mode"].choices:
+            return f"{shown(name)} is a mode: use costmodel predict MODEL --mode {name}"
+        if near := nearest(name, self.list_commands(ctx)):
+            return f"no verb {shown(name)}: did you mean {' or '.join(map(repr, near))}?"
+        from costmodel.importers.zoo import load
+
+        with suppress(CostModelError):
+            if load(name) and ctx.parent is None:
+                return f"no verb {shown(name)}, which is a model: did you mean costmodel predict {printable(name)}?"
+        return f"no verb {shown(name)}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Every verb under its heading, with the first sentence of its help."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import click
-
-from costmodel.cli.commands import MODEL, Reply, option, public, verb
+from costmodel.cli.commands import MODEL, Reply, argument, option, public, verb
 from costmodel.cli.options import CHANGED
 from costmodel.display.table import page, wrapped
+from costmodel.errors import unknown
 from costmodel.training.declaration import Declaration
 
 models = public(
@@ -57,13 +56,15 @@ NAMED = {
 
 
 @verb(
-    click.Argument(["what"], type=click.Choice([*NAMED])),
+    argument("what", f"One of {', '.join(NAMED)}."),
     examples=("list quantities", "list optimizers --json"),
 )
 def list_(what: str) -> Reply:
     """Names that other verbs take: of quantities, of settings and of what they name, of kinds of layers in files."""
     from costmodel.layers import load_all
 
+    if what not in NAMED:
+        raise unknown("list", what, NAMED)
     if what == "layers":
         load_all()
     module, table = NAMED[what]

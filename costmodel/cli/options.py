@@ -19,7 +19,6 @@ from costmodel.training.settings import FORMS, SETTINGS, checked
 
 _EXAMPLES = {
     "HxW": "224 or 224x320",
-    "NAMES": "embedding,mlp",
     "RANK:NAMES": "8:qkv,mlp.up",
     "NAME=STYLE": "*.up=colwise,*.down=rowwise",
 }
@@ -71,8 +70,9 @@ def _options() -> Iterator[tuple[SettingOption, SettingOption]]:
     """For each setting the option that takes one value, and the one that takes several."""
     for setting in SETTINGS.values():
         forms, text = _forms(setting), str(setting)
-        if forms[0] in _EXAMPLES:
-            text = f"{text.removesuffix('.')}, such as {_EXAMPLES[forms[0]]}."
+        if forms[0] in _EXAMPLES or forms == ("NAMES",):
+            example = _EXAMPLES.get(forms[0]) or ",".join(setting.example)
+            text = f"{text.removesuffix('.')}, such as {example}."
         name, metavar = [f"--{setting.name.replace('_', '-')}"], "|".join(forms)
         if len(metavar) > MOST_METAVAR:
             names = tuple(form for form in forms if form != "FILE")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Reply, argument, option, verb
+from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Reply, option, verb
 from costmodel.cli.options import OPTIONS
 from costmodel.training.layout import DEGREES
 
@@ -192,7 +192,12 @@ def explain(model: str, quantity: str, latex: bool, settings: dict[str, Any]) ->
 
 @verb(
     MODEL,
-    argument("memory", "What there is, such as 24GiB or 80GB, or a machine such as h100-sxm."),
+    click.Argument(
+        ["memory"],
+        required=False,
+        metavar="[MEMORY]",
+        help="What there is, such as 24GiB or 80GB, or a machine such as h100-sxm (default: that of --on).",
+    ),
     RESERVE,
     option("--choose", is_flag=True, help="Find the checkpoint that fits and recomputes least."),
     *OPTIONS,
@@ -203,7 +208,7 @@ def explain(model: str, quantity: str, latex: bool, settings: dict[str, Any]) ->
     ),
     judged=True,
 )
-def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: dict[str, Any]) -> Any:
+def fits(model: str, memory: str | None, reserve: str | None, choose: bool, settings: dict[str, Any]) -> Any:
     """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
     if choose:
         from costmodel.analysis.checkpoint import cheapest_checkpoint

@@ -134,7 +134,7 @@ def pareto(
         {str(name): int(v) if isinstance(v, float) and v.is_integer() else v for name, v in row.items()}
         for row in front.to_dict("records")
     ]
-    title = "" if saved else SweepQuestion(grid).title
+    title = "" if saved else SweepQuestion(grid).first_line
     answer = Reply(rows, f"{narrowed(title)}\n\n" * bool(title) + _table(rows, list(map(str, front.columns))))
     if out is not None and picture is None:
         write(answer, out)
@@ -221,11 +221,12 @@ def _with_range(grid: Grid, row: dict[str, Any]) -> dict[str, Any]:
 
 def _question(grid: Grid) -> str:
     """The question of a grid without what varies in it, as far as its first or its last cell has an answer."""
-    from costmodel.cost.question import question
+    from costmodel.cost.question import question, timed_question
 
     if (first := _first(grid)) is None:
         return printable(grid.model.title)
-    return question(first.model, first.settings, [axis.name for axis in grid.axes if len(axis.values) > 1])
+    words = question if first.settings.on is None else timed_question
+    return words(first.model, first.settings, [axis.name for axis in grid.axes if len(axis.values) > 1])
 
 
 def _check_picture(path: str) -> None:

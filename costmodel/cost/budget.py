@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cost.driver import DriverMemory
 from costmodel.cost.question import question
-from costmodel.cost.remedies import lighter
+from costmodel.cost.remedies import in_words, lighter, scores_lead
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Marked
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
-from costmodel.errors import SettingError
+from costmodel.errors import CostModelError, SettingError, shown
 
 if TYPE_CHECKING:
     from costmodel.cost.costs import Costs
@@ -60,9 +61,8 @@ class Fit(Answer):
             f"({self.budget.reading}), {spare}; {self.binds}"
         )
         head = [self.question, sentence if self else Marked(sentence, "alarm")]
-        if self.plain:
-            less = ", ".join(f"{words} {show_bytes(peak)}" for words, peak in self.plain)
-            head.append(f"less plain settings need: {less}")
+        head += [in_words(self.plain)] if self.plain else []
+        head += [] if self else ["recommend finds settings that fit, layouts those of several devices"]
         return Sheet(head, [])
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def room_for(memory: Any, reserve: Any = None, *, on: Any = None, groups: int = 
 
     Raises CostModelError, also where there is neither memory nor a machine.
     """
-    from costmodel.hardware.cluster import Cluster, machine_of
+    from costmodel.hardware.cluster import Cluster, machine_of, machine_or_cluster
     from costmodel.hardware.machine import Machine
 
     if memory is None and on is None:
@@ -101,8 +101,12 @@ def room_for(memory: Any, reserve: Any = None, *, on: Any = None, groups: int = 
         isinstance(where, str) and MACHINE_NAME.match(where) is not None
     )
     if memory is not None and not named:
-        return read_budget(memory), read_reserve(reserve)
-    machine = machine_of(where)
+        try:
+            return read_budget(memory), read_reserve(reserve)
+        except SettingError as error:
+            raise _meant(memory) or error from None
+    place = machine_or_cluster(where)  # type: ignore[arg-type]
+    machine = machine_of(place)
     if memory is not None and on is not None and machine_of(on).name != machine.name:
         other = machine_of(on).name
         raise SettingError(f"memory is that of {machine.name}, and the question is of on={other!r}: name one machine")
@@ -110,11 +114,27 @@ def room_for(memory: Any, reserve: Any = None, *, on: Any = None, groups: int = 
         spared = DriverMemory.of(groups).high if machine.category == "gpu" else 0
     else:
         spared = read_reserve(reserve)
-    return Budget(machine.memory, f"of {machine.name}"), spared
+    each = f"each {machine.name} of {place.name}" if isinstance(place, Cluster) else machine.name
+    return Budget(machine.memory, f"of {each}"), spared
 
 
-SCORES = ("matmul", "scale", "mask", "softmax", "dropout")
-"""Kinds of layers of attention that keep what is as large as its scores."""
+def _meant(memory: Any) -> SettingError | None:
+    """The error of text that is no amount of memory, but names a machine, or several of one."""
+    from costmodel.hardware.catalogue import machine_name, machines
+
+    several = re.fullmatch(r"\s*([1-9][0-9]{0,3})\s*[x×*]\s*(.+)", memory) if isinstance(memory, str) else None
+    if several:
+        with suppress(CostModelError):
+            name = machine_name(several[2])
+            return SettingError(
+                f"memory={shown(memory)} is of {several[1]} devices: name one, {name!r}, and say what they split, as "
+                f"in tp={several[1]} or fsdp={several[1]}"
+            )
+    elif isinstance(memory, str) and re.fullmatch("[0-9]{3,4}", memory):
+        with suppress(CostModelError):
+            near = " or ".join(repr(machine.name) for machine in machines(memory)[:3])
+            return SettingError(f"memory={shown(memory)} has no unit: use '{memory} GiB', or a machine such as {near}")
+    return None
 
 
 def fit(p: Costs, memory: Any, reserve: Any = None) -> Fit:
@@ -123,7 +143,7 @@ def fit(p: Costs, memory: Any, reserve: Any = None) -> Fit:
         memory, reserve, on=p.settings.on, groups=p.driver.groups if p.settings.layout.devices > 1 else 0
     )
     answer = Fit(question(p.model, p.settings), budget, p.memory.peak, spared, binding(p))
-    if answer and not _scores_lead(p):
+    if answer and not scores_lead(p):
         return answer
     return replace(answer, plain=tuple(lighter(p)))
 
@@ -134,11 +154,3 @@ def binding(p: Costs) -> str:
     line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
     where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")
     return f"most of the peak is {line} ({show_bytes(size)}), in {where}"
-
-
-def _scores_lead(p: Costs) -> bool:
-    """Whether stored scores are most of what is kept for backward, and that most of the peak."""
-    if not p.model.HAS_ATTENTION or p.settings.attention != "eager" or not p.settings.training:
-        return False
-    kept = [row for row in p.layers if "attention" in row.name.split(".") and row.kind in SCORES]
-    return 2 * sum(row.activation_bytes for row in kept) > p.memory.activations > p.memory.peak / 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import Any
 
 from costmodel.architectures.base import Architecture
@@ -10,6 +10,7 @@ from costmodel.architectures.trace import batch_shape
 from costmodel.display.table import printable
 from costmodel.training.layout import DEGREES
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings
+from costmodel.training.stacks import Stack
 
 _WHAT: dict[Mode, str] = {
     "train": "one training step",
@@ -27,6 +28,18 @@ def question(model: Architecture, settings: Settings, varied: Container[str] = (
     if on is None and settings.on is not None and "on" not in varied:
         on = settings.on if isinstance(settings.on, str) else settings.on.name
     return _line(model, settings, varied, on, always=("attention",) if model.HAS_ATTENTION else ())
+
+
+def timed_question(
+    model: Architecture, settings: Settings, varied: Collection[str] = (), on: Any = None, stack: Stack | None = None
+) -> str:
+    """The first line of an answer in seconds: the question, and how kernels are started; stack: if another than asked.
+
+    on: see `question`.
+    """
+    line = question(model, settings, {*varied, "stack"}, on)
+    name = Stack.of(settings.stack).name if stack is None else stack.name
+    return line if "stack" in varied else printable(f"{line}, stack {name}")
 
 
 def heading(model: Architecture, settings: Settings, varied: Container[str] = ()) -> str:

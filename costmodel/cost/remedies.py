@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -41,6 +41,23 @@ REMEDIES = (
 )
 
 
+SCORES = ("matmul", "scale", "mask", "softmax", "dropout")
+"""Kinds of layers of attention that keep what is as large as its scores."""
+
+
+def scores_lead(p: Costs) -> bool:
+    """Whether stored scores are most of what is kept for backward, and that most of the peak."""
+    if not p.model.HAS_ATTENTION or p.settings.attention != "eager" or not p.settings.training:
+        return False
+    kept = [row for row in p.layers if "attention" in row.name.split(".") and row.kind in SCORES]
+    return 2 * sum(row.activation_bytes for row in kept) > p.memory.activations > p.memory.peak / 2
+
+
+def in_words(less: Sequence[tuple[str, int]]) -> str:
+    """What `lighter` finds, in a line."""
+    return "less plain settings need: " + ", ".join(f"{words} {show_bytes(peak)}" for words, peak in less)
+
+
 WORTH_SAYING = 0.9
 """Of the peak: a change that leaves more is no help."""
 
@@ -48,21 +65,28 @@ WORTH_SAYING = 0.9
 def lighter(p: Costs) -> list[tuple[str, int]]:
     """What people run in place of plain settings, in words, and the peak then [bytes]: one change after another.
 
-    Plain are stored scores, fp32, and a training step where a pass without backward is all that one can have.
+    Plain are stored scores, fp32, all activations kept, and a training step where a pass without backward is all that
+    one can have. What is not much less than the change before it needs is left out.
     """
     s = p.settings
     half = "bf16-autocast" if s.training else "bf16"
     fused = p.model.HAS_ATTENTION and s.attention == "eager"
+    changed: dict[str, Any] = {}
     steps: list[dict[str, Any]] = []
     if fused:
-        steps.append({"attention": "efficient" if s.policy is FP32 else "flash"})
+        steps.append(changed | {"attention": "efficient" if s.policy is FP32 else "flash"})
+        changed |= {"attention": "flash"}
     if s.policy is FP32:
-        steps.append({"precision": half} | ({"attention": "flash"} if fused else {}))
+        changed = {"precision": half, **changed}
+        steps.append(dict(changed))
+    if s.training and s.checkpoint == "none":
+        steps.append(changed | {"checkpoint": "block"})
     if s.training and s.layout.single:
         steps.append(
             {"mode": "inference", "precision": "bf16"} | ({"attention": "flash"} if p.model.HAS_ATTENTION else {})
         )
-    peaks = []
+    peaks: list[tuple[str, int]] = []
+    least = int(p.memory.peak)
     for changes in steps:
         kernels = (
             ("flash", "efficient", "eager") if changes.get("attention") == "flash" else (changes.get("attention"),)
@@ -72,7 +96,8 @@ def lighter(p: Costs) -> list[tuple[str, int]]:
                 if kernel is not None:
                     changes["attention"] = kernel
                 peak = int(Costs(p.model, _with(s, changes)).memory.peak)
-                if peak < WORTH_SAYING * p.memory.peak:
+                if peak < WORTH_SAYING * least:
+                    least = peak
                     peaks.append((" + ".join(f"{name} {value}" for name, value in changes.items()), peak))
                 break
     return peaks

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from costmodel.cost.costs import OWN_STRETCHES, Costs
 from costmodel.cost.question import question
 from costmodel.cost.ranks import WIRE, beside_model, label, whose
-from costmodel.cost.remedies import remedies
+from costmodel.cost.remedies import in_words, lighter, remedies, scores_lead
 from costmodel.cost.rows import Row, miscount
 from costmodel.display.table import Marked, Table, TextRow, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
@@ -163,7 +163,8 @@ def text(p: Costs, depth: int | None = None, shapes: bool = False, seconds: str 
 
     seconds: what a step takes on a machine, in words.
     """
-    head = [styled(narrowed(headline(p)), "strong"), narrowed(verdict(p)), *([narrowed(seconds)] if seconds else [])]
+    first, *others = filter(None, [headline(p), verdict(p), seconds, plainness(p)])
+    head = [styled(narrowed(first), "strong"), *map(narrowed, others)]
     parts = ["\n".join(head), *(table.text() for table in tables(p, depth, shapes))]
     parts[-1] += "".join("\n" + wrapped(note) for note in footnotes(p))
     sentences = [wrapped(printable(f"{topic}: {sentence}"), "  ") for topic, sentence in conventions(p)]
@@ -178,7 +179,8 @@ def html(p: Costs) -> str:
     notes = "".join(f"<p>{escape(note)}</p>" for note in footnotes(p))
     items = "".join(f"<li><b>{escape(topic)}</b>: {escape(sentence)}</li>" for topic, sentence in conventions(p))
     details = f"<details><summary>Conventions</summary><ul>{items}</ul></details>"
-    head = f"<p><b>{escape(headline(p))}</b><br>{escape(verdict(p))}</p>"
+    others = "".join(f"<br>{escape(line)}" for line in filter(None, [verdict(p), plainness(p)]))
+    head = f"<p><b>{escape(headline(p))}</b>{others}</p>"
     return f'<div style="overflow-x:auto">{head}{drawn}{notes}{details}</div>'
 
 
@@ -194,6 +196,12 @@ def verdict(p: Costs) -> str:
     samples = f" for each of {layout.samplers:,} batches" if layout.samplers > 1 else ""
     where = f" on {whose(p.rank)}" if layout.devices > 1 else ""
     return f"{show_count(p.params)} parameters, {flops}{samples}, peak {show_bytes(p.memory.peak)}{where}"
+
+
+def plainness(p: Costs) -> str:
+    """What a step needs without stored scores, where these lead its peak; "" elsewhere."""
+    less = [(words, peak) for words, peak in lighter(p) if "mode" not in words] if scores_lead(p) else []
+    return in_words(less) if less else ""
 
 
 def tables(p: Costs, depth: int | None = None, shapes: bool = False) -> list[Table]:

@@ -319,7 +319,10 @@ class Timeline(Answer):
         from costmodel.display.figures import DARK, LIGHT, Budgets, save
 
         peak = self.peak_step
-        notes = [f"Peak: {show_bytes(self.peak)}", f"{peak.phase} of {shortened(place(peak), NAME)}"]
+        notes = [
+            f"Peak: {show_bytes(self.peak)}",
+            f"{peak.phase} of {shortened(peak.layer, NAME)}" + f", round {peak.rounds}" * bool(peak.rounds),
+        ]
         if self.largest is not None:
             line, size, name = self.largest
             notes += [f"largest: {line}, {show_bytes(size)}", shortened(name, NAME)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.display.figures import COLOURS, empty, literal, written
-from costmodel.display.units import show_bytes, show_count, show_flops, show_share
+from costmodel.display.figures import COLOURS, empty, titled, written
+from costmodel.display.units import show_bytes, show_count, show_flops, show_seconds, show_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PASSES = {"forward": "#6b6b2a", "backward": "#a8a860", "recomputed": "#d6d6a8"}
 """Of FLOPs; none is the colour of a category of memory, so that each colour means one thing."""
+SECONDS = "#3b6ea5"
 HATCHED = "recomputed"
 """What is hatched, so that it is told from its neighbours in grey too."""
 LONGEST = 34
@@ -24,15 +25,19 @@ MOST_ROWS = 12
 
 
 class Panel(NamedTuple):
-    """Bars of one quantity: for each row its parts, by name; colours of the names; how totals are written."""
+    """Bars of one quantity: for each row its parts, by name; colours of the names; how totals are written.
+
+    ranges: low and high of each total, where it is none that is certain.
+    """
 
     title: str
-    rows: Sequence[Mapping[str, int]]
+    rows: Sequence[Mapping[str, float]]
     colours: Mapping[str, str]
-    show: Callable[[int], str]
+    show: Callable[[Any], str]
+    ranges: Sequence[tuple[float, float]] = ()
 
     @property
-    def totals(self) -> list[int]:
+    def totals(self) -> list[Any]:
         """Of each row."""
         return [sum(row.values()) for row in self.rows]
 
@@ -52,6 +57,11 @@ def memory_panel(rows: Sequence[Mapping[str, int]], what: str) -> Panel:
     return Panel(what, rows, COLOURS, show_bytes)
 
 
+def seconds_panel(rows: Sequence[float], ranges: Sequence[tuple[float, float]], what: str) -> Panel:
+    """Seconds, with their ranges."""
+    return Panel(what, [{"seconds": seconds} for seconds in rows], {"seconds": SECONDS}, show_seconds, ranges)
+
+
 def bars(names: Sequence[str], panels: Sequence[Panel], title: str, theme: Theme, *, ratios: bool) -> Figure:
     """For each name a bar in each panel.
 
@@ -62,9 +72,10 @@ def bars(names: Sequence[str], panels: Sequence[Panel], title: str, theme: Theme
     alike = [f"{panel.title} {panel.show(panel.totals[0])}" for panel in panels if panel not in telling]
     if not ratios and len(names) > MOST_ROWS:
         names, telling = summed(names, telling)
-    figure = empty((4.2 + 3.6 * len(telling), 2.1 + 0.42 * len(names)), theme)
-    heading = title + (f"\nthe same in all: {', '.join(alike)}" if alike else "")
-    figure.suptitle(literal(heading), color=theme.ink, size=10.5, x=0.01, ha="left")
+    width = 4.2 + 3.6 * len(telling)
+    heading = titled(title + (f"\nthe same in all: {', '.join(alike)}" if alike else ""), width)
+    figure = empty((width, 1.9 + 0.2 * (heading.count("\n") + 1) + 0.42 * len(names)), theme)
+    figure.suptitle(heading, color=theme.ink, size=10.5, x=0.01, ha="left")
     all_axes = figure.subplots(1, len(telling), sharey=True, subplot_kw={"facecolor": theme.paper}, squeeze=False)[0]
     for axes, panel in zip(all_axes, telling, strict=True):
         _row(axes, panel, theme, ratios)
@@ -91,7 +102,7 @@ def summed(names: Sequence[str], panels: Sequence[Panel]) -> tuple[list[str], li
 def _row(axes: Axes, panel: Panel, theme: Theme, ratios: bool) -> None:
     """Stacked horizontal bars with their totals, as shares of the largest; the axis has no numbers of its own."""
     totals = panel.totals
-    most = max(totals) or 1
+    most = max(*totals, *(high for _, high in panel.ranges), 0) or 1
     for number, parts in enumerate(panel.rows):
         start = 0.0
         for name, colour in panel.colours.items():
@@ -100,6 +111,10 @@ def _row(axes: Axes, panel: Panel, theme: Theme, ratios: bool) -> None:
                 axes.barh(number, width, left=start, height=0.68, color=colour, hatch=hatch, edgecolor=theme.paper,
                           linewidth=0.4)  # fmt: skip
                 start += width
+        if panel.ranges:
+            low, high = panel.ranges[number]
+            axes.plot([low / most, high / most], [number, number], color=theme.ink, linewidth=1.2, marker="|")
+            start = max(start, high / most)
         note = _beside(totals, number) if ratios else _share(totals[number], sum(totals))
         text = f"{panel.show(totals[number])}{note}" if totals[number] or ratios else "–"
         axes.text(start + 0.02, number, text, va="center", color=theme.ink, size=8.5)

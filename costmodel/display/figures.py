@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.display.table import shortened
@@ -82,11 +83,20 @@ def empty(size: tuple[float, float], theme: Theme) -> Figure:
     return figure_class()(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
 
 
+CHARACTERS = 10.5
+"""Of a title, for each inch of a picture's width."""
+
+
+def titled(title: str, width: float) -> str:
+    """A title as a picture so many inches wide has it: each of its lines over as many as it needs."""
+    return literal("\n".join(part for line in title.split("\n") for part in wrap(line, int(CHARACTERS * width))))
+
+
 def canvas(size: tuple[float, float], theme: Theme, title: str, above: float = 6) -> tuple[Figure, Axes]:
     """An empty picture with a title, so many points above one pair of axes. Raises CostModelError as `empty`."""
     figure = empty(size, theme)
     axes = figure.add_subplot(facecolor=theme.paper)
-    axes.set_title(literal(title), color=theme.ink, size=10.5, loc="left", pad=above)
+    axes.set_title(titled(title, size[0]), color=theme.ink, size=10.5, loc="left", pad=above)
     axes.tick_params(which="both", colors=theme.ink)
     for along in (axes.xaxis, axes.yaxis):
         along.set_major_formatter(lambda value, _: f"{value:,g}" if abs(value) < 1e6 else f"{value:,.0f}")
@@ -112,6 +122,7 @@ NAMES = {
     "image": "image side [pixels]",
     "layers": "layers",
     "width": "width [features]",
+    "on": "machine",
 }
 
 

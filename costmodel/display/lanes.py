@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.display.bars import PASSES
@@ -26,8 +25,6 @@ MOST_EDGED = 120
 """Spans of a lane that are drawn with edges."""
 WRITTEN = 130
 """Characters that a lane has room for."""
-WIDEST_TITLE = 95
-"""Characters of a line of the title."""
 
 
 class LaneSpan(NamedTuple):
@@ -52,7 +49,7 @@ def lanes(title: str, rows: Sequence[Lane], left_out: str, theme: Theme, units: 
     units: what times are in, if not seconds.
     """
     whole = max((span.end for row in rows for span in row.spans), default=1.0)
-    heading = "\n".join(wrap(title + (f" ({left_out})" if left_out else ""), WIDEST_TITLE))
+    heading = title + (f" ({left_out})" if left_out else "")
     figure, axes = canvas((9.0, 1.6 + 0.34 * len(rows)), theme, heading)
     scale, unit = (1.0, units or "s") if units or whole >= 1 else (1e-3, "ms")
     phases = [phase for phase in COLOURS if any(span.phase == phase for row in rows for span in row.spans)]

@@ -67,6 +67,10 @@ def stacked(
     return figure
 
 
+NEAR = 0.32
+"""Share of a picture's width that the name of a budget may take, at its left."""
+
+
 def _largest(axes: Axes, values: list[Any], peaks: Array, budgets: Budgets, unit: float, theme: Theme) -> None:
     """Of each budget that some values are within and others past, the largest value of those that fit, marked."""
     for budget in budgets.amounts:
@@ -74,8 +78,10 @@ def _largest(axes: Axes, values: list[Any], peaks: Array, budgets: Budgets, unit
         if past.size and past[0]:
             value, height = values[past[0] - 1], peaks[past[0] - 1] / unit
             axes.plot([value], [height], "o", color=theme.ink, markersize=7)
-            axes.annotate(f"{value:,} fits", (value, height), (-6, 6), textcoords="offset points", ha="right",
-                          va="bottom", color=theme.ink, size=9,
+            along = axes.transAxes.inverted().transform(axes.transData.transform((value, height)))[0]
+            near = along < NEAR  # the name of the budget is there
+            axes.annotate(f"{value:,} fits", (value, height), (-6, 22 if near else 6), textcoords="offset points",
+                          ha="left" if near else "right", va="bottom", color=theme.ink, size=9,
                           bbox={"facecolor": theme.paper, "alpha": 0.8, "linewidth": 0, "pad": 1.5})  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log10
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.display.figures import DARK, LIGHT, Box, Theme, around, canvas, free_places, literal
@@ -32,8 +31,6 @@ MOST_LABELS = 10
 """Dots that are named, those that take longest; of more dots by numbers, with a key."""
 LEAST = 0.001
 """Share of the time from which a dot widens the axes of a roofline."""
-TITLE = 84
-"""Characters of a title that a narrow picture has room for."""
 MOST_BARS = 12
 """More bars than this are added up as "other"."""
 
@@ -328,7 +325,7 @@ def _box(extent: Any) -> Box:
 
 def _scatter(chart: Chart, theme: Theme) -> Figure:
     """Predicted over measured time, both logarithmic, with a band of ten per cent; the names are of the worst."""
-    figure, axes = canvas((8, 7.6), theme, "\n".join([*wrap(chart.title, TITLE), *wrap(chart.errors, TITLE)]))
+    figure, axes = canvas((8, 7.6), theme, f"{chart.title}\n{chart.errors}")
     ends = list(chart.times)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
     axes.set_xlabel("measured time of one run", color=theme.ink)

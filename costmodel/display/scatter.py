@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.display.figures import (
@@ -43,17 +44,20 @@ def picture(
     title: str = "",
     theme: Theme = LIGHT,
     words: Mapping[str, str] | None = None,
+    texts: Sequence[str] = (),
+    common: str = "",
 ) -> Figure:
     """All cells, in grey, and the front over the first two of the quantities, each with its place on the axes.
 
     columns: those that are axes of the sweep. most: quantities of which more is better. words: names of quantities in
-    words.
+    words. texts: names of the cells of the front, and common: what these have in common, where columns do not say it.
     """
     across, up = list(dict.fromkeys(names))[:2]
-    caption = f"{len(front):,} of {len(frame):,} cells are on the Pareto front"
+    cells = (words or {}).get("cells", "cells")
+    caption = f"{len(front):,} of {len(frame):,} {cells} are on the Pareto front"
     alike = [name for name in columns if len(front) > 1 and len(set(front[name].tolist())) == 1 < len(set(frame[name]))]
-    if alike:
-        caption += f", all with {', '.join(f'{name} {written(front[name].tolist()[0])}' for name in alike)}"
+    common = common or ", ".join(f"{name} {written(front[name].tolist()[0])}" for name in alike)
+    caption += f", all with {common}" if common else ""
     figure, axes = canvas((10, 6), theme, f"{title}\n{caption}" if title else caption)
     dots = frame.sample(MOST_DOTS, random_state=0) if len(frame) > MOST_DOTS else frame
     units = {name: scale_of(name, max(frame[name].tolist(), default=1)) for name in (across, up)}
@@ -73,8 +77,11 @@ def picture(
     axes.legend(frameon=False, labelcolor=theme.ink, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     every = list(zip(*(dots[name].to_numpy(float) / units[name][0] for name in (across, up)), strict=True))
     joined = list(zip(*places, strict=True))
-    on_line = between(joined, 8) if len(set(names)) == 2 else []
-    texts = [", ".join(f"{name} {written(cell[name])}".strip() for name in varied) for _, cell in front.iterrows()]
+    path = (
+        joined if turned == "default" else [p for (a, b), (c, d) in pairwise(joined) for p in ((a, b), (c, b), (c, d))]
+    )
+    on_line = between(path, 60) if len(set(names)) == 2 else []
+    texts = texts or [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
     labels = [(text, place) for text, place in zip(texts, joined, strict=True) if text]
     if len(labels) > MOST_NAMED:  # evenly along the front, its ends among them
         labels = [labels[(len(labels) - 1) * n // (MOST_NAMED - 1)] for n in range(MOST_NAMED)]

@@ -44,14 +44,14 @@ def show_exact(count: int) -> str:
     return f"{int(count):,}"
 
 
-def show_share(part: float, whole: float) -> str:
+def show_share(part: float, whole: float, digits: int = 1) -> str:
     """``21.3%``; a dash for nothing, so that what is small is told from what is not there."""
     if not part or not whole:
         return "-"
     if part == whole:
         return "100%"
     share = part / whole if isinstance(part, float) else int(part) / int(whole)
-    return "<0.1%" if share < 0.0005 else f"{share:.1%}"
+    return f"<{10**-digits:g}%" if share < 0.005 * 10**-digits else f"{share:.{digits}%}"
 
 
 def show_change(share: float, digits: int = 0) -> str:
@@ -139,7 +139,7 @@ def show_few(value: float) -> str:
 
 _TIMES: dict[str, Callable[[Any], str]] = {
     "s": show_seconds,
-    UNITS["mfu"]: lambda share: f"{share:.1%}",
+    UNITS["mfu"]: lambda share: show_share(share, 1.0) if share else "0%",
     UNITS["energy"]: lambda joules: show_amount(joules, "J"),
     **dict.fromkeys((UNITS["samples_per_second"], UNITS["tokens_per_second"], UNITS["money"]), show_few),
 }

@@ -18,7 +18,7 @@ from math import inf
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from costmodel.errors import CostModelError, SettingError, SpecError, a, shown, unknown
+from costmodel.errors import LONGEST_ERROR, CostModelError, SettingError, SpecError, a, shown, unknown
 
 LARGEST_FLOAT = sys.float_info.max
 """Beyond this a whole number has no float."""
@@ -360,10 +360,6 @@ def _example(wrapper: Any, title: str) -> str:
 def _with(text: str, sample: str) -> str:
     """An error and a sample of what is right, where both fit a line."""
     return text + sample if len(text + sample) < LONGEST_ERROR else text
-
-
-LONGEST_ERROR = 200
-"""Characters that an error stays below."""
 
 
 def _defaults_of_zero(function: Any) -> frozenset[str]:

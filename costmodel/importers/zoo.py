@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from importlib import import_module
 from math import inf
@@ -21,7 +21,7 @@ from costmodel.display.table import Table
 from costmodel.display.units import read_count
 from costmodel.documents.arguments import called, typed
 from costmodel.documents.files import SPECS, is_path, shown_path, text_of, write
-from costmodel.errors import SettingError, SpecError, shown, unknown
+from costmodel.errors import LONGEST_ERROR, SettingError, SpecError, UnknownNameError, nearest, shown, unknown
 from costmodel.importers.files import ARCHITECTURES, build, read
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.settings import Settings
@@ -174,7 +174,24 @@ def _ready(name: str) -> Architecture:
         raise SpecError(f"{shown_path(name)} is a directory: name a model file in it")
     if os.path.lexists(name):
         raise SpecError(f"{shown(name)} is no ready model, but a file: use {shown_path(os.path.join('.', name))}")
-    raise unknown("model", name, known.values())
+    raise _unknown(name, known.values())
+
+
+MOST_NEAR = 3
+"""Models that an error names; of a larger family it says how to list all."""
+
+
+def _unknown(name: str, known: Iterable[str]) -> UnknownNameError:
+    """Error of a name that no ready model has: the nearest, and how to see the others."""
+    error = unknown("model", name, known)
+    near = nearest(name, known, most=1_000)
+    words = [each for each in known if name and name.casefold() in each.split("-")]
+    if len(near) > MOST_NEAR:
+        return UnknownNameError(f"{str(error)[:-1]}, or others of costmodel models --family {name}?")
+    if near or not words:
+        all_ = " (costmodel models lists all)"
+        return error if near or len(f"error: {error}{all_}") >= LONGEST_ERROR else UnknownNameError(f"{error}{all_}")
+    return UnknownNameError(f"unknown model {shown(name)}: did you mean {' or '.join(map(repr, words[:MOST_NEAR]))}?")
 
 
 READY: Final = os.path.join(SPECS, "ready.json")

@@ -205,6 +205,14 @@ class KernelModel:
             return self.units(kernel).peak
         return self.vector_peak
 
+    def units_in_words(self, kernel: Kernel) -> str:
+        """What the units that a kernel runs on do: products of a type, or arithmetic of vectors."""
+        if kernel.sort not in ("product", "convolution", "attention"):
+            return "vectors"
+        dtype = self.machine.runs_in(kernel.dtype) or kernel.dtype
+        rounded = dtype == "fp32" and self.peak(kernel) > self.machine.product_peak(dtype)
+        return f"{'tf32' if rounded else dtype} products"
+
     def clock(self, watts: Numbers) -> Numbers:
         """Clock over the boost clock that the power limit leaves, never far below the base clock.
 

@@ -54,6 +54,10 @@ class ProgramSet:
         self.table = KernelTable([task.kernel for task in tasks])
         self._starts: dict[tuple[str, ...], dict[str, Numbers]] = {}
 
+    def does_as(self, other: ProgramSet) -> bool:
+        """Whether what is done is the same, layer for layer."""
+        return self.tasks == other.tasks and self.programs == other.programs and self.alone == other.alone
+
     def kernel_seconds(self, model: KernelModel) -> list[Numbers]:
         """Of each task's kernel, once, on the slowest of many devices, for which the others wait."""
         slowest = 1.0 if self.alone or model.tier == "ceiling" else model.constants.slowest_device
@@ -139,13 +143,18 @@ class StagedPass:
     """
 
     def __init__(self, ranks: Sequence[Costs], *, fuse: bool) -> None:
-        self.stages = [RankWork(rank, fuse=fuse) for rank in ranks]
+        self.stages: list[RankWork] = []
+        for rank in ranks:
+            own = RankWork(rank, fuse=fuse)
+            self.stages.append(next((other for other in self.stages if own.does_as(other)), own))
         self.tasks: list[Task] = [task for stage in self.stages for task in stage.tasks]
         self.fusions: list[Fusion] = [fusion for stage in self.stages for fusion in stage.fusions]
 
     def step(self, model: KernelModel, prices: Callable[[Message], Price]) -> tuple[list[Numbers], PlayedStep]:
         """See `RankWork.step`."""
-        played = [stage.step(model, prices) for stage in self.stages]
+        different = {id(stage): stage for stage in self.stages}
+        of_each = {key: stage.step(model, prices) for key, stage in different.items()}
+        played = [of_each[id(stage)] for stage in self.stages]
         phases: dict[StepPhase, Numbers] = {}
         for _, step in played:
             for phase, seconds in step.phases.items():

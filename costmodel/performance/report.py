@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ from costmodel.display.figures import DARK, LIGHT
 from costmodel.display.lanes import MOST_LANES, Lane, LaneSpan, lanes
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.table import Table, TextRow, shortened
-from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
+from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds, show_share
 from costmodel.hardware.machine import Machine
 from costmodel.performance.breakdown import CollectivePart, KernelTime, LayerTime, PhaseTime, StepBottleneck
 from costmodel.performance.constants import UNITS, Reference
@@ -98,9 +99,9 @@ class MeasuredMfu(Answer):
             (
                 row.phase,
                 show_seconds(row.predicted),
-                f"{row.mfu:.1%}",
+                show_share(row.mfu, 1.0),
                 "-" if row.measured is None else show_seconds(row.measured),
-                "-" if row.measured_mfu is None else f"{row.measured_mfu:.1%}",
+                "-" if row.measured_mfu is None else show_share(row.measured_mfu, 1.0),
             )
             for row in self.rows_by_phase
         ]
@@ -163,7 +164,7 @@ def _tables(t: TimeReport) -> list[Table]:
         (
             phase.phase,
             show_seconds(phase.seconds),
-            f"{phase.seconds / t.seconds:.0%}",
+            show_share(phase.seconds, t.seconds, 0),
             show_seconds(phase.device_seconds),
             show_seconds(phase.host_seconds),
             f"{phase.launches:,}",
@@ -192,10 +193,10 @@ def _collectives(t: TimeReport) -> Table:
         (*what, f"{sum(part.times for part in parts):,}", *_seconds(t, parts)) for what, parts in longest[:MOST_LAYERS]
     ]
     if t.bubble:
-        rows.append(("other stages", "", "", "", "", show_seconds(t.bubble), f"{t.bubble / t.seconds:.0%}"))
+        rows.append(("other stages", "", "", "", "", show_seconds(t.bubble), show_share(t.bubble, t.seconds, 0)))
     times, (seconds, *_) = sum(part.times for part in t.collectives), _seconds(t, t.collectives)
     waited = sum(part.exposed for part in t.collectives) + t.bubble
-    rows.append(("total", "", "", f"{times:,}", seconds, show_seconds(waited), f"{waited / t.seconds:.0%}"))
+    rows.append(("total", "", "", f"{times:,}", seconds, show_seconds(waited), show_share(waited, t.seconds, 0)))
     header = ("Collectives", "over", "by", "times", "time", "waited for", "share")
     worth = ("waited for", "share", "time", "over", "times")
     return Table(header, rows, words=frozenset({0, 1, 2}), total=True, worth=worth)
@@ -203,11 +204,17 @@ def _collectives(t: TimeReport) -> Table:
 
 def _seconds(t: TimeReport, parts: list[CollectivePart]) -> tuple[str, str, str]:
     exposed = sum(part.exposed for part in parts)
-    return show_seconds(sum(part.seconds for part in parts)), show_seconds(exposed), f"{exposed / t.seconds:.0%}"
+    return show_seconds(sum(part.seconds for part in parts)), show_seconds(exposed), show_share(exposed, t.seconds, 0)
 
 
 def _layer(row: LayerTime) -> TextRow:
-    return shortened(row.name, NAME), shortened(row.kind, 18), show_seconds(row.seconds), f"{row.share:.1%}", row.bound
+    return (
+        shortened(row.name, NAME),
+        shortened(row.kind, 18),
+        show_seconds(row.seconds),
+        show_share(row.share, 1.0),
+        row.bound,
+    )
 
 
 def _fusions(t: TimeReport) -> Table:
@@ -269,16 +276,19 @@ def _number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def roofline(title: str, machine: Machine, peak: float, kernels: list[KernelTime], *, dark: bool = False) -> Figure:
-    """Every kernel that computes: its rate over its intensity, as large as its share of the device's time."""
-    ceilings = [Ceiling("products", "compute", peak)]
-    if (vector := machine.vector_peak()) < peak:
-        ceilings.append(Ceiling("vectors", "compute", vector))
+def roofline(
+    title: str, machine: Machine, peaks: Mapping[float, Iterable[str]], kernels: list[KernelTime], *, dark: bool = False
+) -> Figure:
+    """Every kernel that computes: its rate over its intensity, as large as its share of the device's time.
+
+    peaks: of the units that kernels run on, what these do, in words [FLOP/s].
+    """
+    ceilings = [Ceiling(" and ".join(peaks[peak]), "compute", peak) for peak in sorted(peaks, reverse=True)]
     ceilings.append(Ceiling("memory", "memory", machine.bandwidth))
     drawn = [kernel for kernel in kernels if kernel.intensity and kernel.seconds]
     dots = sorted(map(_dot, drawn), key=lambda dot: -dot.share)
     still = sum(kernel.share for kernel in kernels if not kernel.intensity)
-    left_out = f"kernels that only move take {still:.0%} of the time" if still else ""
+    left_out = f"kernels that only move take {show_share(still, 1.0, 0)} of the time" if still else ""
     return picture(Chart(title, tuple(ceilings), tuple(dots), "", left_out, measured=False), "roofline", dark)
 
 

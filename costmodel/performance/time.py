@@ -13,8 +13,7 @@ import numpy as np
 
 from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import TIMED
-from costmodel.cost.question import heading
-from costmodel.cost.question import question as question_of
+from costmodel.cost.question import timed_question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.display.units import read_amount
@@ -131,6 +130,14 @@ class Time(Answer):
         if not places:
             return RankWork(self.prediction.rank, fuse=self.stack.fuses)
         return PipelineWork(places, self._model(self.constants, self.tier), fuse=self.stack.fuses)
+
+    def elsewhere(self, machine: ClusterLike | MachineLike) -> Time:
+        """The same step on another machine: what its kernels are is not worked out anew. Raises CostModelError."""
+        how: dict[str, Any] = {"allow_tf32": self.allow_tf32, "channels_last": self.channels_last}
+        other = time_on(self.prediction, machine, stack=self.stack, **how)
+        if not isinstance(self._rank, PipelineWork):  # which depends on the machine
+            vars(other).update({name: getattr(self, name) for name in ("_rank", "work", "_table", "_contractions")})
+        return other
 
     @cached_property
     def _contractions(self) -> tuple[float, float]:
@@ -409,7 +416,7 @@ class Time(Answer):
     def question(self) -> str:
         """What runs, where and how, in one line."""
         p = self.prediction
-        return f"{question_of(p.model, p.settings, ('stack',), self._place)}, stack {self.stack.name}"
+        return timed_question(p.model, p.settings, on=self._place, stack=self.stack)
 
     @property
     def hfu(self) -> float:
@@ -575,8 +582,18 @@ class Time(Answer):
         from costmodel.display.figures import save
         from costmodel.performance.report import roofline
 
-        title = f"{heading(self.prediction.model, self.prediction.settings)} on {self.machine.name}, {self.stack.name}"
-        return save(roofline(title, self.machine, self.peak, self.kernels, dark=dark), path)
+        return save(roofline(self.question, self.machine, self._ceilings, self.kernels, dark=dark), path)
+
+    @property
+    def _ceilings(self) -> dict[float, list[str]]:
+        """The peaks of all units that the step's kernels run on, and what these do [FLOP/s]."""
+        model = self.kernel_model
+        peaks: dict[float, list[str]] = {}
+        for kernel in (task.kernel for task in self.work.tasks if task.kernel.flops):
+            names = peaks.setdefault(model.peak(kernel), [])
+            if (name := model.units_in_words(kernel)) not in names:
+                names.append(name)
+        return peaks
 
     @property
     def _place(self) -> str:
@@ -617,8 +634,7 @@ class Time(Answer):
         from costmodel.display.figures import save
         from costmodel.performance.report import lanes_of
 
-        title = f"{heading(self.prediction.model, self.prediction.settings)} on {self._place}, {self.stack.name}"
-        return save(lanes_of(title, self.events, dark=dark), path)
+        return save(lanes_of(self.question, self.events, dark=dark), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question, then the answer [s]."""

@@ -51,8 +51,15 @@ class Setting(NamedTuple):
     default: Any = None
 
     def __str__(self) -> str:
-        implied = self.default in (None, "default", (), ...)  # by the text, or by the verb
-        return self.text if implied else f"{self.text.removesuffix('.')} (default {self.default})."
+        return f"{self.text.removesuffix('.')}{self.default_text}."
+
+    @property
+    def default_text(self) -> str:
+        """What the text says of the default: nothing where it says so itself, or the verb does."""
+        if self.default in (None, "default", (), ...):
+            return ""
+        value = ",".join(self.default) if isinstance(self.default, tuple) else self.default
+        return f" (default {value})"
 
     @property
     def options(self) -> tuple[Any, ...]:

@@ -16,7 +16,9 @@ SOME = ["t4", "l4", "a100-sxm", "h100-sxm"]
 
 def test_offers_are_what_predictions_on_a_machine_say() -> None:
     found = cm.gpus("llama-3.2-1b", mode="decode", past=512, machines=SOME, counts=[1, 2], prices={"H100 SXM": 2.5})
-    assert found.question == "llama-3.2-1b: one decode step, batch 1, seq 1, past 512, bf16, attention flash"
+    assert found.question == (
+        "llama-3.2-1b: one decode step, batch 1, seq 1, past 512, bf16, attention flash, stack eager"
+    )
     asked: dict[str, Any] = {"mode": "decode", "past": 512, "precision": "bf16", "attention": "flash"}
     for offer in found:
         axis = offer.layout.partition(" ")[0]
@@ -68,17 +70,25 @@ def test_each_order_is_kept_within_groups(by: Any) -> None:
     assert found.unit == "samples"
 
 
-def four_of(axis: str) -> dict[str, Any]:
-    return {axis: 4, "seq": 64, "precision": "bf16-autocast", "attention": "flash"}
+def best_of(machine: str, ways: list[dict[str, int]], **settings: Any) -> tuple[str, float]:
+    """The fastest layout in words, and its tokens a second, each way asked by itself."""
+    rates = {}
+    for degrees in ways:
+        words = " ".join(f"{axis} {degree}" for axis, degree in degrees.items())
+        p = cm.predict("gpt2", attention="flash", **settings, **degrees)
+        rates[words] = p.on(cm.load_cluster(machine)).tokens_per_second or 0.0
+    return max(rates.items(), key=lambda each: each[1])
 
 
 def test_layouts_are_those_given_or_the_best_that_can_be() -> None:
     (given,) = cm.gpus("gpt2", machines=["h100-sxm"], tp=2)
     assert (given.devices, given.layout) == (2, "tp 2")
     (four,) = cm.gpus("gpt2", machines=["h100-sxm"], devices=4, seq=64)
-    ways = {axis: cm.predict(four.time.prediction.model, **four_of(axis)).on("h100-sxm") for axis in ("fsdp", "dp")}
-    best = max(ways, key=lambda axis: ways[axis].tokens_per_second or 0)
-    assert (four.devices, four.layout, four.rate) == (4, f"{best} 4", ways[best].tokens_per_second)
+    ways = [{"fsdp": 4}, {"fsdp": 2, "dp": 2}, {"dp": 4}]
+    assert (four.layout, four.rate) == best_of("h100-sxm", ways, seq=64, precision="bf16-autocast")
+    (passes,) = cm.gpus("gpt2", machines=["l4"], counts=4, mode="prefill", batch=8, seq=512)
+    ways = [{"tp": 4}, {"tp": 2, "pp": 2}, {"pp": 4}]
+    assert (passes.layout, passes.rate) == best_of("l4", ways, mode="prefill", batch=8, seq=512, precision="bf16")
     (both,) = cm.gpus("gpt2", machines=["l4", "l4"], tp=2, counts=4)
     assert (both.devices, both.layout.split()[:2]) == (4, ["tp", "2"])
     (served,) = cm.gpus("gpt2", machines=["l4"], mode="decode", counts=2)
@@ -123,6 +133,18 @@ def test_a_number_that_no_node_has_is_left_out_in_words() -> None:
     offers = cm.gpus("mlp-mnist", machines=["t4", "l4"], counts=(1, 1000))
     assert {offer.devices for offer in offers} == {1}
     assert "2 left out: nodes of these machines have fewer than 1,000 devices" in str(offers)
+
+
+def test_what_waits_for_the_host_and_what_fits_nowhere_is_told_what_would_help() -> None:
+    waits = cm.gpus("gpt2", mode="decode", machines=["h100-sxm"], counts=1)
+    compiled = waits[0].prediction.on("h100-sxm", stack="compiled")
+    assert waits[0].time is not None
+    assert (waits[0].time.bound, compiled.seconds < waits[0].time.seconds) == ("host", True)
+    assert "1 of the 1 shown wait for the host" in str(waits)
+    assert f"with stack compiled h100-sxm takes {compiled.seconds * 1e6:.0f} µs" in str(waits)
+    nowhere = cm.gpus("llama-3.1-8b", machines=["l4"], counts=1, reserve=0)
+    smaller = cm.predict("llama-3.1-8b", mode="inference", precision="bf16", attention="flash").memory.peak
+    assert f"mode inference + precision bf16 + attention flash {smaller / 2**30:.1f} GiB" in str(nowhere)
 
 
 @pytest.mark.parametrize(

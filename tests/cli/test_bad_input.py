@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import costmodel as cm
+from costmodel.errors import SettingError
 from costmodel.training.settings import SETTING_NAMES
 from tests.command import error_of, here, refused
 
@@ -244,6 +245,27 @@ def test_blocks_that_do_not_fit_are_refused(blocks: Any, said: list[str]) -> Non
         ("roofline check gpt2-small --device gpu", ["processor of this host", "costmodel predict --on MACHINE"]),
         ("predict llama-3.1-8b --over dim=512", ["'dim'", "did you mean 'width'?"]),
         ("predict llama-3.1-8b --over rope.base=5e5", ["'rope.base'", "did you mean 'rotary'?"]),
+        ("predict gpt2-small --bf16", ["--bf16 is no option, but a value of one: use --precision bf16"]),
+        ("predict gpt2-small --half", ["use --precision fp16"]),
+        ("predict gpt2-small --inference", ["use --mode inference"]),
+        ("predict gpt2-small --bs 8", ["did you mean --batch?"]),
+        ("predict gpt2-small --ctx 8", ["did you mean --seq?"]),
+        ("predict gpt2-small --context 8", ["--over context=...", "--seq"]),
+        ("predict gpt2-small --fsdp", ["requires an argument, as in --fsdp 8"]),
+        ("predict gpt2-small t4", ["takes MODEL alone", "is a machine: use --on t4"]),
+        ("gpus gpt2-small t4", ["is a machine: use --machines t4"]),
+        ("gpus gpt2-small --gpu t4", ["did you mean --machines?"]),
+        ("gpus gpt2-small --gpus 8", ["did you mean --counts?"]),
+        ("gpus gpt2-small --by cost", ["did you mean 'money'?"]),
+        ("fits gpt2-small 8xh100", ["is of 8 devices: name one, 'h100-sxm'", "tp=8"]),
+        ("fits gpt2-small 4090", ["has no unit", "a machine such as 'rtx-4090'"]),
+        ("fits gpt2-small", ["memory is not given", "a machine with on"]),
+        ("list optimizer", ["did you mean 'optimizers'?"]),
+        ("estimate gpt2-small", ["no verb 'estimate': did you mean 'predict'?"]),
+        ("gpt2-small", ["which is a model: did you mean costmodel predict gpt2-small?"]),
+        ("train gpt2-small", ["'train' is a mode: use costmodel predict MODEL --mode train"]),
+        ("predict 8b", ["did you mean 'granite-3.0-8b' or 'llama-3-8b'"]),
+        ("predict bert", ["did you mean 'bert-base' or", "costmodel models --family bert"]),
         ("serve llama-3.1-8b", ["'--on'", "type such as costmodel serve llama", "--input 1024 --output 256"]),
         ("energy", ["'--hours'", "type such as costmodel energy --hours"]),
         ("break-even gpt2-small", ["'A'", "type such as costmodel break-even gpt2-small"]),
@@ -291,6 +313,16 @@ def test_what_others_call_it_gets_the_right_sentence(said: str, call: Any) -> No
     message = error_of(call)
     assert said in message
     assert len(message) < 200
+
+
+def test_a_long_error_has_its_details_on_lines_below() -> None:
+    text = "layers 3 of the model: " + ", ".join(f"part{n} of width {n} is none of these" for n in range(20))
+    first, *details = str(SettingError(text)).split("\n")
+    assert details
+    assert max(map(len, (first, *details))) < 200
+    assert " ".join([first, *(line.strip() for line in details)]) == text
+    assert str(SettingError(f"file, line 3: {SettingError(text)}")).count("\n") == len(details)
+    assert str(SettingError("a  short\none")) == "a  short\none"
 
 
 HOSTILE = ["", "1..8", "AdamW", -1, 0, 2**70, 1.5, None, True, [], {}, [3, "x"], {"count": 3}, "x" * 300, float("nan")]

@@ -68,7 +68,7 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "Comparison": (lambda: cm.compare("gpt2-small", optimizer=["adamw", "sgd"], **SIZES), f"adamw: {TRAINED}"),
     "Gpus": (
         lambda: cm.gpus("gpt2-small", machines=["l4"], counts=1, **SIZES),
-        "gpt2-small: one training step, batch 2, seq 512, bf16-autocast, adamw, attention flash",
+        "gpt2-small: one training step, batch 2, seq 512, bf16-autocast, adamw, attention flash, stack eager",
     ),
     "Layouts": (
         lambda: cm.layouts("gpt2-small", devices=2, on="l4", seq=512, global_batch=4, tp=2, batch=4, runtime="torch"),

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from click import Context
 
 import costmodel as cm
+from costmodel.analysis.gpus import OfferOrder
+from costmodel.cli.commands import costmodel
 from costmodel.errors import ALIASES
 from costmodel.importers.files import settings_of
 from costmodel.training.optimizers import OPTIMIZERS, OptimizerName
@@ -127,8 +130,12 @@ def test_words_of_others_lead_to_ours(settings: dict[str, Any], ours: str) -> No
 def test_every_other_word_leads_to_a_choice() -> None:
     known = {name for setting in SETTINGS.values() for name in setting.choices}
     words = {word for words in ALIASES.values() for word in words.split()}
-    answers = {"params", "memory", "seconds", "tokens_per_second"}
-    assert words <= known | SETTINGS.keys() | answers | set(cm.Transformer.field_names())
+    answers = {"params", "memory", "seconds", "tokens_per_second", *get_args(OfferOrder)}
+    verbs = set(costmodel.list_commands(Context(costmodel)))
+    options = {
+        option.opts[0][2:] for verb in verbs for option in costmodel.get_command(Context(costmodel), verb).params
+    }
+    assert words <= known | SETTINGS.keys() | answers | set(cm.Transformer.field_names()) | verbs | options
     assert not (set(ALIASES) - {"full", "fused", "cuda", "gpu"}) & (
         known | SETTINGS.keys()
     )  # choices of other settings

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.analysis.search import PeakMemory, peaks_along
-from costmodel.cost.question import heading, question
+from costmodel.cost.quantities import TIMED
+from costmodel.cost.question import heading, question, timed_question
 from costmodel.display.figures import DARK, LIGHT, Budgets
 from costmodel.display.heatmaps import Heat, heatmap
 from costmodel.display.lines import FEW, MOST_LINES, line, numbers, several, stacked
@@ -35,13 +36,14 @@ def picture(sweep: xarray.Dataset, quantity: str | None, memory: Any, reserve: A
     budgets = _budgets(memory, reserve, names)
     cut = _cut(sweep)
     of = SweepQuestion(cut)
+    title = of.timed_title if chosen in TIMED else of.title
     if len(cut.dims) == 2:
-        return _over_two(cut, chosen, budgets, of.title, theme)
+        return _over_two(cut, chosen, budgets, title, theme)
     (axis,) = map(str, cut.dims)
     if chosen == "memory.peak" and (peaks := of.peaks(axis)):
         return stacked(axis, peaks, budgets, of.title, theme)
     own = budgets if chosen == "memory.peak" else Budgets()
-    return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, own, of.title, theme)
+    return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, own, title, theme)
 
 
 def _budgets(memory: Any, reserve: Any, names: list[str]) -> Budgets:
@@ -142,9 +144,14 @@ class SweepQuestion:
         return self._line(heading)
 
     @property
+    def timed_title(self) -> str:
+        """The same with the machine, and how kernels are started."""
+        return self._line(timed_question)
+
+    @property
     def first_line(self) -> str:
         """The same as the first line of an answer."""
-        return self._line(question)
+        return self._line(timed_question if any(name in self.cut for name in TIMED) else question)
 
     def _line(self, words: Callable[..., str]) -> str:
         axes = [str(dim) for dim in self.cut.dims]
