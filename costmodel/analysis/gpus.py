@@ -100,6 +100,9 @@ class Offer(NamedTuple):
         except SettingError:  # a machine whose board power is not known
             return None
 
+    def __repr__(self) -> str:
+        return repr(self.to_dict())
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes, s, 1/s, J]."""
         return {

@@ -370,9 +370,6 @@ class Timeline(Answer):
         """The steps that matter, and what is alive at each."""
         return _sheet(self)
 
-    def __repr__(self) -> str:
-        return f"<Timeline {len(self.moments):,} steps, peak {show_bytes(self.peak)}>"
-
     def _step(self, now: int) -> TimelineStep:
         return TimelineStep(*self.moments[now], self._alive([line[now] for line in self.levels]))
 

@@ -118,9 +118,6 @@ class Explorer(Data):
     def __str__(self) -> str:
         return "\n".join([f"a page of {self.bytes:,} bytes", *map(str, self.models)])
 
-    def __repr__(self) -> str:
-        return f"<Explorer of {', '.join(each.model for each in self.models)}, {self.bytes:,} bytes>"
-
 
 @takes_settings(several=True, and_fields=True)
 @typed

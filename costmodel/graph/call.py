@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
+from costmodel.display.table import Table
 from costmodel.errors import ShapeError
 from costmodel.graph.kernel import Kernel, Message
 from costmodel.graph.tensor import Alias, Storage, Tensor, dense_strides, show_shape, viewed_strides
@@ -83,9 +84,14 @@ class Block:
                 yield from entry.blocks()
 
     def __repr__(self) -> str:
-        return f"<Block {self.name or 'of all'}: {len(self.entries)} entries, {self.count} times>"
+        calls = list(self.calls())
+        rows = [(call.name, call.layer.kind, show_shape(call.y.shape)) for call in calls[:MOST_SHOWN]]
+        more = f"\nand {len(calls) - MOST_SHOWN:,} more" if len(calls) > MOST_SHOWN else ""
+        return Table(("call", "kind", "output"), rows, words=frozenset({0, 1})).text() + more
 
 
+MOST_SHOWN = 20
+"""Calls that a block shows of itself."""
 Weights = dict[str, Shape]
 Buffers = dict[str, tuple[Shape, Role]]
 

@@ -504,7 +504,7 @@ class Tape:
         return x
 
     def __repr__(self) -> str:
-        return f"<Tape: {self._calls} calls>"
+        return repr(self.root)
 
 
 def _settle_stretch(stretch: Block) -> None:

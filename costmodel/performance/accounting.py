@@ -193,6 +193,9 @@ class SymbolicTime:
             times[key] = times.get(key, Polynomial({})) + expression(task.times)
         self.tasks = [(task, times[key]) for key, task in alike.items()]
 
+    def __repr__(self) -> str:
+        return f"<SymbolicTime of {len(self.tasks)} tasks on {self.model.machine.name}>"
+
     def at(self, evaluate: Callable[[Polynomial], Numbers]) -> StepTime:
         """Its numbers on a grid; evaluate: gives a formula's values there, as floats."""
         evaluate = cache(evaluate)  # kernels share many of their formulas

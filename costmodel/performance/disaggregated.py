@@ -212,9 +212,6 @@ class Disaggregated(Answer):
         ]
         return Sheet(head, [Table(("disaggregated", ""), rows, words=frozenset({0, 1}))], notes=notes)
 
-    def __repr__(self) -> str:
-        return f"<Disaggregated {self.decode.model.title}: {self.prefill.where}, {self.decode.where}>"
-
 
 def _how(pool: Serving) -> tuple[Any, ...]:
     """Settings and engine, without degrees."""

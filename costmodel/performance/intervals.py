@@ -34,7 +34,7 @@ class Interval(NamedTuple):
     low: float
     typical: float
     high: float
-    effects: tuple[Effect, ...]
+    effects: tuple[Effect, ...] = ()
 
     @property
     def widest(self) -> tuple[Effect, ...]:
@@ -42,8 +42,8 @@ class Interval(NamedTuple):
         return self.effects[:3]
 
     def __repr__(self) -> str:
-        seconds = f"{self.low:.3g} s to {self.high:.3g} s, typically {self.typical:.3g} s"
-        return f"<Interval {seconds}: {len(self.effects)} effects>"
+        """What can be typed, without what makes it wide."""
+        return f"Interval(low={self.low!r}, typical={self.typical!r}, high={self.high!r})"
 
 
 def uncertain_constants(machine: Machine, known: Iterable[str]) -> dict[str, ConstantRange]:

@@ -148,9 +148,6 @@ class Job(Answer):
         notes = ["devices are taken to work side by side without waiting for each other"] if self.copies > 1 else []
         return Sheet(head, [], notes=notes)
 
-    def __repr__(self) -> str:
-        return f"<Job of {self.steps:g} steps: {show_long(self.seconds)}>"
-
 
 @dataclass(frozen=True)
 class DeviceHours(Answer):
@@ -186,7 +183,7 @@ class Bill(Answer):
         return {**getattr(self, basis).to_dict(), **{name: getattr(self, name) for name in (*assumed, *self.AMOUNTS)}}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Energy(Bill):
     """Energy of a job, or of hours. watts: of a device; convention: what these are; pue: what a data centre draws
     beside, as a factor."""
@@ -228,7 +225,7 @@ class Energy(Bill):
         return Sheet([job.question, head], [Table(("of", "is"), rows, frozenset({0, 1}))])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Carbon(Bill):
     """Carbon of an amount of energy. intensity: grams of CO2 equivalents a kWh where it is drawn."""
 
@@ -251,7 +248,7 @@ class Carbon(Bill):
         return Sheet([asked, verdict, line], tables)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Money(Bill):
     """Money of a job. price: of a device for an hour, in whatever currency it was given."""
 
@@ -273,7 +270,7 @@ class Money(Bill):
         return Sheet([self.job.question, *self.job.unfit, verdict], [])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Goodput(Bill):
     """What is kept of a job's time where devices fail at random, and all restart from the last checkpoint.
 

@@ -548,9 +548,6 @@ class Serving(Answer):
             )
         return notes
 
-    def __repr__(self) -> str:
-        return f"<Serving {self.model.title} on {self.where}: up to {self.largest} at a time>"
-
 
 _ARRIVALS: dict[Arrivals, str] = {
     "together": "requests of a batch start at once; the first token is there when all prompts are read",

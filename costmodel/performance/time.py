@@ -708,9 +708,6 @@ class Time(Answer):
         with written_for(page()._replace(columns=min(page().columns or COLUMNS, COLUMNS))):
             return self.sheet().text()
 
-    def __repr__(self) -> str:
-        return f"<Time {self.prediction.model.title} on {self.machine.name}: {self.seconds:.4g} s>"
-
 
 def effect_data(effect: Effect) -> dict[str, Any]:
     """Plain data of what a constant does."""

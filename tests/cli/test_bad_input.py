@@ -321,7 +321,7 @@ def test_a_long_error_has_its_details_on_lines_below() -> None:
     assert details
     assert max(map(len, (first, *details))) < 200
     assert " ".join([first, *(line.strip() for line in details)]) == text
-    assert str(SettingError(f"file, line 3: {SettingError(text)}")).count("\n") == len(details)
+    assert max(map(len, str(SettingError(f"file, line 3: {SettingError(text)}")).split("\n"))) < 200
     assert str(SettingError("a  short\none")) == "a  short\none"
 
 
