@@ -143,7 +143,7 @@ ALIASES = {
         ("rope rope.base rope_theta rope.theta", "rotary"),
         ("latency runtime_seconds step_time", "seconds"),
         ("throughput", "rate tokens_per_second"),
-        ("speed", "rate seconds"),
+        ("speed", "seconds rate"),
         ("cost price", "price money gpus"),
         ("ram vram", "memory"),
         ("total_params num_parameters parameters", "params"),

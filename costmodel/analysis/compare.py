@@ -70,10 +70,12 @@ class Comparison(Answer):
             raise unknown("label", label, self.labels)
         return plain(self.predictions[self.labels.index(label)].value(quantity))
 
+    @typed
     def difference(self, label: str, quantity: str) -> Any:
         """By how much it is above the first."""
         return self.value(label, quantity) - self.value(self.labels[0], quantity)
 
+    @typed
     def ratio(self, label: str, quantity: str) -> float | None:
         """How many times the first's it is; None where the first has none."""
         first = self.value(self.labels[0], quantity)

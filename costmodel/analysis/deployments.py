@@ -82,6 +82,9 @@ class RankedDeployment(NamedTuple):
             return f"it is as fast with {most:,} requests at a time, of which the best has more"
         return f"{show_amount(more[name], 's', 3)} a token more {PARTS[name]}, of {most:,} requests at a time"
 
+    def __repr__(self) -> str:
+        return f"{self.degrees}: {self.load}, bound by {self.binds}"
+
 
 class Closest(NamedTuple):
     """The layout that misses a target, or memory, by least: what it takes with one request for each rank [s, bytes]."""

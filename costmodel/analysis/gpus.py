@@ -12,11 +12,11 @@ from costmodel.analysis.predict import Prediction, predict
 from costmodel.architectures.base import Architecture
 from costmodel.cost.driver import DriverMemory
 from costmodel.cost.question import timed_question
-from costmodel.cost.remedies import lighter
+from costmodel.cost.remedies import in_words, lighter
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import read_count, read_reserve, show_bytes, show_few, show_seconds
-from costmodel.documents.arguments import typed
+from costmodel.documents.arguments import Reserve, typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.catalogue import load_machine, machine_name
 from costmodel.hardware.catalogue import machines as ready_machines
@@ -214,7 +214,8 @@ class Gpus(Answer):
         with suppress(CostModelError):  # of a model that is not compiled there
             seconds = first.prediction.on(first.place, stack="compiled").seconds
             faster = f": with stack compiled {first.name} takes {show_seconds(seconds)}"
-        yield f"{len(waiting)} of the {len(rows)} shown wait for the host, which starts kernels one by one{faster}"
+        wait = "waits" if len(waiting) == 1 else "wait"
+        yield f"{len(waiting)} of the {len(rows)} shown {wait} for the host, which starts kernels one by one{faster}"
 
     def _lighter(self) -> Iterator[str]:
         """What less plain settings need, where nothing fits."""
@@ -222,8 +223,8 @@ class Gpus(Answer):
             return
         nearest = self.groups["no"][0]
         if less := lighter(nearest.prediction):
-            needs = ", ".join(f"{words} {show_bytes(peak + nearest.reserve)}" for words, peak in less)
-            yield f"less plain settings need of {show_bytes(nearest.machine.memory)} on {nearest.name}: {needs}"
+            spared = [(words, peak + nearest.reserve) for words, peak in less]
+            yield f"on {nearest.name}, {show_bytes(nearest.machine.memory)} with the reserve, {in_words(spared)}"
 
     def _table(self, group: FitGroup) -> Table:
         offers = self.groups[group][:MOST_SHOWN]
@@ -269,7 +270,7 @@ def gpus(
     prices: Mapping[str, float] | None = None,
     tokens: float | str | None = None,
     samples: float | str | None = None,
-    reserve: str | int | None = None,
+    reserve: Reserve = None,
     progress: Callable[[int, int], None] = lambda done, count: None,
     **settings: Unpack[GivenSettings],  # type: ignore[misc]
 ) -> Gpus:

@@ -17,7 +17,7 @@ from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import Budget, show_bytes, show_exact, show_few, show_seconds, show_share
-from costmodel.documents.arguments import typed
+from costmodel.documents.arguments import Reserve, typed
 from costmodel.errors import CostModelError, SettingError, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
 from costmodel.importers.files import read_setting, settings_of
@@ -315,7 +315,7 @@ def layouts(
     model: Architecture | str,
     *,
     memory: str | float | None = None,
-    reserve: str | int | None = None,
+    reserve: Reserve = None,
     network: LinkLike = None,
     within: Probability = 0.05,
     every: bool = False,

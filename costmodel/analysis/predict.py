@@ -170,6 +170,7 @@ class Prediction(Costs, Data):
         }
 
     @classmethod
+    @called
     def from_dict(cls, data: Any) -> Prediction:
         """The prediction that `to_dict` described, worked out again.
 
@@ -193,6 +194,7 @@ class Prediction(Costs, Data):
         return prediction
 
     @classmethod
+    @called
     def from_json(cls, text: str) -> Prediction:
         """The prediction that `to_json` wrote. Raises CostModelError."""
         import json

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 RUN = (
-    option("--samples", type=float, metavar="N", help="With --on: of a run, or of each of its epochs, such as 1.28e6."),
-    option("--tokens", type=float, metavar="N", help="With --on: the same in tokens, such as 300e9."),
-    option("--steps", type=float, metavar="N", help="With --on: the same in steps."),
+    option("--samples", metavar="N", help="With --on: of a run, or of each of its epochs, such as 1.28e6 or 1.28M."),
+    option("--tokens", metavar="N", help="With --on: the same in tokens, such as 300e9 or 300B."),
+    option("--steps", metavar="N", help="With --on: the same in steps."),
     option("--epochs", type=float, metavar="N", help="How often all of these are taken."),
     option("--loader", metavar="RATE", help="Samples loaded for all of them: '2000 images/s', '2e6 tokens/s'."),
 )

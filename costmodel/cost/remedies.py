@@ -55,7 +55,12 @@ def scores_lead(p: Costs) -> bool:
 
 def in_words(less: Sequence[tuple[str, int]]) -> str:
     """What `lighter` finds, in a line."""
-    return "less plain settings need: " + ", ".join(f"{words} {show_bytes(peak)}" for words, peak in less)
+    texts, before = [], ""
+    for words, peak in less:
+        more = words.removeprefix(f"{before} + ") if before else words
+        texts.append(f"{'and ' if more != words else ''}{more} {show_bytes(peak)}")
+        before = words
+    return f"less plain settings need: {', '.join(texts)}"
 
 
 WORTH_SAYING = 0.9
@@ -69,14 +74,15 @@ def lighter(p: Costs) -> list[tuple[str, int]]:
     one can have. What is not much less than the change before it needs is left out.
     """
     s = p.settings
-    half = "bf16-autocast" if s.training else "bf16"
+    split = s.training and s.layout.shards > 1  # where autocast keeps whole copies
+    half = "bf16" if not s.training else "bf16-master-fp32-gradients" if split else "bf16-autocast"
     fused = p.model.HAS_ATTENTION and s.attention == "eager"
     changed: dict[str, Any] = {}
     steps: list[dict[str, Any]] = []
     if fused:
         steps.append(changed | {"attention": "efficient" if s.policy is FP32 else "flash"})
         changed |= {"attention": "flash"}
-    if s.policy is FP32:
+    if s.policy is FP32 or (split and s.policy.autocast is not None):
         changed = {"precision": half, **changed}
         steps.append(dict(changed))
     if s.training and s.checkpoint == "none":

@@ -22,7 +22,7 @@ from costmodel.layers.attention import FusedAttention
 if TYPE_CHECKING:
     from costmodel.training.optimizers import Optimizer
     from costmodel.training.precision import Precision
-    from costmodel.training.settings import CacheName
+    from costmodel.training.settings import CacheName, Settings
 
 
 def conventions(p: Costs) -> list[tuple[str, str]]:
@@ -48,7 +48,7 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
             isinstance(call.layer, FusedAttention) and call.x.dtype == "fp32" for call in p.tape.root.calls()
         ):
             sentences.append(("note", _FLASH_IN_FP32))
-    sentences += [("note", _FORCED[name].format(getattr(settings, name))) for name in settings.forced]
+    sentences += [("note", sentence) for sentence in forced(settings)]
     if settings.implementation != "plain":
         sentences.append(("implementation", _implementation(p)))
     if settings.keeps:
@@ -73,6 +73,11 @@ def conventions(p: Costs) -> list[tuple[str, str]]:
         ),
         ("units", "bytes binary (1 GiB = 2^30 B), FLOPs and counts decimal (1 T = 10^12)"),
     ]
+
+
+def forced(settings: Settings) -> list[str]:
+    """What a runtime takes in one way alone, whatever was asked for, in words."""
+    return [_FORCED[name].format(getattr(settings, name)) for name in settings.forced]
 
 
 def _implementation(p: Costs) -> str:

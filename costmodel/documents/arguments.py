@@ -40,6 +40,8 @@ class Bounds(NamedTuple):
 
 
 Positive = Annotated[float, Bounds("a number above 0", 5e-324)]
+Reserve = str | Annotated[int, Bounds("a number of bytes", 0)] | None
+"""Memory that is left free: an amount, none, or what is left by default."""
 MOST_CHECKED = 10_000
 """Items of a list whose types are looked at: those of a range do not end."""
 MOST_WHOLE = 10**30

@@ -39,7 +39,7 @@ class Pools(NamedTuple):
 
 
 @typed
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Disaggregated(Answer):
     """Prefill and decode apart.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import read_amount, read_text, show_amount, show_bytes, show_few
+from costmodel.display.units import read_amount, read_count, read_text, show_amount, show_bytes, show_few
 from costmodel.documents.arguments import MOST_WHOLE, Positive, fits, typed
 from costmodel.errors import SettingError, shown
 from costmodel.performance.accounting import StepTime, charge, joules
@@ -266,7 +266,7 @@ class Money(Bill):
         """The money, and what it is made of."""
         hours, epochs = charge(1, self.job.seconds, self.job.devices), self.job.epochs
         each = "" if epochs == 1 else f"; {_price(self.amount / epochs)} an epoch"
-        verdict = f"{_price(self.amount)}: {hours:,.4g} device hours at {self.price:g} an hour{each}"
+        verdict = f"{_price(self.amount)}: {_count(hours)} device hours at {self.price:g} an hour{each}"
         return Sheet([self.job.question, *self.job.unfit, verdict], [])
 
 
@@ -356,9 +356,9 @@ def job_of(
     step: StepTime,
     interval: tuple[float, float],
     *,
-    steps: float | None = None,
-    samples: float | None = None,
-    tokens: float | None = None,
+    steps: float | str | None = None,
+    samples: float | str | None = None,
+    tokens: float | str | None = None,
     epochs: float = 1,
     devices: int = 1,
     loader: float | str | None = None,
@@ -457,7 +457,15 @@ def _check_pue(pue: float) -> None:
         raise SettingError(f"pue={shown(pue)} is no ratio of at least 1: use one such as 1.1")
 
 
+def _count(number: float) -> str:
+    """In full where that has many digits."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
+
+
 def _positive(what: str, value: Any, example: str) -> float:
+    """A number above 0, or text such as "300B". Raises SettingError."""
+    number = read_count(value) if isinstance(value, str) else None
+    value = value if number is None else float(number)
     if not fits(value, Positive):
         raise SettingError(f"{what}={shown(value)} is not a number above 0: use one such as {example}")
     return float(value)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from costmodel.cost.report import forced
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.figures import DARK, LIGHT
 from costmodel.display.lanes import MOST_LANES, Lane, LaneSpan, lanes
@@ -250,6 +251,7 @@ def _notes(t: TimeReport) -> list[str]:
         notes.append(f"attention: {ATTENTION[t.attention]}")
         if t.stack.attention not in (None, t.attention):
             notes.append(f"{t.machine.name} does not run {t.stack.attention} in this type, which the stack says")
+    notes += forced(t.settings)
     if t.attention == "composed":
         notes.append("attention is eager: scores are stored; what frameworks run is attention='flash'")
     if t.tier != "ceiling":

@@ -107,7 +107,7 @@ class Load(NamedTuple):
 
 
 @typed
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Serving(Answer):
     """How a machine serves a model: `loads` by concurrency, up to the largest that fits or those asked for.
 

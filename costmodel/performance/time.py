@@ -131,6 +131,7 @@ class Time(Answer):
             return RankWork(self.prediction.rank, fuse=self.stack.fuses)
         return PipelineWork(places, self._model(self.constants, self.tier), fuse=self.stack.fuses)
 
+    @typed
     def elsewhere(self, machine: ClusterLike | MachineLike) -> Time:
         """The same step on another machine: what its kernels are is not worked out anew. Raises CostModelError."""
         how: dict[str, Any] = {"allow_tf32": self.allow_tf32, "channels_last": self.channels_last}
@@ -499,9 +500,9 @@ class Time(Answer):
     def run(
         self,
         *,
-        steps: float | None = None,
-        samples: float | None = None,
-        tokens: float | None = None,
+        steps: float | str | None = None,
+        samples: float | str | None = None,
+        tokens: float | str | None = None,
         epochs: float = 1,
         devices: int | None = None,
         loader: float | str | None = None,
@@ -509,7 +510,7 @@ class Time(Answer):
         """How long a run takes: one step unless so many `steps`, `samples` or `tokens` are given.
 
         Args:
-            steps: of all devices.
+            steps: of all devices; a number, as the others are, or text such as "300B".
             samples: of one epoch.
             tokens: of one epoch, of models that have tokens.
             epochs: how often all of them are taken.

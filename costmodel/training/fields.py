@@ -34,6 +34,11 @@ def whole_size(name: str, value: Any) -> int:
             first, last = ends.groups()
             ways = f"sweep takes {of}=range({first}, {int(last) + 1}), in a shell --{of} {first}:{last}"
             raise SettingError(f"{name}={shown(value)} is a range, not a whole number: {ways}")
+        if isinstance(value, str) and (short := re.fullmatch(r"\s*(\d{1,9})\s*[kK]\s*", value)):
+            sizes = f"{int(short[1]) * 1024} or {int(short[1]) * 1000}"
+            raise SettingError(f"{name}={shown(value)} is not a whole number: write it out, as {sizes}")
+        if isinstance(value, list | tuple | range) or (isinstance(value, str) and re.fullmatch(r"\d+(,\d+)+", value)):
+            raise SettingError(f"{name}={shown(value)} is no whole number: sweep and compare take several, others one")
         raise SettingError(f"{name}={shown(value)} is not a whole number: use an int such as {of}=32")
     if not 1 <= value <= LARGEST_SIZE:
         raise SettingError(f"{name}={shown(value)} is not between 1 and {LARGEST_SIZE:,}")

@@ -196,8 +196,9 @@ def test_what_it_cannot_do_is_refused(settings: dict[str, Any], words: str) -> N
     ],
 )
 def test_what_it_takes_in_one_way_alone_is_said(model: str, settings: dict[str, Any], words: str) -> None:
-    answer = " ".join(str(megatron(model, batch=1, seq=64, **settings)).split())
-    assert words in answer
+    asked = megatron(model, batch=1, seq=64, **settings)
+    assert words in " ".join(str(asked).split())
+    assert words in " ".join(str(asked.on("h100-sxm")).split())
     assert words not in " ".join(str(megatron(model, batch=1, seq=64, tp=2, sp=True)).split())
 
 
