@@ -278,6 +278,10 @@ def compare(
     if settings and not models:
         raise SettingError(f"{next(iter(settings))} is for models: predictions have their own settings")
     columns = [p for q in loaded for p in ([q] if isinstance(q, Prediction) else _predictions(q, models, settings))]
+    if len(columns) == 1:
+        raise SettingError(
+            f"compare takes 2 to {MOST} models or settings, not 1: name another, or several values, as in batch=[1, 8]"
+        )
     if not 2 <= len(columns) <= MOST:
         raise SettingError(f"compare takes 2 to {MOST} models or settings, not {len(columns)}")
     matches: dict[int, Match] = {}

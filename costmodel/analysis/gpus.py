@@ -343,7 +343,7 @@ def gpus(
                 continue
             answers = [_offer(machine, count, words, p, reserve, times) for words, p in ways.items()]
             if found := [_priced(each, paid, {what: float(size)}) for each in answers if isinstance(each, Offer)]:
-                offers.append(min(found, key=lambda offer: (offer.group == "no", rank(offer)[1])))
+                offers.append(min(found, key=rank))
             elif isinstance(reason := answers[0], str):
                 refused[reason] = refused.get(reason, 0) + 1
         progress(done, len(chosen))

@@ -150,7 +150,10 @@ class Verb(click.Command):
                 return (
                     f"{self.name} takes {takes} alone, and {shown(value)} is a machine: use {where} {printable(value)}"
                 )
-        return f"{self.name} takes {takes or 'options'} alone, not {shown(value)} too: give it with its option"
+        if any(each.name == "family" for each in self.params):
+            return f"{self.name} takes options alone: use --family {printable(value)}"
+        way = "several values of an option have commas between, as in 1,2,4" if value.isdigit() else "give its option"
+        return f"{self.name} takes {takes or 'options'} alone, not {shown(value)} too: {way}"
 
     def invoke(self, ctx: click.Context) -> tuple[str, int]:
         """The answer's text, and the exit code."""
@@ -198,6 +201,10 @@ class Verb(click.Command):
         first, second = ctx.params["model"], ctx.params.get("quantity")
         if second is None or second in ALL:
             return
+        if "for_" in ctx.params and second in (*SIZES, *_fields()):
+            raise click.UsageError(
+                f"{second} is what to find: use '{self.name} {printable(first)} memory.peak TARGET --for {second}'", ctx
+            )
         if second in (names := [entry.name for entry in models()]) and first not in names:
             raise click.UsageError(
                 f"{shown(second)} is the model, which stands first: use '{self.name} {second} {printable(first)}'", ctx
@@ -248,6 +255,8 @@ def _fields() -> set[str]:
     return {name for kind in kinds for name in (*kind.field_names(), *kind.DERIVED, *kind.RENAMED)} - {"name", "notes"}
 
 
+SIZES = ("batch", "seq", "image", "past")
+"""Settings that are sizes."""
 OUT = "written_to"
 """The parameter of ``--out`` where a verb has none of its own."""
 _SAYS = "--out FILE writes a picture, a page, a table or data, by the ending of the name"

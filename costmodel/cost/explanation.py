@@ -169,9 +169,7 @@ class Explanation(Data):
         return "\n".join(
             [
                 *([wrapped(self.question, "  "), ""] if self.question else []),
-                _spread(self.quantity, self.text),
-                _spread(" " * len(self.quantity), self.numbers),
-                f"{' ' * len(self.quantity)} = {self.value:,} {self.unit}",
+                *self._equations(),
                 *(["", "where"] if self.letters else []),
                 *(f"  {d.symbol:<{width}} = {d.value:>{value},}  {d.meaning}" for d in self.letters),
                 *(["", wrapped(f"note: {self.note}", "  ")] if self.note else []),
@@ -180,11 +178,18 @@ class Explanation(Data):
                     if self.assumptions
                     else []
                 ),
-                "",
-                "sources",
+                *(["", "sources"] if self.sources else []),
                 *(wrapped(f"  {source}", "  ") for source in self.sources),
             ]
         )
+
+    def _equations(self) -> list[str]:
+        """The formula, with the numbers put in, and worked out; of what is a number alone one line."""
+        result = f" = {self.value:,} {self.unit}"
+        if not self.letters:
+            return [f"{self.quantity}{result}"]
+        blank = " " * len(self.quantity)
+        return [_spread(self.quantity, self.text), _spread(blank, self.numbers), f"{blank}{result}"]
 
     def _repr_latex_(self) -> str:
         import sympy
@@ -254,7 +259,7 @@ def explain(costs: Costs, quantity: str) -> Explanation:
         letters = tuple(d for d in definitions_of(costs) if d.symbol in formula.letters())
         number = formula.value({d.symbol: d.value for d in letters})
         if number == value:
-            note = _note(quantity, generic=generic)
+            note = _note(quantity, generic=generic) if value else _why_nothing(quantity, costs)
             unit = UNITS[quantity.partition(".")[0]]
             headline = question(costs.model, costs.settings)
             sources, assumptions = _sources(costs, quantity), _assumptions(quantity, costs)
@@ -268,6 +273,20 @@ def _note(quantity: str, *, generic: bool) -> str:
         return "the highest step of each phase at these sizes; at others another step may be higher"
     if not generic:
         return "holds where the batch's sizes are as small as here; at larger ones other tensors may be kept"
+    return ""
+
+
+_KEPT = ("kv_bytes_per_token", "memory.cache", "traffic.kv_read", "traffic.kv_written")
+_TRAINED = ("flops.backward", "pointwise_flops.backward", "memory.gradients", "memory.optimizer", "memory.activations")
+
+
+def _why_nothing(quantity: str, costs: Costs) -> str:
+    """Of a quantity that is 0 whatever the sizes: which mode has one."""
+    settings = costs.settings
+    if quantity in _KEPT and not settings.keeps:
+        return f"mode {settings.mode} keeps no keys and values: ask with mode prefill or decode"
+    if quantity in _TRAINED and not settings.training:
+        return f"mode {settings.mode} has no backward pass and no update: ask with mode train"
     return ""
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container
+from contextlib import suppress
 from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import batch_shape
 from costmodel.display.table import printable
+from costmodel.errors import CostModelError
+from costmodel.hardware.cluster import machine_or_cluster
 from costmodel.training.layout import DEGREES
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings
 from costmodel.training.stacks import Stack
@@ -26,8 +29,15 @@ def question(model: Architecture, settings: Settings, varied: Container[str] = (
     on: the machine, if it is another than the settings name, which may be several of one.
     """
     if on is None and settings.on is not None and "on" not in varied:
-        on = settings.on if isinstance(settings.on, str) else settings.on.name
+        on = _machine_name(settings.on)
     return _line(model, settings, varied, on, always=("attention",) if model.HAS_ATTENTION else ())
+
+
+def _machine_name(on: Any) -> str:
+    """A machine's own name, by whatever name it was asked for; of what is none the text."""
+    with suppress(CostModelError):
+        return machine_or_cluster(on).name
+    return str(on)
 
 
 def timed_question(

@@ -64,6 +64,8 @@ def asked_in(model: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]
         named = os.path.join(os.path.dirname(path), named)
     try:
         asked = build(named, "") if isinstance(named, Mapping) else named
+        if isinstance(named, str) and named in ARCHITECTURES:
+            raise SpecError(f"{named} is an architecture, no model: describe one with 'architecture: {named}'")
         settings_of(own)
     except CostModelError as error:
         blamed = next((name for name in own if re.search(rf"\b{re.escape(str(name))}\b", str(error))), "model")

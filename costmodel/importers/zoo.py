@@ -184,6 +184,9 @@ MOST_NEAR = 3
 def _unknown(name: str, known: Iterable[str]) -> UnknownNameError:
     """Error of a name that no ready model has: the nearest, and how to see the others."""
     error = unknown("model", name, known)
+    parts = [each.strip() for each in name.split(",")]
+    if len(parts) > 1 and all(plain(each) in _names() or ready_name(each, _names()) for each in parts):
+        return UnknownNameError(f"{shown(name)} is {len(parts)} models: name one, or in compare each by itself")
     near = nearest(name, known, most=1_000)
     words = [each for each in known if name and name.casefold() in each.split("-")]
     if len(near) > MOST_NEAR:

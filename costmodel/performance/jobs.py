@@ -266,7 +266,7 @@ class Money(Bill):
         """The money, and what it is made of."""
         hours, epochs = charge(1, self.job.seconds, self.job.devices), self.job.epochs
         each = "" if epochs == 1 else f"; {_price(self.amount / epochs)} an epoch"
-        verdict = f"{_price(self.amount)}: {_count(hours)} device hours at {self.price:g} an hour{each}"
+        verdict = f"costs {_price(self.amount)}: {_count(hours)} device hours at {self.price:g} an hour{each}"
         return Sheet([self.job.question, *self.job.unfit, verdict], [])
 
 

@@ -68,12 +68,15 @@ class MfuRow(NamedTuple):
 class MeasuredMfu(Answer):
     """MFU of seconds that were measured, beside the prediction.
 
-    question: what runs where. rows: of each phase, and last of the step. peak: what MFU is a share of [FLOP/s].
+    question: what runs where. rows: of each phase, and last of the step. peak: what MFU is a share of [FLOP/s]. range:
+    of the predicted seconds. slower: where the step is beyond it, what else may run instead, and the seconds then.
     """
 
     question: str
     rows_by_phase: tuple[MfuRow, ...]
     peak: float
+    range: tuple[float, float]
+    slower: tuple[tuple[str, float], ...] = ()
 
     def __float__(self) -> float:
         return self.rows_by_phase[-1].measured_mfu or 0.0
@@ -84,7 +87,13 @@ class MeasuredMfu(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"question": self.question, "peak": self.peak, "rows": self.rows()}
+        return {
+            "question": self.question,
+            "peak": self.peak,
+            "rows": self.rows(),
+            "range": list(self.range),
+            "slower": [{"settings": words, "seconds": seconds} for words, seconds in self.slower],
+        }
 
     def sheet(self) -> Sheet:
         """Both, by phase, and how many times longer the measured one took."""
@@ -108,7 +117,22 @@ class MeasuredMfu(Answer):
         ]
         table = Table(("Phase", "predicted", "MFU", "measured", "MFU"), rows, total=True)
         above = ["above the peak: what ran is not what was asked, such as tf32 or bf16 in place of fp32"]
-        return Sheet(head, [table], above if (step.measured_mfu or 0) > 1 else [])
+        return Sheet(head, [table], above if (step.measured_mfu or 0) > 1 else [], self._notes(step.measured))
+
+    def _notes(self, measured: float) -> list[str]:
+        """Where the measured step lies in the range, and what may make it slow."""
+        low, high = self.range
+        place = "within" if low <= measured <= high else "beyond" if measured > high else "below"
+        notes = [f"{place} the range of the prediction, {show_seconds(low)} to {show_seconds(high)}"]
+        if place == "beyond":
+            ways = ", ".join(f"{words} {show_seconds(seconds)}" for words, seconds in self.slower)
+            notes += [f"with other settings it would take: {ways}"] if ways else []
+            notes.append(
+                "what else makes a step slow: waiting for data, others on the device, a clock that heat or power lowers"
+            )
+        if place == "below":
+            notes.append("what is faster than any prediction runs less than was asked for, or a phase was left out")
+        return notes
 
 
 class TimeReport(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, hypot, log, log1p
@@ -62,6 +63,8 @@ quarterly containers (MLPerf Training, results of successive rounds), as half of
 OTHER_LAW = 0.1
 """By how much the errors of two laws differ where constants are not fitted to either: products by such a law are off by
 7-12 % on several devices (LLMCompass, measured operators)."""
+WORTH_NAMING = 0.05
+"""By how much longer a step takes, at least, for a setting to be named as what may make it slow."""
 MOST_HIDDEN = 0.9
 """Share of a step, at most, that may be sent beside kernels where that is not told."""
 MOST_ANCHORS = 6
@@ -411,7 +414,8 @@ class Time(Answer):
             if phase.phase in flops and phase.seconds
         ]
         rows.append(MfuRow("step", self.seconds, self.mfu, whole, self.mfu * self.seconds / whole))
-        return MeasuredMfu(self.question, tuple(rows), self.peak)
+        slower = self.slower if whole > self.high else ()
+        return MeasuredMfu(self.question, tuple(rows), self.peak, (self.low, self.high), tuple(slower))
 
     @property
     def question(self) -> str:
@@ -474,6 +478,32 @@ class Time(Answer):
             return None
         *first, last = (f"{name}={value!r}" for name, value in {**changes, "stack": "compiled"}.items())
         return (f"{', '.join(first)} and {last}", seconds) if seconds < self.seconds else None
+
+    @cached_property
+    def slower(self) -> list[tuple[str, float]]:
+        """What may run in place of what was asked for, in words, and the seconds of the step then, the most first.
+
+        Of one device; what is not slower by more than a twentieth is left out.
+        """
+        s = self.prediction.settings
+        ways: list[tuple[str, dict[str, Any], Stack]] = []
+        if s.policy is not FP32:
+            ways.append(("precision fp32", {"precision": "fp32"}, self.stack))
+        if self.prediction.model.HAS_ATTENTION and s.attention != "eager":
+            ways.append(("attention eager", {"attention": "eager"}, self.stack))
+        if s.training and s.checkpoint == "none":
+            ways.append(("checkpoint block", {"checkpoint": "block"}, self.stack))
+        if self.stack.launch != "eager_seconds":
+            ways.append(("stack eager", {}, STACKS["eager"]))
+        ways.append(("CUDA_LAUNCH_BLOCKING=1", {}, replace(self.stack, name="blocking", blocking=True)))
+        found = []
+        for words, changes, stack in ways if self.devices == 1 else ():
+            with suppress(CostModelError):  # what the model or the machine does not have
+                p = Costs(self.prediction.model, replace(s, **changes))
+                other = replace(self, prediction=p, stack=stack, anchors=())
+                if other.seconds > (1 + WORTH_NAMING) * self.seconds:
+                    found.append((words, other.seconds))
+        return sorted(found, key=lambda way: -way[1])
 
     @property
     def runs_in(self) -> dict[str, str]:

@@ -78,6 +78,11 @@ class Lora(Frozen):
         if not 0 <= self.dropout < 1:
             raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
+    def __str__(self) -> str:
+        """As a shell takes it, and the dropout."""
+        dropout = f" dropout {self.dropout:g}" if self.dropout else ""
+        return f"{self.rank}:{','.join(self.targets)}{dropout}"
+
 
 Over = Mapping[str, Any] | None
 """What every verb takes beside settings: other values for fields of the model, see `Architecture.changed`."""

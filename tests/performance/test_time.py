@@ -549,6 +549,11 @@ def test_mfu_of_a_measured_time_stands_beside_the_prediction() -> None:
     assert forward.mfu == pytest.approx(time.prediction.flops.forward / (time.peak * time.forward_seconds))
     assert "600 ms" in str(found)
     assert "warning: above the peak" in str(time.mfu_of("1 ms"))
+    assert "within the range" in str(time.mfu_of(time.seconds))
+    fast = cm.predict("gpt2-small", batch=8, seq=512, precision="bf16-autocast", attention="flash", on="a100-sxm").time
+    slow = cm.predict("gpt2-small", batch=8, seq=512, attention="flash", on="a100-sxm").time
+    assert dict(fast.mfu_of(slow.seconds).slower)["precision fp32"] == slow.seconds > fast.high
+    assert fast.mfu_of(fast.seconds).slower == ()
     apart = time.mfu_of({"forward": 0.1, "backward": "200 ms", "update": "20 ms"})
     assert float(apart) == pytest.approx(time.prediction.flops.total / (0.32 * time.peak))
     assert apart.rows_by_phase[1].measured == 0.2
