@@ -395,7 +395,10 @@ class _Search:
             return self._falling(count)
         last = self._last(self._within, count)
         if last == count - 1 and not self.varied.limit:
-            raise SettingError(f"{self.quantity} is within the target at every {self.varied.name}: nothing to find")
+            raise SettingError(
+                f"{self.quantity} is within the target at every {self.varied.name}: nothing to find; ask for a size "
+                "that moves it, such as for_='layers' (--for layers)"
+            )
         return self._answer(last, last + 1)
 
     def _within(self, position: int) -> bool:

@@ -164,7 +164,7 @@ class CellTable:
         model, settings = self.question
         grid = grid_of(model, self.quantities or SHOWN, settings)
         if not self.quantities and "on" in settings:
-            grid = grid_of(grid.model, (*SHOWN, "seconds", _rate(grid)), settings)
+            grid = grid_of(grid.model, ("seconds", _rate(grid), *SHOWN), settings)
         rows = [_with_range(grid, row) for row in _rows(grid, MOST_PRINTED)]
         lines = [narrowed(_question(grid)), "", _table(rows, [name for name in rows[0] if name != "reason"])]
         if more := grid.cells - len(rows):
@@ -253,7 +253,7 @@ def _draw(
     """Draw a sweep; see `Sweep.plot`. Raises CostModelError."""
     from costmodel.analysis.sweep.sweeps import sweep as swept
 
-    names = list(quantities or ("memory.peak",))
+    names = list(quantities or (("seconds",) if "on" in settings and not memory else ("memory.peak",)))
     first = names[0]
     if memory and "memory.peak" not in names:
         names.append("memory.peak")
@@ -310,7 +310,8 @@ def _rows(grid: Grid, most: int) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    words = frozenset(n for n, name in enumerate(names) if any(isinstance(row[name], str | bool) for row in rows))
+    told = (any(isinstance(row[name], str | bool) for row in rows) and name != "range" for name in names)
+    words = frozenset(n for n, is_text in enumerate(told) if is_text)  # a range is a figure
     cells = [[_text(name, row[name]) for name in names] for row in rows]
     axes = sum(1 for _ in takewhile(lambda name: name not in KNOWN, names))
     return Table(names, cells, words=words, key=max(axes, 1)).text()

@@ -261,7 +261,8 @@ def _memory(p: Costs) -> Table:
         "cache": "what decoding keeps of tokens" + ("" if p.settings.keeps else ", beside the peak"),
     }
     lines = {name: getattr(p.memory, name) for name in type(p.memory).__dataclass_fields__}
-    for name in ("masters", "casts", "cache", "host"):  # a precision that has none says so by its name
+    unused = () if p.settings.training else ("gradients", "optimizer", "counters", "activations")
+    for name in ("masters", "casts", "cache", "host", *unused):  # a precision or mode that has none says so by its name
         if not lines[name]:
             del lines[name]
     if p.settings.allocator == "cuda":

@@ -62,6 +62,8 @@ def show_change(share: float, digits: int = 0) -> str:
 
 def show_seconds(seconds: float) -> str:
     """``1.23 ms``; three significant digits."""
+    if not seconds:
+        return "0 s"
     steps = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, factor = next((step for step in steps if seconds >= 0.9995 * step[1]), steps[-1])
     number = seconds / factor

@@ -445,12 +445,7 @@ class Serving(Answer):
             Mark(1e3 * load.time_per_token, load.tokens_per_second, f"{load.concurrency:,}", load is self.knee)
             for load in self.loads
         ]
-        precision = self.settings["precision"]
-        title = (
-            f"{self.model.title} on {self.where}, {self.engine.name}, "
-            f"{getattr(precision, 'name', precision)}, input {self.input:,}, output {self.output:,} tokens: "
-            "requests at a time"
-        )
+        title = f"{self.question}\nnumbers: requests at a time"
         return save(curve(marks, "time per token [ms]", "output [tokens/s]", title, "knee", dark=dark), path)
 
     def to_dict(self) -> dict[str, Any]:

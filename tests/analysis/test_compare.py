@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 import costmodel as cm
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.display.figures import DARK
+from costmodel.display.units import show_seconds
 from tests.command import error_of, here, refused
 from tests.profiles import examples
 from tests.strategies import questions
@@ -145,3 +146,23 @@ def test_a_picture_s_title_is_true_of_all_and_what_differs_stands_at_each() -> N
     alike = cm.compare("gpt2-small", "gpt2-medium", seq=[8, 16]).plot()
     assert "seq" not in alike.get_suptitle()
     assert not any("\n" in label.get_text() for label in alike.axes[0].get_yticklabels())
+
+
+def test_what_is_the_same_in_all_is_said_once_and_seconds_stand_first() -> None:
+    found = cm.compare("gpt2-small", on=["t4", "h100-sxm"], seq=128)
+    table, *_ = found.tables()
+    assert [row[0] for row in table.rows] == ["seconds", "range of seconds"]
+    for p, text in zip(found.predictions, table.rows[1][1:], strict=True):
+        assert text == f"{show_seconds(p.time.low)} to {show_seconds(p.time.high)}"
+    assert "the same in all: params 124.4 M, flops.total" in str(found)
+    assert "more quantities" in str(found)
+    named = cm.compare("gpt2-small", on=["t4", "h100-sxm"], seq=128, quantities=["params", "seconds"])
+    assert [row[0] for row in named.tables()[0].rows] == ["params", "seconds", "range of seconds"]
+    figure = found.plot()
+    assert [axes.get_title("left") for axes in figure.axes] == ["time of a step"]
+    assert "stack eager" in figure.get_suptitle()
+    assert "memory at the peak" in " ".join(figure.get_suptitle().split())
+
+
+def test_one_alone_is_told_how_to_name_another() -> None:
+    assert "not 1: name another, or several values" in error_of(lambda: cm.compare("gpt2-small"))

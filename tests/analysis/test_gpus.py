@@ -145,7 +145,9 @@ def test_what_waits_for_the_host_and_what_fits_nowhere_is_told_what_would_help()
     assert f"with stack compiled h100-sxm takes {compiled.seconds * 1e6:.0f} µs" in told
     nowhere = cm.gpus("llama-3.1-8b", machines=["l4"], counts=1, reserve=0)
     smaller = cm.predict("llama-3.1-8b", mode="inference", precision="bf16", attention="flash").memory.peak
-    assert f"mode inference + precision bf16 + attention flash {smaller / 2**30:.1f} GiB" in " ".join(str(nowhere).split())
+    assert f"mode inference + precision bf16 + attention flash {smaller / 2**30:.1f} GiB" in " ".join(
+        str(nowhere).split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -349,3 +349,40 @@ def test_a_front_s_picture_says_what_all_of_it_has_in_common(tmp_path: Path, mon
     ways = cm.sweep(SMALL, batch=[1, 2, 4], optimizer=["sgd", "adamw"], quantities=["memory.peak"])
     cm.pareto(ways, "memory.peak", most="batch", plot=tmp_path / "front.png")
     assert ", all with optimizer sgd" in drawn[0].axes[0].get_title(loc="left")
+
+
+def test_pictures_of_time_name_the_machine_and_how_kernels_are_started() -> None:
+    timed = {"seq": 64, "quantities": ["seconds", "memory.peak"]}
+    sizes = cm.sweep("gpt2-small", on="t4", batch=[1, 2, 4, 8], **timed).plot(quantity="seconds")
+    assert " ".join(sizes.axes[0].get_title("left").split()).startswith("gpt2-small on t4: one training step")
+    assert "stack eager" in " ".join(sizes.axes[0].get_title("left").split())
+    both = cm.sweep("gpt2-small", on=["t4", "l4"], batch=[1, 2, 4, 8], **timed).plot(quantity="seconds")
+    assert both.axes[0].get_legend().get_title().get_text() == "machine"
+    assert "on t4" not in both.axes[0].get_title("left")
+
+
+def test_the_largest_that_fits_is_not_written_on_the_name_of_its_budget() -> None:
+    figure = cm.sweep("gpt2-small", batch=range(1, 65), quantities=["memory.peak"]).plot(memory=["24 GiB", "80 GiB"])
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) == 4
+    assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[n + 1 :])
+
+
+def test_a_picture_of_layouts_names_what_differs_on_the_front() -> None:
+    found = cm.layouts("mlp-mnist", devices=4, on="h100-sxm", global_batch=8, runtime="torch")
+    title = " ".join(found.plot().axes[0].get_title("left").split())
+    assert title.startswith(found.question)
+    assert "layouts are on the Pareto front" in title
+    assert not any(word in title for word in ("False", "tp 1", "cp 1"))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_title_is_wider_than_its_picture(dark: bool) -> None:
+    p = cm.predict("gpt2-small", seq=64, precision="bf16-master-fp32-gradients", attention="flash", fsdp=4)
+    time = p.on("h100-sxm", network="400 Gb/s")
+    for figure in (time.plot(dark=dark), time.plot_events(dark=dark), p.timeline.plot(dark=dark), p.plot(dark=dark)):
+        figure.draw_without_rendering()
+        width = figure.bbox.width
+        titles = [axes.title for axes in figure.axes] + [axes._left_title for axes in figure.axes]  # type: ignore[attr-defined]
+        assert all(title.get_window_extent().x1 <= width for title in titles)

@@ -411,3 +411,14 @@ def test_what_was_measured_stands_beside_the_prediction(capsys) -> None:
 def test_the_power_of_a_device_has_one_name_in_all_verbs(capsys) -> None:
     words = ("energy", "--hours", "24", "--pue", "1.2")
     assert here(capsys, *words, "--power", "700 W") == here(capsys, *words, "--watts", "700")
+
+
+def test_a_help_has_the_defaults_of_its_verb_and_settings_by_subject(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    gpus, predict = (here(capsys, verb, "--help").out for verb in ("gpus", "predict"))
+    assert "Precision policy (default 16 bits)" in gpus
+    assert "(default fp32)" in predict
+    assert "--on NAME" not in gpus  # which is what it finds
+    assert "--on NAME" in predict.partition("Settings of time:")[2].partition("Settings of training:")[0]
+    assert "--tp N" in predict.partition("Settings of many devices:")[2]
+    assert "(default block), such as" in predict

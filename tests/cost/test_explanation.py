@@ -142,3 +142,11 @@ def test_what_is_cited_is_no_command_of_latex() -> None:
     cited = cm.predict(evil).explain("params").bibtex()
     assert r"\input" not in cited
     assert r"\textbackslash{}input\{secret\} \$x\_1\$ 100\%" in cited
+
+
+def test_what_is_nothing_in_a_mode_is_told_which_mode_has_it() -> None:
+    kept = cm.predict("gpt2-small").explain("kv_bytes_per_token")
+    assert (kept.value, "ask with mode prefill or decode" in kept.note) == (0, True)
+    assert cm.predict("gpt2-small", mode="decode").explain("kv_bytes_per_token").note == ""
+    assert "ask with mode train" in cm.predict("gpt2-small", mode="inference").explain("memory.gradients").note
+    assert str(kept).count("= 0") == 1

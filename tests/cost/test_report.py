@@ -15,6 +15,7 @@ from hypothesis import given
 import costmodel as cm
 from costmodel.analysis.predict import Prediction, predict
 from costmodel.cost.report import is_free, tables
+from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError
 from costmodel.layers.activation import Relu
 from costmodel.layers.conv import Conv
@@ -397,3 +398,25 @@ def test_what_storages_hold_of_a_window_and_what_is_used_of_it_are_two_lines() -
     assert f"{32 * held:,}  what storages hold" in lines["cache"]
     assert f"{7 * held:,}  of it, what the next token attends to" in lines["cache used"]
     assert "cache used" not in str(predict(cm.Transformer(**sizes), mode="prefill", seq=32))
+
+
+def test_where_stored_scores_lead_the_peak_the_report_says_what_others_need() -> None:
+    led = predict("gpt2-small", batch=8)
+    fused = predict("gpt2-small", batch=8, attention="efficient")
+    line = str(led).splitlines()[2]
+    assert line.startswith(f"less plain settings need: attention efficient {show_bytes(fused.memory.peak)}, precision ")
+    assert "mode inference" not in line  # which is no training
+    assert unescape(line) in unescape(led._repr_html_())
+    assert "less plain" not in str(fused)
+    assert "less plain" not in str(predict("mlp-mnist"))
+
+
+def test_what_a_mode_does_not_have_has_no_line() -> None:
+    lines = [line.split()[0] for line in tables(predict("gpt2-small", mode="inference"))[1].text().splitlines()]
+    assert not {"gradients", "optimizer", "activations"} & {*lines}
+    assert {"weights", "peak"} <= {*lines}
+
+
+def test_titles_have_adapters_as_a_shell_takes_them() -> None:
+    p = predict("llama-3.1-8b", seq=64, lora={"rank": 8, "targets": ["q_proj", "v_proj"]})
+    assert str(p).partition("\n")[0].endswith("lora 8:q_proj,v_proj")

@@ -18,6 +18,7 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Relu
 from costmodel.layers.base import Layer
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked
+from costmodel.performance.parallel import ProgramSet
 from costmodel.performance.time import Time
 from tests.command import here
 
@@ -560,3 +561,53 @@ def test_mfu_of_a_measured_time_stands_beside_the_prediction() -> None:
     for wrong, said in (("fast", "measured"), ({"forward": 1.0}, "lacks backward"), ({"forwards": 1.0}, "'forward'")):
         with pytest.raises(cm.CostModelError, match=said):
             time.mfu_of(wrong)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"batch": 2},
+        {"batch": 2, "stack": "compiled"},
+        {"tp": 2, "batch": 2},
+        {"pp": 4, "mode": "prefill"},
+        {"pp": 2, "accumulate": 4},
+    ],
+    ids=str,
+)
+def test_the_same_step_elsewhere_is_that_of_the_other_machine(asked: dict[str, Any]) -> None:
+    stack = asked.pop("stack", "eager")
+    p = cm.predict("gpt2-small", seq=128, **asked)
+    there = p.on("h100-sxm", stack=stack).elsewhere("l4")
+    own = p.on("l4", stack=stack)
+    assert (there.machine.name, there.seconds, there.interval) == (own.machine.name, own.seconds, own.interval)
+    assert there.kernels == own.kernels
+
+
+def test_stages_that_do_the_same_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = cm.predict("gpt2-small", seq=128, pp=6, mode="prefill").on("h100-sxm")
+    stages = time._rank.stages  # type: ignore[union-attr]
+    assert (len(stages), len({id(stage) for stage in stages})) == (6, 3)
+    monkeypatch.setattr(ProgramSet, "does_as", lambda *_: False)
+    each = cm.predict("gpt2-small", seq=128, pp=6, mode="prefill").on("h100-sxm")
+    assert len({id(stage) for stage in each._rank.stages}) == 6  # type: ignore[union-attr]
+    assert each.seconds == time.seconds
+
+
+def test_a_roofline_has_the_peaks_of_all_units_that_its_kernels_run_on() -> None:
+    a100 = cm.load_machine("a100-sxm-80gb")
+    network = cm.predict("resnet18", batch=8).on(a100)
+    names = {a100.product_peak("fp32", True): ["tf32 products"]}
+    assert network._ceilings.items() >= names.items()
+    assert set(network._ceilings[a100.vector_peak()]) == {"vectors", "fp32 products"}  # of the last layer
+    halves = cm.predict("gpt2-small", seq=64, precision="bf16", attention="flash").on(a100)
+    assert halves._ceilings[a100.product_peak("bf16")] == ["bf16 products"]
+    texts = [text.get_text() for text in network.plot().axes[0].texts]
+    assert any("vectors and fp32 products" in text or "fp32 products and vectors" in text for text in texts)
+
+
+def test_lengths_of_runs_are_read_as_counts_are() -> None:
+    time = cm.predict("gpt2-small", batch=8, seq=512).on("t4")
+    assert time.run(tokens="10B").seconds == time.run(tokens=10e9).seconds
+    assert time.run(samples="1.28M").steps == time.run(samples=1.28e6).steps
+    with pytest.raises(CostModelError, match="tokens='many' is not a number above 0"):
+        time.run(tokens="many")
