@@ -19,7 +19,7 @@ from costmodel.cost.quantities import ALL, QUANTITIES, TIMED
 from costmodel.cost.recipes import SIDES, SIZES, settings_at
 from costmodel.errors import CostModelError, unknown
 from costmodel.importers.files import settings_of
-from costmodel.symbolic.guards import Branch, Regimes, formula_of
+from costmodel.symbolic.guards import Branch, Regimes, formulas_of
 from costmodel.symbolic.polynomial import Polynomial, Range
 from costmodel.symbolic.sizes import SymInt, peek
 from costmodel.training.layout import DEGREES, Layout
@@ -132,7 +132,7 @@ class ClosedForms:
             if reason := self.reason(point):
                 return Refusal(reason, point)
             raise
-        return Forms({quantity: formula_of(value, point) for quantity, value in values.items()}, time)
+        return Forms(formulas_of(values, point), time)
 
     def _timed(self, prediction: Prediction) -> SymbolicTime:
         """What times are worked out from. Raises SettingError for one that there is not."""

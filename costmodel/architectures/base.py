@@ -17,7 +17,7 @@ from costmodel.documents.description import Description, Listed, Reads, unknown_
 from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
-from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.symbolic.sizes import LARGEST_SIZE, peek
 from costmodel.training.layout import Layout, Plan
 from costmodel.training.settings import SETTINGS, LossKind
 
@@ -310,8 +310,8 @@ def refuse(size_name: str, value: object, model: Architecture, takes: str) -> No
 
 
 def nearest_divisor(width: int, heads: int) -> int:
-    """The divisor of `width` that is nearest to `heads`."""
-    return min(divisors(width), key=lambda n: (abs(n - heads), n))
+    """The divisor of `width` that is nearest to `heads`: a number, for texts."""
+    return min(divisors(peek(width)), key=lambda n: (abs(n - peek(heads)), n))
 
 
 def divisors(whole: int) -> list[int]:

@@ -108,7 +108,7 @@ def _check_latent(model: TransformerSpec) -> None:
     if model.positions != "rotary" or model.rotary is None or model.rotated >= model.head_features:
         raise ValueError(
             "latent needs positions: rotary, and a rotary.size smaller than the head size "
-            f"{int(model.head_features)}: keys are turned in features that all heads share"
+            f"{model.head_features}: keys are turned in features that all heads share"
         )
     _check_needs(model, "latent", value_norm=False, **OTHERWISE_MADE)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from costmodel.architectures.base import nearest_divisor
 from costmodel.architectures.stages import check_stages
 from costmodel.errors import SettingError
-from costmodel.symbolic.sizes import ceil_div, exact_div
+from costmodel.symbolic.sizes import ceil_div, exact_div, peek
 from costmodel.training.layout import VOCAB_MULTIPLE, Layout
 from costmodel.training.schedules import SCHEDULES
 
@@ -113,7 +113,7 @@ def _of_gathered_keys(model: Model, degree: int, of_experts: int) -> Model:
     if degree % model.key_heads or rows % degree:
         raise SettingError(
             f"tp={degree} is no multiple of kv_heads {model.key_heads} of {model.title}, or does not divide the "
-            f"{int(rows)} rows of query, key and value: use tp={int(model.key_heads)}"
+            f"{rows} rows of query, key and value: use tp={model.key_heads}"
         )
     spread = model.with_values({"kv_heads": degree, "head_size": model.head_features})
     return spread.with_values(_shares(spread, degree, of_experts))
@@ -138,8 +138,8 @@ def _shares(model: TransformerSpec, degree: int, of_experts: int) -> dict[str, A
     for name, values in listed.items():
         if value := next((value for value in values if value % ranks[name]), None):
             apart = name == "experts.width" and of_experts != degree
-            common = math.gcd(*(int(v) for n, values in listed.items() for v in values if ranks[n] == ranks[name]))
-            legal, setting = nearest_divisor(common, int(ranks[name])), "etp" if apart else "tp"
+            common = math.gcd(*(peek(v) for n, values in listed.items() for v in values if ranks[n] == ranks[name]))
+            legal, setting = nearest_divisor(common, ranks[name]), "etp" if apart else "tp"
             raise SettingError(
                 f"{setting}={ranks[name]} does not divide {name} {value} of {model.title}: use {setting}={legal}"
             )
@@ -193,17 +193,17 @@ def _check_experts(model: TransformerSpec, layout: Layout) -> None:
     if experts.count % layout.ep:
         raise SettingError(
             f"ep={layout.ep} does not divide the {experts.count} experts of {model.title}: use ep="
-            f"{max(n for n in range(1, int(layout.ep)) if experts.count % n == 0)}"
+            f"{max(n for n in range(1, peek(layout.ep)) if peek(experts.count) % n == 0)}"
         )
     if layout.shards <= experts.count or layout.megatron or layout.ep == 1:
         return
     ranks, hidden = layout.shards // layout.ep, model.hidden if experts.width is None else experts.width
     hidden //= layout.tp
     if hidden % ranks or model.width % ranks:
-        near = nearest_divisor(math.gcd(int(hidden), int(model.width)), int(ranks)) * layout.ep
+        near = nearest_divisor(math.gcd(peek(hidden), peek(model.width)), ranks) * peek(layout.ep)
         raise SettingError(
             f"{ranks} ranks (fsdp·cp/ep), with a part of each expert, do not divide width {model.width} or their width "
-            f"{hidden} of {model.title}: use fsdp={near // math.gcd(int(near), int(layout.cp))}"
+            f"{hidden} of {model.title}: use fsdp={near // math.gcd(near, peek(layout.cp))}"
         )
 
 

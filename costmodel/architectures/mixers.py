@@ -61,13 +61,13 @@ class StateSpace(Description):
             raise ValueError(f"state_space.norm {self.norm!r} is of kind 'mamba': use 'after', 'before' or 'none'")
         if self.width % self.head_features:
             raise ValueError(
-                f"state_space.head_size {int(self.head_features)} does not divide state_space.width {int(self.width)}: "
-                f"use a divisor such as {nearest_divisor(int(self.width), int(self.head_features))}"
+                f"state_space.head_size {self.head_features} does not divide state_space.width {self.width}: "
+                f"use a divisor such as {nearest_divisor(self.width, self.head_features)}"
             )
         if self.heads % self.grouped:
             raise ValueError(
-                f"state_space.groups {int(self.grouped)} does not divide the {int(self.heads)} heads that "
-                f"state_space.head_size {int(self.head_features)} leaves"
+                f"state_space.groups {self.grouped} does not divide the {self.heads} heads that "
+                f"state_space.head_size {self.head_features} leaves"
             )
         return self
 
@@ -121,7 +121,7 @@ class GatedDelta(Description):
     def _fits(self) -> Self:
         if self.heads % self.grouped:
             raise ValueError(
-                f"gated_delta.key_heads {int(self.grouped)} does not divide gated_delta.heads {int(self.heads)}"
+                f"gated_delta.key_heads {self.grouped} does not divide gated_delta.heads {self.heads}"
             )
         return self
 

@@ -142,9 +142,9 @@ class MLP(Architecture):
                 raise SettingError(f"tp={degree} splits hidden layers, of which {self.title} has none: leave it out")
             for width in self.sizes[1:-1:2]:
                 if width % degree:
-                    legal = nearest_divisor(math.gcd(*map(int, self.sizes[1:-1:2])), degree)
+                    legal = nearest_divisor(math.gcd(*map(peek, self.sizes[1:-1:2])), degree)
                     raise SettingError(
-                        f"tp={degree} does not divide hidden size {int(width)} of {self.title}: use tp={legal}"
+                        f"tp={degree} does not divide hidden size {width} of {self.title}: use tp={legal}"
                     )
         super().local(layout._replace(tp=1))
         return self

@@ -108,7 +108,7 @@ def trace(
     if layout.sp and shape.seq is not None and shape.seq % layout.tp:
         unit = int(layout.tp * layout.cp)
         near = multiples_near(int(shape.seq * layout.cp), unit)
-        raise SettingError(f"sp=True splits seq={int(shape.seq * layout.cp)} over {unit} ranks: use seq={near}")
+        raise SettingError(f"sp=True splits seq={shape.seq * layout.cp} over {unit} ranks: use seq={near}")
     cache = None if shape.past is None else Cache(shape.past, settings.cache, settings.page_size, settings.cache_dtype)
     absorbed = settings.latent_attention == "absorbed"
     gathered = model.gathered_keys(tape.layout)
@@ -218,7 +218,7 @@ def _take_chunked(tape: Tape, loss: str, output: Tensor, chunks: int) -> Tensor:
         raise SettingError(f"loss_chunks={chunks} needs a model that ends in one linear layer over rows: leave it out")
     rows = output.shape[0]
     if chunks > rows:
-        raise SettingError(f"loss_chunks={chunks} is more than the {int(rows)} rows of logits: use at most {int(rows)}")
+        raise SettingError(f"loss_chunks={chunks} is more than the {rows} rows of logits: use at most {rows}")
     tape.take_back(head)
     targets = tape.input(head.x.shape[:-1], "index", "targets")
     fused = FusedLinearCrossEntropy(head.layer.features, head.layer.bias, chunks)

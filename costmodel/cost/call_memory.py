@@ -8,7 +8,7 @@ from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, MomentPhase
 from costmodel.graph.call import Call, Gradient
 from costmodel.graph.kernel import Message
 from costmodel.graph.tensor import Origin, Shape, Storage, Tensor, dense_strides, is_contiguous
-from costmodel.symbolic.sizes import branch_value
+from costmodel.symbolic.sizes import alike, branch_value
 from costmodel.training.dtypes import size_bytes
 
 _KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS, "cache": CACHE}
@@ -119,18 +119,27 @@ def _gradient_order(call: Call, gradient: Gradient) -> tuple[bool, bool]:
     if order == "operand":
         return False, kept_order(x)
     if order == "incoming" and x.has(y.shape):
-        return True, _axes_in_memory(x) == _axes_in_memory(y) and kept_order(x)
+        return True, _same_order(x, y) and kept_order(x)
     return gradient.shared, _axes_in_memory(x) is None and kept_order(x)
 
 
 def _axes_in_memory(x: Tensor) -> Shape | None:
-    """The order of a tensor's axes in memory, by the strides that it would have without gaps; None: row by row.
+    """The order of a tensor's axes in memory, by the strides that it would have without gaps; None: row by row."""
+    return None if is_contiguous(x.shape, x.strides) else dense_strides(x.shape, x.strides)
+
+
+def _same_order(x: Tensor, y: Tensor) -> bool:
+    """Whether axes of two tensors have the same order in memory.
 
     The stride of an axis of size 1 does not matter (``obeys_layout_contract``).
     """
-    if is_contiguous(x.shape, x.strides) or (strides := dense_strides(x.shape, x.strides)) is None:
-        return None
-    return tuple(0 if size == 1 else stride for size, stride in zip(x.shape, strides, strict=True))
+    first, second = _axes_in_memory(x), _axes_in_memory(y)
+    if first is None or second is None or len(first) != len(second):
+        return first is second
+    return all(
+        alike((m, s), (n, t)) or (0 if m == 1 else s) == (0 if n == 1 else t)
+        for m, s, n, t in zip(x.shape, first, y.shape, second, strict=True)
+    )
 
 
 def kept_order(x: Tensor) -> bool:
@@ -139,7 +148,7 @@ def kept_order(x: Tensor) -> bool:
     """
     while (maker := x.maker) is not None and len(maker.inputs) == 1:
         if maker.y.storage is not maker.x.storage:
-            other = _axes_in_memory(maker.x) is not None and _axes_in_memory(maker.y) != _axes_in_memory(maker.x)
+            other = _axes_in_memory(maker.x) is not None and not _same_order(maker.y, maker.x)
             return not (other and memory_of(maker).same)
         x = maker.x
     return True

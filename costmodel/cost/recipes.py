@@ -71,13 +71,13 @@ class Recipe:
                 return None
             self._attempts += 1
             self._traced.clear()
-            from costmodel.symbolic.guards import Regimes, formula_of  # which a first question does without
+            from costmodel.symbolic.guards import Regimes, formulas_of  # which a first question does without
 
             if self._regimes is None:
                 self._regimes = Regimes()
         try:
             return self._regimes.at(
-                point, lambda letters: {name: formula_of(value, point) for name, value in values(letters).items()}
+                point, lambda letters: formulas_of(values(letters), point)
             )
         except Exception:  # whatever a model's own code raises: the trace with numbers answers
             return None

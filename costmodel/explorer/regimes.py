@@ -6,10 +6,11 @@ import random
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from costmodel.analysis.closed_forms import ClosedForms, Leaf, Refusal
+from costmodel.analysis.closed_forms import ClosedForms, Forms, Leaf, Refusal
 from costmodel.analysis.predict import Prediction
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
@@ -24,7 +25,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.performance.laws import with_numbers
 from costmodel.performance.work import Task, update_tasks, work_of
 from costmodel.symbolic.guards import Branch, Condition
-from costmodel.symbolic.polynomial import Polynomial, Range
+from costmodel.symbolic.polynomial import REMEMBERED, Polynomial, Range
 from costmodel.training.stacks import Stack
 
 COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind"))
@@ -142,13 +143,20 @@ class PageForms(ClosedForms):
     def _start(self) -> dict[str, int]:
         """Where all sizes start, or if there is no answer, as of too few micro-batches for a pipeline, near there."""
         start = {size.name: size.value for size in self.sizes}
-        if not (reason := self.reason(start)):
+        if isinstance(leaf := self._leaf(start), Forms):
             return start
         for size in self.sizes:
             for stop in size.stops if size.name in SIZES else ():
-                if not self.reason(near := {**start, size.name: stop}):
+                if isinstance(self._leaf(near := {**start, size.name: stop}), Forms):
                     return near
-        raise CostModelError(reason)
+        raise CostModelError(leaf.message)
+
+    def _leaf(self, point: Mapping[str, int]) -> Leaf:
+        """The regime of a point, which is counted if there has been no trace in it."""
+        leaf = self.known(point)
+        if leaf is None:
+            self._count(point, leaf := self.at(point))
+        return leaf
 
     def _look(self, points: Iterable[Mapping[str, int]]) -> None:
         """Trace at those points that are in no known regime."""
@@ -157,7 +165,7 @@ class PageForms(ClosedForms):
             quiet += 1
             if self._unknown(point):
                 new, quiet = new + 1, 0
-                self._count(point, self.at(point))
+                self._leaf(point)
             if new > MOST_REGIMES or quiet > QUIET:
                 break
 
@@ -174,15 +182,12 @@ class PageForms(ClosedForms):
         """Where what is asked to be equal is: a size is solved for, as hardly any point at random is such a one."""
         conditions = dict.fromkeys(branch.condition for branch in self._branches.values())
         differences = [of for relation, of in conditions if relation == "zero" and _changes_sign(of, self.box)]
-        roots: dict[tuple[Polynomial, str, tuple[int, ...]], int | None] = {}  # most settings drawn have one in common
         for drawn in self._drawn(start, draw, TIES):
             for difference in differences:
                 for letter in sorted(difference.letters):
-                    others = tuple(drawn[other] for other in sorted(difference.letters) if other != letter)
-                    key = difference, letter, others
-                    if key not in roots:
-                        roots[key] = root_along(difference, drawn, letter, self.box[letter])
-                    if (root := roots[key]) is not None and self._allowed(point := {**drawn, letter: root}):
+                    others = tuple((other, drawn[other]) for other in sorted(difference.letters) if other != letter)
+                    root = root_along(difference, others, letter, self.box[letter])
+                    if root is not None and self._allowed(point := {**drawn, letter: root}):
                         yield point
 
     def _drawn(self, start: Mapping[str, int], draw: random.Random, count: int) -> Iterator[dict[str, int]]:
@@ -275,15 +280,19 @@ def _changes_sign(difference: Polynomial, box: Mapping[str, Range]) -> bool:
     return least < 0 < most
 
 
-def root_along(difference: Polynomial, point: Mapping[str, int], letter: str, within: Range) -> int | None:
+@lru_cache(REMEMBERED)
+def root_along(
+    difference: Polynomial, others: tuple[tuple[str, int], ...], letter: str, within: Range
+) -> int | None:  # most settings drawn have it in common with some before
     """The size, within a range, at which the difference is 0 with all others as they are, if it rises or falls to that.
 
     None where it does not, or divides by 0 on the way.
     """
     least, most = within
+    point = dict(others)
 
     def at(size: int) -> int:
-        return difference.value({**point, letter: size})
+        return difference.value(point | {letter: size})
 
     try:
         rising = 1 if at(most) > at(least) else -1

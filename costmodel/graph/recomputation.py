@@ -79,7 +79,7 @@ class Recomputation(PartNames):
         size = ceil_root(depth) if self.every == "sqrt" else int(self.every or 1)
         if size > depth:
             raise SettingError(
-                f"checkpoint={size} is larger than the depth of {int(depth)} blocks: use at most {int(depth)}"
+                f"checkpoint={size} is larger than the depth of {depth} blocks: use at most {depth}"
             )
         return size
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
-from costmodel.symbolic.sizes import SymInt, branch_value, product
+from costmodel.symbolic.sizes import SymInt, alike, always_one, branch_value, product
 from costmodel.training.dtypes import REAL, Dtype, Role, Shape, size_bytes
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def is_contiguous(shape: Shape, strides: Shape | None) -> bool:
         return True
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1 and stride != step:
+        if stride != step and size != 1:
             return False
         step = step * branch_value(size)
     return True
@@ -302,16 +302,19 @@ def viewed_strides(shape: Shape, strides: Shape | None, new_shape: Shape) -> Sha
     run_size, run_stride = 1, strides[-1]
     for old in range(len(shape) - 1, -1, -1):
         run_size = run_size * shape[old]
-        ends = old == 0 or (shape[old - 1] != 1 and strides[old - 1] != run_size * run_stride)
+        ends = old == 0 or (strides[old - 1] != run_size * run_stride and shape[old - 1] != 1)
         if not ends:
             continue
         covered = 1
-        while axis >= 0 and (covered < run_size or new_shape[axis] == 1):
+        while axis >= 0 and (alike((covered * new_shape[axis],), (run_size,)) or covered < run_size):
             result.append(covered * run_stride)
             covered = covered * new_shape[axis]
             axis -= 1
         if covered != run_size:
             return False
+        while axis >= 0 and new_shape[axis] == 1:
+            result.append(covered * run_stride)
+            axis -= 1
         if old > 0:
             run_size, run_stride = 1, strides[old - 1]
     new_strides = tuple(reversed(result))
@@ -322,13 +325,16 @@ def broadcast(a: Shape, b: Shape, what: str) -> Shape:
     """Shape of an elementwise operation on two tensors; ShapeError if they do not meet."""
     rank = max(len(a), len(b))
     left, right = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    if any(m != n and m != 1 and n != 1 for m, n in zip(left, right, strict=True)):
+    pairs = [(m, n) for m, n in zip(left, right, strict=True) if not (always_one(m) or always_one(n))]
+    if any(m != n and m != 1 and n != 1 for m, n in pairs):
         raise ShapeError(f"{what}: shapes {show_shape(a)} and {show_shape(b)} do not meet; they must be equal")
     return tuple(_joint(m, n) for m, n in zip(left, right, strict=True))
 
 
 def _joint(m: int, n: int) -> int:
     """The size of an axis that is `m` and `n`, one of which may be broadcast; a letter says more than its value."""
+    if always_one(m) or always_one(n):
+        return n if always_one(m) else m
     if m == n:
         return m if isinstance(m, SymInt) else n
     return n if m == 1 else m

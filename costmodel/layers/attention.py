@@ -21,7 +21,7 @@ from costmodel.layers.kernels import (
 )
 from costmodel.layers.shape import Joining
 from costmodel.layers.spatial import channels_last, last_strides
-from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
+from costmodel.symbolic.sizes import alike, ceil_div, exact_div, maximum, minimum
 from costmodel.training.dtypes import RealType, size_bytes
 from costmodel.training.fields import Constant, Count
 
@@ -241,8 +241,10 @@ class FusedAttention(Weightless):
         name, flops = " ".join(filter(None, (self.kind, efficient, what))), work.contractions + work.pointwise
         sizes = Product(b * h, t, keys, d)
         together = exact_div(h, groups)
-        if t * together <= PACKED or t < together:  # a few queries: those of heads that share keys are rows of a tile
-            sizes = Product(b * groups, t * together, keys, d)
+        packed = Product(b * groups, t * together, keys, d)
+        # A few queries, or fewer than heads that share keys: those of such heads are rows of a tile.
+        if not alike(sizes, packed) and maximum(PACKED + 1 - t * together, together - t) > 0:
+            sizes = packed
         return Kernel(name, "attention", flops, read, written, call.x.dtype, 1, sizes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

@@ -226,7 +226,7 @@ class FusedLinearCrossEntropy(Loss, Unbuffered):
         if not call.x.shape or call.inputs[1].shape != call.x.shape[:-1]:
             raise call.fail(f"targets must be {show_shape(call.x.shape[:-1])}, one for each row of features")
         if call.x.rows < self.chunks:
-            raise call.fail(f"{int(call.x.rows)} rows cannot make {self.chunks} chunks")
+            raise call.fail(f"{call.x.rows} rows cannot make {self.chunks} chunks")
 
     def weights(self, call: Call) -> Weights:
         weights = {"weight": (self.features, call.x.shape[-1])}

@@ -29,7 +29,7 @@ def check_window(call: Call, size: Shape, kernel: Shape, padding: Shape, beyond:
     for axis, n, k, p, b in zip(("height", "width"), size, kernel, padding, beyond, strict=True):
         if k > n + 2 * p + b:
             raise call.fail(
-                f"a window of {axis} {int(k)} is larger than the padded input of {axis} {int(n + 2 * p)}: "
+                f"a window of {axis} {k} is larger than the padded input of {axis} {n + 2 * p}: "
                 "use a larger image, a smaller kernel or more padding"
             )
 

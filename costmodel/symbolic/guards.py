@@ -29,6 +29,7 @@ from costmodel.symbolic.sizes import OPERATIONS, SymInt, peek
 
 Relation = Literal["zero", "positive", "value"]
 Leaf = TypeVar("Leaf")
+Name = TypeVar("Name")
 
 
 class Condition(NamedTuple):
@@ -310,17 +311,26 @@ def expression(size: int) -> Polynomial:
     return size.expression if isinstance(size, SymInt) else Polynomial.of(int(size))
 
 
-def formula_of(value: int, point: Mapping[str, int]) -> Polynomial:
-    """The formula of what was traced at a point; it gives that value there. Raises ArithmeticError if it does not."""
-    formula = expression(value)
-    if formula.value(point) != peek(value):
-        raise ArithmeticError(f"a formula gives {formula.value(point)}, not {peek(value)}")
-    return formula
+def formulas_of(values: Mapping[Name, int], point: Mapping[str, int]) -> dict[Name, Polynomial]:
+    """The formula of each value that was traced at a point; it gives that value there.
+
+    Raises ArithmeticError if it does not.
+    """
+    formulas, known = dict[Name, Polynomial](), dict[Polynomial, int]()
+    for name, value in values.items():
+        formula = formulas[name] = expression(value)
+        if formula not in known:
+            known[formula] = formula.value(point)
+        if known[formula] != peek(value):
+            raise ArithmeticError(f"a formula gives {known[formula]}, not {peek(value)}")
+    return formulas
 
 
-def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _arithmetic(op: Callable[[Any, Any], Any], neutral: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def forward(self: _SymInt, other: Any) -> Any:
         if type(other) is int:
+            if other == neutral:
+                return self
             return _SymInt(op(self.value, other), op(self.expression, other), self.decisions)
         if not isinstance(other, int):
             return NotImplemented
@@ -334,8 +344,8 @@ def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Call
     return forward, reflected
 
 
-for _name, _op in (("add", operator.add), ("sub", operator.sub), ("mul", operator.mul)):
-    _forward, _reflected = _arithmetic(_op)
+for _name, _op, _neutral in (("add", operator.add, 0), ("sub", operator.sub, 0), ("mul", operator.mul, 1)):
+    _forward, _reflected = _arithmetic(_op, _neutral)
     setattr(_SymInt, f"__{_name}__", _forward)
     setattr(_SymInt, f"__r{_name}__", _reflected)
 

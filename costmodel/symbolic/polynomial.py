@@ -20,7 +20,7 @@ Monomial = tuple[tuple["Atom", int], ...]
 Range = tuple[int, int]
 """The least and the most that something can be."""
 REMEMBERED = 2**14
-"""Products of monomials, of which the same few come up again and again."""
+"""How many products of monomials are, as the same few come up again and again."""
 
 
 class Atom:
@@ -147,7 +147,7 @@ class Polynomial:
         return Polynomial, (self.terms,)
 
     def __add__(self, other: Polynomial | int) -> Polynomial:
-        more = Polynomial.of(other).terms
+        more = other.terms if isinstance(other, Polynomial) else {(): other} if other else {}
         if not more or not self.terms:
             return self if not more else Polynomial.of(other)
         terms = dict(self.terms)
@@ -168,17 +168,18 @@ class Polynomial:
     def __mul__(self, other: Polynomial | int) -> Polynomial:
         if isinstance(other, int):
             return self if other == 1 else Polynomial({m: c * other for m, c in self.terms.items()} if other else {})
-        total = Polynomial({})
+        total: Polynomial | None = None
         terms: dict[Monomial, int] = {}
         for a, m in self.terms.items():
             for b, n in other.terms.items():
                 monomial = _joined(a, b)
                 reduced = _cancelled(monomial, m * n) if _has_quotient(monomial) else None
                 if reduced is not None:
-                    total = total + reduced
+                    total = reduced if total is None else total + reduced
                     continue
                 terms[monomial] = terms.get(monomial, 0) + m * n
-        return total + Polynomial({monomial: c for monomial, c in terms.items() if c})
+        rest = Polynomial({monomial: c for monomial, c in terms.items() if c})
+        return rest if total is None else total + rest
 
     def over(self, divisor: Polynomial) -> Polynomial | None:
         """`self / divisor` if every term is a multiple of the divisor's only one."""

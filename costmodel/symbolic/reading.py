@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.symbolic.polynomial import Atom, Polynomial, arguments
+from costmodel.symbolic.polynomial import REMEMBERED, Atom, Polynomial, arguments
 from costmodel.symbolic.sizes import OPERATIONS
 
 if TYPE_CHECKING:
@@ -35,12 +36,7 @@ class Factor(NamedTuple):
     @property
     def order(self) -> Any:
         """What sympy sorts it by among others."""
-        if self.op == "sum":
-            return self.args[0].order[:2]
-        return _CLASSES[self.op], (1, (self.name,)) if self.name else (
-            len(self.args),
-            tuple(a.order for a in self.args),
-        )
+        return _order(self)
 
     def text(self, values: Mapping[str, Any]) -> str:
         """As it is written, with `values` for letters."""
@@ -78,6 +74,14 @@ class Factor(NamedTuple):
         from costmodel.symbolic.symbols import CeilDiv
 
         return (CeilDiv if self.op == "ceil" else sympy.Mod)(*args)
+
+
+@lru_cache(REMEMBERED)
+def _order(factor: Factor) -> Any:
+    if factor.op == "sum":
+        return factor.args[0].order[:2]
+    name = (1, (factor.name,)) if factor.name else (len(factor.args), tuple(a.order for a in factor.args))
+    return _CLASSES[factor.op], name
 
 
 class Sum(NamedTuple):

@@ -127,6 +127,17 @@ def undominated(sizes: Sequence[int]) -> list[int]:
     return [sizes.index(max(sizes))] if letter is None else letter.undominated(sizes)
 
 
+def always_one(size: int) -> bool:
+    """Whether a size is 1 whatever the letters are: no decision."""
+    return type(size) is int and size == 1
+
+
+def alike(some: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether sizes are the same whatever the letters are, as far as their formulas tell: no decision."""
+    formulas = ([size.expression if isinstance(size, SymInt) else size for size in sizes] for sizes in (some, others))
+    return next(formulas) == next(formulas)
+
+
 def branch_value(size: int) -> int:
     """A size as decisions see it: without its formula, unless that is to hold everywhere."""
     return size if type(size) is int or (isinstance(size, SymInt) and size.guarded) else int(size)

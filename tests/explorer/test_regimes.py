@@ -22,4 +22,4 @@ A, B = map(Polynomial.letter, "AB")
     ],
 )
 def test_a_size_is_set_so_that_two_that_are_compared_are_equal(difference: Polynomial, found: int | None) -> None:
-    assert root_along(difference, {"A": 2, "B": 7}, "A", (1, 100)) == found
+    assert root_along(difference, (("B", 7),), "A", (1, 100)) == found

@@ -148,9 +148,9 @@ class _Splitting:
         uneven = {what: extent for what, extent in self.extents.items() if extent % self.degree}
         if uneven:
             what, extent = next(iter(uneven.items()))
-            legal = nearest_divisor(math.gcd(*self.extents.values()), int(peek(self.degree)))
+            legal = nearest_divisor(math.gcd(*self.extents.values()), self.degree)
             raise SettingError(
-                f"tp={int(peek(self.degree))} does not divide the {extent} {what} of {shown(self.title)}: "
+                f"tp={self.degree} does not divide the {extent} {what} of {shown(self.title)}: "
                 f"use tp={legal}"
             )
         return self.program._replace(weights=self.weights, steps=tuple(self.steps))
@@ -287,7 +287,7 @@ class _Splitting:
         return step._replace(op=op, args={"self": {TENSOR: x}}, name=f"{step.name}.{suffix}", makes=(makes,))
 
     def _refusal(self, step: Step, why: str) -> SettingError:
-        return SettingError(f"plan of tp={int(peek(self.degree))}: {_path(step)} ({step.op}) {why}")
+        return SettingError(f"plan of tp={self.degree}: {_path(step)} ({step.op}) {why}")
 
     def sizes(self, shape: tuple[Tree, ...]) -> tuple[int, ...]:
         """A whole tensor's shape in the example."""
