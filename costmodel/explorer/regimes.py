@@ -6,8 +6,6 @@ import random
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import combinations
 from typing import Any, NamedTuple
 
 from costmodel.analysis.closed_forms import ClosedForms, Forms, Leaf, Refusal
@@ -25,7 +23,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.performance.laws import with_numbers
 from costmodel.performance.work import Task, update_tasks, work_of
 from costmodel.symbolic.guards import Branch, Condition
-from costmodel.symbolic.polynomial import REMEMBERED, Polynomial, Range
+from costmodel.symbolic.polynomial import Polynomial, Range
 from costmodel.training.stacks import Stack
 
 COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind"))
@@ -44,16 +42,12 @@ MODEL_QUANTITIES = (*(name for name in QUANTITIES if name not in (*OF_RANKS, OF_
 """Quantities of the whole model."""
 SUMS = ("devices", "times", "bytes", "wire_bytes")
 """What a rank's collectives along one axis come to."""
-DRAWN = 2_000
+DRAWN = 400
 """Settings drawn at random, each of which is in a known regime in the end."""
-TIES = 200
-"""Of so many more, one size is set so that two that are compared are equal."""
-QUIET = 600
-"""So many of them in known regimes, one after another, end the search sooner."""
 MOST_REFUSALS = 5
 """Where so many settings and no other have been refused, no more are tried."""
-MOST_REGIMES = 200
-"""More are not looked for."""
+MOST_BRANCHES = 4_000
+"""With more decisions, no more regimes are looked for."""
 
 
 OF_DECODING = {"seq": "past"}
@@ -131,14 +125,16 @@ class PageForms(ClosedForms):
         self._branches: dict[int, ExploredBranch] = {}
 
     def explore(self, seed: int = 0) -> None:
-        """Find the regimes that sizes within their ranges are in: at stops, at many points drawn at random, at ties.
+        """Find the regimes that sizes within their ranges are in: near every one that is known, and at random.
 
         Raises CostModelError if there is no answer where all sizes start, nor with one of them elsewhere.
         """
-        start = self._start()
-        draw = random.Random(seed)
-        self._look(self._points(start, draw))
-        self._look(self._ties(start, draw))
+        found = [self._start()]
+        for point in found:  # which grows
+            found += self._look(self._near(point))
+        more = self._look(self._drawn(found, random.Random(seed)))
+        for point in more:
+            more += self._look(self._near(point))
 
     def _start(self) -> dict[str, int]:
         """Where all sizes start, or if there is no answer, as of too few micro-batches for a pipeline, near there."""
@@ -158,53 +154,47 @@ class PageForms(ClosedForms):
             self._count(point, leaf := self.at(point))
         return leaf
 
-    def _look(self, points: Iterable[Mapping[str, int]]) -> None:
-        """Trace at those points that are in no known regime."""
-        new = quiet = 0
+    def _look(self, points: Iterable[Mapping[str, int]]) -> list[Mapping[str, int]]:
+        """Trace at those points that are in no known regime; those of them that have an answer."""
+        found: list[Mapping[str, int]] = []
         for point in points:
-            quiet += 1
-            if self._unknown(point):
-                new, quiet = new + 1, 0
-                self._leaf(point)
-            if new > MOST_REGIMES or quiet > QUIET:
+            if len(self._branches) > MOST_BRANCHES:
                 break
+            if self._unknown(point) and isinstance(self._leaf(point), Forms):
+                found.append(point)
+        return found
 
-    def _points(self, start: Mapping[str, int], draw: random.Random) -> Iterator[dict[str, int]]:
-        """Where regimes are looked for: at the start, with one size anywhere, with two at an end, and at random."""
-        yield dict(start)
+    def _near(self, point: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """A point with one size anywhere else, and where it decides another way on what is compared on the way there."""
         for size in self.sizes:
-            yield from ({**start, size.name: stop} for stop in size.stops)
-        for one, two in combinations(self.sizes, 2):
-            yield from ({**start, one.name: a, two.name: b} for a in one.stops[:2] for b in two.stops[:2])
-        yield from self._drawn(start, draw, DRAWN)
+            yield from ({**point, size.name: stop} for stop in size.stops)
+        node, of = self.tree, list[Polynomial]()
+        while isinstance(node, Branch):
+            if node.condition.relation != "value" and _changes_sign(node.condition.of, self.box):
+                of.append(node.condition.of)
+            node = node.after.get(self._branches[id(node)].outcome(point))
+        for difference in of:
+            for letter in sorted(difference.letters):
+                others = tuple((other, point[other]) for other in sorted(difference.letters) if other != letter)
+                for size in crossing(difference, others, letter, self.box[letter]):
+                    if self._allowed(other := {**point, letter: size}):
+                        yield other
 
-    def _ties(self, start: Mapping[str, int], draw: random.Random) -> Iterator[dict[str, int]]:
-        """Where what is asked to be equal is: a size is solved for, as hardly any point at random is such a one."""
-        conditions = dict.fromkeys(branch.condition for branch in self._branches.values())
-        differences = [of for relation, of in conditions if relation == "zero" and _changes_sign(of, self.box)]
-        for drawn in self._drawn(start, draw, TIES):
-            for difference in differences:
-                for letter in sorted(difference.letters):
-                    others = tuple((other, drawn[other]) for other in sorted(difference.letters) if other != letter)
-                    root = root_along(difference, others, letter, self.box[letter])
-                    if root is not None and self._allowed(point := {**drawn, letter: root}):
-                        yield point
-
-    def _drawn(self, start: Mapping[str, int], draw: random.Random, count: int) -> Iterator[dict[str, int]]:
-        """Each size where it starts, at a stop or anywhere, at random."""
+    def _drawn(self, points: Sequence[Mapping[str, int]], draw: random.Random) -> Iterator[dict[str, int]]:
+        """Each size where it is at some point, at a stop or anywhere, at random."""
         others = {
             size.name: size.stops if size.discrete else [draw.randint(size.stops[0], size.stops[-1]) for _ in range(8)]
             for size in self.sizes
         }
-        for _ in range(count):
-            point = dict(start)
+        for _ in range(DRAWN):
+            point = dict(draw.choice(points))
             for size in self.sizes:
                 kind = draw.random()
-                if kind < 0.4:
+                if kind < 0.3:
                     point[size.name] = draw.choice(size.stops)
-                elif kind < 0.6:
+                elif kind < 0.4:
                     point[size.name] = draw.choice(size.stops[:3])
-                elif kind < 0.7:
+                elif kind < 0.5:
                     point[size.name] = draw.choice(others[size.name])
             yield point
 
@@ -280,13 +270,10 @@ def _changes_sign(difference: Polynomial, box: Mapping[str, Range]) -> bool:
     return least < 0 < most
 
 
-@lru_cache(REMEMBERED)
-def root_along(
-    difference: Polynomial, others: tuple[tuple[str, int], ...], letter: str, within: Range
-) -> int | None:  # most settings drawn have it in common with some before
-    """The size, within a range, at which the difference is 0 with all others as they are, if it rises or falls to that.
+def crossing(difference: Polynomial, others: Iterable[tuple[str, int]], letter: str, within: Range) -> tuple[int, ...]:
+    """Sizes, within a range, around where the difference becomes 0 with all others as they are, if it rises or falls.
 
-    None where it does not, or divides by 0 on the way.
+    None where it divides by 0 on the way.
     """
     least, most = within
     point = dict(others)
@@ -297,9 +284,9 @@ def root_along(
     try:
         rising = 1 if at(most) > at(least) else -1
         root = least + bisect_left(range(least, most), 0, key=lambda size: rising * at(size))
-        return root if at(root) == 0 else None
     except ZeroDivisionError:
-        return None
+        return ()
+    return tuple(size for size in (root - 1, root, root + 1) if least <= size <= most)
 
 
 def _of_model(prediction: Prediction) -> dict[str, int]:
