@@ -120,9 +120,7 @@ class GatedDelta(Description):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.heads % self.grouped:
-            raise ValueError(
-                f"gated_delta.key_heads {self.grouped} does not divide gated_delta.heads {self.heads}"
-            )
+            raise ValueError(f"gated_delta.key_heads {self.grouped} does not divide gated_delta.heads {self.heads}")
         return self
 
     @property

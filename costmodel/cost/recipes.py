@@ -76,9 +76,7 @@ class Recipe:
             if self._regimes is None:
                 self._regimes = Regimes()
         try:
-            return self._regimes.at(
-                point, lambda letters: formulas_of(values(letters), point)
-            )
+            return self._regimes.at(point, lambda letters: formulas_of(values(letters), point))
         except Exception:  # whatever a model's own code raises: the trace with numbers answers
             return None
 

@@ -10,6 +10,7 @@ from costmodel.cost.timeline import Alive
 from costmodel.explorer.javascript import Formulas
 from costmodel.explorer.laws import ARGUMENTS
 from costmodel.explorer.regimes import (
+    CHANGES,
     COLUMNS,
     LINES,
     MODEL_QUANTITIES,
@@ -23,8 +24,6 @@ from costmodel.graph.kernel import Kernel
 from costmodel.symbolic.guards import Branch
 from costmodel.symbolic.polynomial import Polynomial
 
-PERSISTENT = tuple(line for line in Alive._fields if line not in LINES)
-"""What is in memory throughout a step."""
 REPEATS = ("layers", "decoder_layers")
 """Sizes that count repeats: formulas read as sums over them, with the batch in front."""
 
@@ -51,8 +50,9 @@ class Part(NamedTuple):
 
     nodes: of the tree, the root first, then each after the one that leads to it: a leaf's number, None where there has
     been no look, or [condition, outcome, node, outcome, node, ...]. A tree may be deeper than Python calls reach.
-    leaves: [rows, {optimizer: [quantities, ranks, kernels]}], a rank [quantities, persistent, levels, sums], or
-    [message, point] of a refusal.
+    leaves: [rows, {optimizer: [quantities, ranks, kernels]}], or [message, point] of a refusal. A rank is [quantities,
+    persistent, levels, sums, course], and a course moments in order, each [phase, layer, rounds, (change, formula),
+    ...], with [how many more times, [moments]] in place of those that happen again.
     kernels: one of each law.
     """
 
@@ -94,6 +94,9 @@ def _leaf(leaf: Forms, formulas: Distinct) -> list[Any]:
         number, of = formulas.number(formula), (key.section, key.optimizer, key.rank)
         if key.section in ("quantity", "rank", "persistent"):
             named.setdefault(of, {})[key.name] = number
+        elif key.section == "moment":
+            moment = listed.setdefault(of, {}).setdefault(key.number, list(key.place))
+            moment += [(CHANGES.index(key.name), number)] if key.name else []
         else:
             listed.setdefault(of, {}).setdefault(key.number, list(key.place)).append(number)
 
@@ -107,9 +110,10 @@ def _leaf(leaf: Forms, formulas: Distinct) -> list[Any]:
             ranks.setdefault(optimizer, []).append(
                 [
                     [numbers[quantity] for quantity in RANK_QUANTITIES],
-                    [throughout[line] for line in PERSISTENT],
+                    [throughout[line] for line in Alive._fields],
                     items("level", optimizer, rank),
                     items("sum", optimizer, rank),
+                    _course(items("moment", optimizer, rank), items("loop", optimizer, rank)),
                 ]
             )
     return [
@@ -125,6 +129,16 @@ def _leaf(leaf: Forms, formulas: Distinct) -> list[Any]:
     ]
 
 
+def _course(moments: list[Any], loops: Sequence[Sequence[Any]]) -> list[Any]:
+    """Moments with those that happen again in a list of their own; inner loops come before those around them."""
+    course = [[moment] for moment in moments]
+    for start, end, more in loops:
+        first, after = int(start), int(end)
+        again = [each for stretch in course[first:after] for each in stretch]
+        course[first:after] = [[[more, again]], *([] for _ in range(first + 1, after))]
+    return [each for stretch in course for each in stretch]
+
+
 class Bundle:
     """The formulas of all combinations of one model."""
 
@@ -135,7 +149,7 @@ class Bundle:
         self.formulas, self.words = Formulas({**names, **decoding}, REPEATS, ("batch",)), Distinct()
         self.conditions, self.nodes, self.leaves = Distinct(), Distinct(), Distinct()
         self.rows, self.levels, self.tasks, self.lists = Distinct(), Distinct(), Distinct(), Distinct()
-        self.ranks, self.sums = Distinct(), Distinct()
+        self.ranks, self.sums, self.moments, self.courses = Distinct(), Distinct(), Distinct(), Distinct()
         self.kernels: dict[str, Kernel] = {}
         self.trees: dict[str, int | None] = {}
 
@@ -172,9 +186,24 @@ class Bundle:
         def formulas(items: Sequence[int]) -> int:
             return self.lists.number(tuple(numbers[number] if number >= 0 else -1 for number in items))
 
-        def rank(quantities: Sequence[int], persistent: Sequence[int], levels: Any, sums: Any) -> int:
+        def moment(phase: str, layer: str, rounds: str, *changes: tuple[int, int]) -> int:
+            words = map(self.words.number, (phase, layer, rounds))
+            return self.moments.number((*words, *(each for at, of in changes for each in (at, numbers[of]))))
+
+        def course(items: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+            return tuple(
+                (numbers[item[0]], course(item[1])) if isinstance(item[0], int) else moment(*item) for item in items
+            )
+
+        def rank(quantities: Sequence[int], persistent: Sequence[int], levels: Any, sums: Any, moments: Any) -> int:
             return self.ranks.number(
-                (formulas(quantities), formulas(persistent), listed(self.levels, levels, 3), listed(self.sums, sums, 3))
+                (
+                    formulas(quantities),
+                    formulas(persistent),
+                    listed(self.levels, levels, 3),
+                    listed(self.sums, sums, 3),
+                    self.courses.number(course(moments)),
+                )
             )
 
         forms = [
@@ -199,11 +228,13 @@ class Bundle:
             "rows": self.rows.items,
             "ranks": self.ranks.items,
             "levels": self.levels.items,
+            "moments": self.moments.items,
+            "courses": self.courses.items,
             "sums": self.sums.items,
             "tasks": self.tasks.items,
             "lists": self.lists.items,
             "columns": COLUMNS,
-            "persistent": PERSISTENT,
+            "persistent": Alive._fields,
             "lines": LINES,
             "quantities": MODEL_QUANTITIES,
             "rankQuantities": RANK_QUANTITIES,

@@ -153,7 +153,7 @@ class Model {
   }
 
   // What one rank holds, has alive at most in each phase, and sends. place: its number along a pipeline.
-  rank(place, quantities, persistent, levels, sums) {
+  rank(place, quantities, persistent, levels, sums, course) {
     const { data } = this;
     const phases = [];
     const there = Object.fromEntries(data.lists[persistent].map((number, place) => [data.persistent[place], number]));
@@ -172,7 +172,7 @@ class Model {
     for (const step of phases)
       step.lines = Object.fromEntries(Object.entries(step.numbers).map(([line, n]) => [line, this.value(n)]));
     return {
-      place, phases, peak: phases.reduce((a, b) => (b.total > a.total ? b : a)),
+      place, course: data.courses[course], there, phases, peak: phases.reduce((a, b) => (b.total > a.total ? b : a)),
       quantities: this.named(quantities, data.rankQuantities),
       sums: data.lists[sums].map((at) => {
         const [axis, operation, dtype, ...numbers] = data.sums[at];
@@ -182,6 +182,43 @@ class Model {
         };
       }),
     };
+  }
+
+  // What is alive at each moment of a step, every round of what repeats by itself: of a rank's course, in doubles.
+  // Of more rounds than are wanted the first and the last stand for all: what is in between comes and goes alike.
+  steps(rank, most) {
+    const { data } = this;
+    const level = data.lines.map((line) => Number(this.value(rank.there[line])));
+    const steps = [];
+    const changed = (moment, side) => {
+      const changes = data.moments[moment];
+      for (let at = 3; at < changes.length; at += 2)
+        if (changes[at] % 2 === side) level[changes[at] >> 1] += Number(this.value(changes[at + 1]));
+    };
+    const play = (items, rounds) => {
+      for (const item of items) {
+        if (!Array.isArray(item)) {
+          changed(item, 0);
+          steps.push({ moment: item, rounds, level: [...level] });
+          changed(item, 1);
+          continue;
+        }
+        const more = Number(this.value(item[0]));
+        const whole = steps.length + (more + 1) * item[1].length <= most;
+        for (let n = 0; n <= more; n += 1) {
+          const before = [...level];
+          play(item[1], rounds.concat(n));
+          if (whole || n || more < 2) continue;
+          level.forEach((size, line) => (level[line] += (more - 1) * (size - before[line])));
+          n = more - 1;
+        }
+      }
+    };
+    play(rank.course, []);
+    return steps.map(({ moment, rounds, level: alive }) => {
+      const [phase, layer] = data.moments[moment];
+      return { phase: this.words(phase), layer: this.words(layer), rounds, alive };
+    });
   }
 
   // A kernel of a layer: its numbers are all its launches', and happen so many times in a step.

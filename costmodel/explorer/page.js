@@ -67,6 +67,8 @@ function h(tag, attributes, ...children) {
 }
 const model = () => models[state.model];
 const data = () => model().data;
+// So many units as pixels that a picture is drawn over: its letters are as large as others.
+const widthOf = (id, most) => Math.min(most, $(id).clientWidth || most);
 function picture(tag, attributes, ...children) {
   const element = document.createElementNS("http:" + "//www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -595,6 +597,104 @@ function showMachines(timed) {
   }));
 }
 
+// ---- Memory over a step
+
+const MOST_STEPS = 20000;
+const COLUMNS_DRAWN = 480;
+const PHASE_DRAWN = { recompute: "backward" }; // happens in turn with it
+
+// Every moment of a step, every round of what repeats: what is alive by category, from below. Of more moments than are
+// drawn each column is the one of them with the most.
+function showCourse() {
+  const there = LINES.filter((line) => line in now.peak.lines);
+  const comes = data().lines;
+  const still = there.map((line) => (comes.includes(line) ? 0 : Number(now.peak.lines[line])));
+  const steps = model().steps(now.rank, MOST_STEPS).map((step) => {
+    const alive = there.map((line, at) => (comes.includes(line) ? step.alive[comes.indexOf(line)] : still[at]));
+    return { ...step, alive, total: alive.reduce((sum, size) => sum + size, 0) };
+  });
+  const together = Math.ceil(steps.length / COLUMNS_DRAWN);
+  const columns = [];
+  steps.forEach((step, at) => {
+    const column = Math.floor(at / together);
+    if (!columns[column] || step.total > columns[column].total) columns[column] = { ...step, at };
+  });
+  const peak = columns.reduce((a, b) => (b.total > a.total ? b : a));
+  const budget = bytesOf(state.budget);
+  const within = budget !== null && Number(budget) < 1.5 * peak.total;
+  const [width, height, left, bottom, above] = [widthOf("course-picture", 960), 260, 74, 22, 30];
+  const most = Math.max(peak.total, within ? Number(budget) : 0) * 1.02;
+  const across = (at) => left + (at / columns.length) * (width - left - 4);
+  const up = (size) => height - bottom - (size / most) * (height - bottom - above);
+  const parts = [];
+  const tick = 2 ** Math.floor(Math.log2(most / 3));
+  for (let size = tick; size <= most; size += tick)
+    parts.push(picture("line", { class: "grid", x1: left, x2: width - 4, y1: up(size), y2: up(size) }),
+      picture("text", { x: left - 6, y: up(size) + 4, "text-anchor": "end" }, showBytes(BigInt(Math.round(size)))));
+  const below = columns.map(() => 0);
+  there.forEach((line, at) => {
+    if (!columns.some((column) => column.alive[at])) return;
+    const edge = columns.map((column, place) => [below[place], (below[place] += column.alive[at])]);
+    const corner = (place, size) => `${across(place).toFixed(1)} ${up(size).toFixed(1)}`;
+    const high = edge.map(([, size], place) => `${corner(place, size)}L${corner(place + 1, size)}`);
+    const low = edge.map(([size], place) => `${corner(place + 1, size)}L${corner(place, size)}`).reverse();
+    parts.push(picture("path", { fill: DATA.colours[line], d: `M${[...high, ...low].join("L")}Z` }));
+  });
+  const name = (step) => PHASE_DRAWN[step.phase] ?? step.phase;
+  columns.forEach((column, at) => {
+    if (at && name(column) === name(columns[at - 1])) return;
+    const end = columns.findIndex((other, place) => place > at && name(other) !== name(column));
+    const wide = across(end < 0 ? columns.length : end) - across(at);
+    if (at) parts.push(picture("line", { class: "phase", x1: across(at), x2: across(at), y1: above, y2: height - bottom }));
+    if (wide > 7 * name(column).length) parts.push(picture("text", { x: across(at) + wide / 2, y: height - 6, "text-anchor": "middle" }, name(column)));
+  });
+  if (within) parts.push(picture("line", { class: "limit", x1: left, x2: width - 4, y1: up(Number(budget)), y2: up(Number(budget)) }),
+    picture("text", { class: "named", x: width - 6, y: up(Number(budget)) - 4, "text-anchor": "end" }, `budget ${state.budget.trim()}`));
+  const place = columns.indexOf(peak) + 0.5;
+  const end = place > columns.length * 0.6 ? "end" : "start";
+  parts.push(picture("circle", { cx: across(place), cy: up(peak.total), r: 4 }),
+    picture("text", { class: "named", x: across(place) + (end === "end" ? -8 : 8), y: 12, "text-anchor": end },
+      `peak ${showBytes(now.peak.total)}, ${now.peak.phase} of ${now.peak.layer || "the input"}`));
+  const cursor = picture("line", { class: "cursor", y1: above, y2: height - bottom, visibility: "hidden" });
+  const described = `What is alive at each of ${showExact(steps.length)} moments of ${degree("pp") > 1 ? "the heaviest rank's" : "a"} step`
+    + (together > 1 ? `, of every ${together} the one with the most` : "");
+  const svg = picture("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0",
+    "aria-label": `${described}. The peak is ${showBytes(now.peak.total)}, in ${now.peak.phase} of ${now.peak.layer || "the input"}. Arrow keys tell of others.` }, ...parts, cursor);
+  let looked = columns.indexOf(peak);
+  const look = (at) => {
+    looked = Math.min(Math.max(at, 0), columns.length - 1);
+    const step = columns[looked];
+    cursor.setAttribute("x1", across(looked + 0.5));
+    cursor.setAttribute("x2", across(looked + 0.5));
+    cursor.setAttribute("visibility", "visible");
+    const round = step.rounds.length ? `, round ${step.rounds.map((each) => showExact(each + 1)).join(" of round ")}` : "";
+    const alive = there.map((line, number) => [NAMES[line], step.alive[number]]).filter(([, size]) => size).reverse();
+    $("course-said").textContent = `${showExact(step.at + 1)} of ${showExact(steps.length)}: ${step.phase} of ${step.layer || "the input"}${round}: `
+      + `${showBytes(BigInt(step.total))}, of which ${alive.map(([what, size]) => `${what} ${showBytes(BigInt(size))}`).join(", ")}.`;
+  };
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * width;
+    look(Math.floor(((x - left) / (width - left - 4)) * columns.length));
+  });
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    look(looked + step);
+  });
+  $("course-lead").textContent = `${described}.`;
+  $("course-said").textContent = "";
+  const legend = there.filter((line, at) => columns.some((column) => column.alive[at])).reverse().map((line) => {
+    const dot = h("span", { class: "dot" });
+    dot.style.background = DATA.colours[line];
+    return h("span", {}, dot, NAMES[line]);
+  });
+  const focused = $("course-picture").contains(document.activeElement);
+  $("course-picture").replaceChildren(svg, h("p", { class: "legend" }, ...legend));
+  if (focused) svg.focus();
+}
+
 // The peak at every stop of the slider that was moved last, all else as it is.
 function showCurve() {
   const size = data().sizes.find((each) => each === moved);
@@ -613,7 +713,7 @@ function showCurve() {
   $("curve-lead").textContent = `Peak memory by ${meaningOf(size)}, all else as it is: ${showBytes(points[0][1])} at ${showExact(points[0][0])}, `
     + `${showBytes(points[points.length - 1][1])} at ${showExact(points[points.length - 1][0])}.`
     + (budget === null ? "" : last ? ` The largest stop within ${state.budget.trim()} is ${showExact(last[0])}.` : ` None is within ${state.budget.trim()}.`);
-  const [width, height, margin] = [640, 200, 24];
+  const [width, height, margin] = [widthOf("curve-picture", 704), 200, 24];
   const [low, high] = [Math.log(points[0][0]), Math.log(points[points.length - 1][0])];
   const across = (stop) => margin + ((Math.log(stop) - low) / (high - low)) * (width - 2 * margin);
   const up = (peak) => height - margin - (Number(peak) / most) * (height - 2 * margin);
@@ -1165,6 +1265,16 @@ function soon() {
   frame = requestAnimationFrame(update);
 }
 
+// Draw what takes longer once nothing moves.
+function later() {
+  clearTimeout(drawing);
+  drawing = setTimeout(() => {
+    if (DATA.machines.length) showMachines(true);
+    showCourse();
+    if (moved) showCurve();
+  }, 200);
+}
+
 function update() {
   const found = model().at(state.values, state.choices);
   const refused = "why" in found;
@@ -1191,11 +1301,7 @@ function update() {
     showMemory();
     if (DATA.machines.length) showMachines(false);
     showDevices();
-    clearTimeout(drawing);
-    drawing = setTimeout(() => {
-      if (DATA.machines.length) showMachines(true);
-      if (moved) showCurve();
-    }, 200);
+    later();
     showFlopsTable();
     showTime();
     showLayers();
@@ -1304,6 +1410,7 @@ function start() {
   window.addEventListener("resize", () => {
     if (!now) return;
     showMap();
+    later();
     document.querySelectorAll(".scroll").forEach(stack);
   });
   $("fold").addEventListener("click", () => {

@@ -30,6 +30,8 @@ COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind
 """What a layer's row says in numbers."""
 LINES = ("gradients", "activations", "casts", "cache", "temporaries")
 """What comes and goes during a step."""
+CHANGES = tuple(f"{line} {side}" for line in LINES for side in ("taken", "given back"))
+"""What may change around a moment: bytes taken before it, and those given back after it, which are negative."""
 OF_LEVELS = "memory.peak"
 """The quantity that has no formula of its own in the page, but is the highest of levels."""
 OF_RANKS = tuple(name for name in QUANTITIES if name.startswith(("memory.", "collectives.")) and name != OF_LEVELS)
@@ -72,9 +74,10 @@ class Key(NamedTuple):
     """What a formula is of.
 
     section: "row" or "kernel", or of an optimizer "quantity" or "kernel", or of one of its ranks too "rank",
-    "persistent", "level" or "sum". number: of a level, sum, kernel or row. place: of a level its phase, layer and
-    rounds; of a sum its axis, operation and type; of a kernel its layer, its phase, its law's key and whether it is run
-    again for backward; of a row its name and kind. rank: its place in a pipeline.
+    "persistent", "level", "moment", "loop" or "sum". number: of a level, moment, loop, sum, kernel or row. place: of a
+    level or moment its phase, layer and rounds; of a loop the first moment and that after the last; of a sum its axis,
+    operation and type; of a kernel its layer, its phase, its law's key and whether it is run again for backward; of a
+    row its name and kind. rank: its place in a pipeline.
     """
 
     section: str
@@ -165,7 +168,7 @@ class PageForms(ClosedForms):
         return found
 
     def _near(self, point: Mapping[str, int]) -> Iterator[dict[str, int]]:
-        """A point with one size anywhere else, and where it decides another way on what is compared on the way there."""
+        """A point with one size anywhere else, and where it decides another way on what is compared on its way."""
         for size in self.sizes:
             yield from ({**point, size.name: stop} for stop in size.stops)
         node, of = self.tree, list[Polynomial]()
@@ -310,6 +313,14 @@ def _of_rank(rank: Costs) -> Iterator[tuple[Key, int]]:
     timeline = rank.timeline
     for line, size in timeline.persistent._asdict().items():
         yield Key("persistent", line), size
+    for number, moment in enumerate(timeline.moments):
+        yield Key("moment", "", "", number, moment), 0
+        around = (line[2 * number + side] for line in timeline.changes for side in (0, 1))
+        for name, change in zip(CHANGES, around, strict=True):
+            if type(change) is not int or change:
+                yield Key("moment", name, "", number, moment), change
+    for number, loop in enumerate(timeline.loops):
+        yield Key("loop", "", "", number, (str(loop.start), str(loop.end))), loop.more
     for number, step in enumerate(timeline.highest):
         for line in LINES:
             yield Key("level", line, "", number, (step.phase, step.layer, step.rounds)), getattr(step.alive, line)

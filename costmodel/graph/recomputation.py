@@ -78,9 +78,7 @@ class Recomputation(PartNames):
         self.depth = max(self.depth, branch_value(depth))
         size = ceil_root(depth) if self.every == "sqrt" else int(self.every or 1)
         if size > depth:
-            raise SettingError(
-                f"checkpoint={size} is larger than the depth of {depth} blocks: use at most {depth}"
-            )
+            raise SettingError(f"checkpoint={size} is larger than the depth of {depth} blocks: use at most {depth}")
         return size
 
     def part(self, path: list[str], block: Block) -> AbstractContextManager[None]:

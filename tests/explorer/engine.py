@@ -59,6 +59,14 @@ function timed(place, sizes, choices, machine) {
 """
 
 
+STEPS = """
+function stepsOf(place, sizes, choices, most) {
+  const found = models[place].at(JSON.parse(sizes), JSON.parse(choices));
+  return JSON.stringify(models[place].steps(found.rank, most));
+}
+"""
+
+
 class Engine:
     """The formulas of a page in a JavaScript engine."""
 
@@ -70,7 +78,7 @@ class Engine:
         self._context.eval(formulas + f"\nconst OF_TRAINING = new Set({json.dumps(self.data['training'])});")
         self._context.eval(f"const DATA = {json.dumps(self.data)};")
         self._context.eval("const models = DATA.models.map((data, place) => new Model(data, FORMULAS[place]));")
-        self._context.eval(ANSWER + TIME)
+        self._context.eval(ANSWER + TIME + STEPS)
 
     def at(self, sizes: dict[str, int], choices: dict[str, int], model: int = 0) -> dict[str, Any]:
         """What the page answers; whole numbers as text."""
@@ -79,6 +87,10 @@ class Engine:
     def on(self, machine: int, sizes: dict[str, int], choices: dict[str, int], model: int = 0) -> dict[str, Any]:
         """Seconds of what `at` answers."""
         return json.loads(self._context.get("timed")(model, json.dumps(sizes), json.dumps(choices), machine))
+
+    def steps(self, sizes: dict[str, int], choices: dict[str, int], most: int = 100_000) -> list[dict[str, Any]]:
+        """The moments of the heaviest rank's step, in rounds of so many at most before they are left out."""
+        return json.loads(self._context.get("stepsOf")(0, json.dumps(sizes), json.dumps(choices), most))
 
     def eval(self, code: str) -> Any:
         return self._context.eval(code)
@@ -129,6 +141,17 @@ def predicted(
     if asked.get("mode") == "decode" and "seq" in asked:
         asked["past"] = asked.pop("seq")
     return cm.predict(varied(model, fields), **asked)
+
+
+def check_steps(engine: Engine, sizes: dict[str, int], choices: dict[str, int], p: cm.Prediction) -> None:
+    """At every moment what is alive is what `predict` says, and so is the most where alike rounds are left out."""
+    lines = engine.data["models"][0]["lines"]
+    expected = [
+        (step.phase, step.layer, [getattr(step.alive, line) for line in lines]) for step in p.timeline.unrolled()
+    ]
+    assert [(step["phase"], step["layer"], step["alive"]) for step in engine.steps(sizes, choices)] == expected
+    folded = engine.steps(sizes, choices, most=1)
+    assert max(sum(step["alive"]) for step in folded) == max(sum(alive) for *_, alive in expected)
 
 
 def check_ranks(found: dict[str, Any], p: cm.Prediction) -> None:

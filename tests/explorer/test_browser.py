@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,24 @@ def test_the_peak_is_drawn_along_the_slider_moved_last(browser: Any, gpt2: Path)
         batch for batch in opened.data["sizes"][0]["stops"] if cm.predict("gpt2-small", batch=batch).fits("24 GiB")
     ]
     assert f"within 24 GiB is {fitting[-1]:,}." in lead
+    assert opened.wrong == []
+
+
+def test_memory_over_a_step_is_drawn_and_told_of_moment_by_moment(browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2, "#batch=3&checkpoint=block")
+    timeline = cm.predict("gpt2-small", batch=3, checkpoint="block").timeline
+    opened.page.wait_for_selector("#course-picture svg")
+    assert f"peak {show_bytes(timeline.peak)}, {timeline.peak_step.phase} of {timeline.peak_step.layer}" in opened.text(
+        "#course-picture"
+    )
+    assert f"each of {timeline.happenings:,} moments" in opened.text("#course-lead")
+    opened.page.focus("#course-picture svg")
+    for _ in range(60):
+        opened.page.keyboard.press("PageUp")
+    first = max(islice(timeline.unrolled(), -(-timeline.happenings // 480)), key=lambda step: step.alive.total)
+    assert f"{first.phase} of {first.layer}: {show_bytes(first.alive.total)}" in opened.text("#course-said")
+    opened.page.keyboard.press("ArrowRight")
+    assert "activations" in opened.text("#course-said")
     assert opened.wrong == []
 
 

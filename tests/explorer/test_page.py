@@ -16,7 +16,7 @@ from costmodel.display.units import show_bytes, show_count, show_flops
 from costmodel.explorer.page import LARGEST
 from costmodel.explorer.site import explore_ready
 from tests.command import error_of, here
-from tests.explorer.engine import Engine, check_equal, drawn, parts_of, predicted
+from tests.explorer.engine import Engine, check_equal, check_steps, drawn, parts_of, predicted
 from tests.profiles import how_many
 
 pytestmark = pytest.mark.usefixtures("traced")
@@ -67,6 +67,19 @@ def test_the_page_says_what_predict_says(name: str) -> None:
     assert page.bytes < LARGEST
     outcomes = compare(name, page.html, how_many(40))
     assert outcomes["equal"] > outcomes["refused"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_every_moment_of_a_step_is_that_of_predict(name: str) -> None:
+    engine, model = Engine(page_of(name).html), cm.load(name)
+    data = engine.data["models"][0]
+    compared = 0
+    for sizes, choices in drawn(data, 12, seed=3):
+        if "why" not in engine.at(sizes, choices):
+            check_steps(engine, sizes, choices, predicted(model, data, sizes, choices))
+            compared += 1
+    assert compared > 4
 
 
 def test_sizes_that_are_compared_can_be_equal() -> None:
@@ -129,7 +142,7 @@ def test_every_rank_of_a_layout_is_that_of_predict(name: str) -> None:
     data = engine.data["models"][0]
     fixed = {name: int(label) if label.isdecimal() else label for name, label in data["fixed"].items()}
     outcomes: Counter[str] = Counter()
-    for sizes, choices in settings_drawn(engine, how_many(60)):
+    for sizes, choices in settings_drawn(engine, how_many(300)):
         found = engine.at(sizes, choices)
         try:
             p = predicted(model, data, sizes, choices, **fixed)
@@ -138,6 +151,7 @@ def test_every_rank_of_a_layout_is_that_of_predict(name: str) -> None:
             continue
         assert "why" not in found, (sizes, choices, found)
         check_equal(found, p)
+        check_steps(engine, sizes, choices, p)
         outcomes[f"{len(found['ranks'])} kinds of {p.settings.layout.devices}"] += 1
     assert len(outcomes) > 2
 

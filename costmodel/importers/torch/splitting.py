@@ -17,7 +17,6 @@ from costmodel.errors import SettingError, shown
 from costmodel.importers.torch.program import TENSOR, CapturedProgram, Step, StepOutput, Tree, shape_of, tensors_in
 from costmodel.importers.torch.rules.elementwise import ACTIVATIONS, ARITHMETIC
 from costmodel.layers.function import FUNCTIONS
-from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import STYLES, Plan
 
 RANKS = "tp"
@@ -150,8 +149,7 @@ class _Splitting:
             what, extent = next(iter(uneven.items()))
             legal = nearest_divisor(math.gcd(*self.extents.values()), self.degree)
             raise SettingError(
-                f"tp={self.degree} does not divide the {extent} {what} of {shown(self.title)}: "
-                f"use tp={legal}"
+                f"tp={self.degree} does not divide the {extent} {what} of {shown(self.title)}: use tp={legal}"
             )
         return self.program._replace(weights=self.weights, steps=tuple(self.steps))
 
