@@ -26,6 +26,7 @@
 # solutions that check yours.
 
 # %%
+# %matplotlib inline
 import costmodel as cm
 
 GIB = 2**30
@@ -90,9 +91,17 @@ pipeline = cm.predict(model, **RUN, tp=8, sp=True, loss_parallel=True, pp=4, acc
 print(pipeline.ranks)
 
 # %% [markdown]
-# The heaviest is the first, whose micro-batches in flight are as many as there are ranks after it, and itself.
+# The heaviest is the first, whose micro-batches in flight are as many as there are ranks after it, and itself. The
+# picture has a lane for each rank, and each pass with the number of its micro-batch.
+#
+# **Predict:** which share of the step is each lane empty?
+
+# %%
+pipeline.ranks.plot()
 
 # %% [markdown]
+# Three micro-batches' time of eleven: a rank waits for its first one, and again at the end.
+#
 # ## Does it hold?
 #
 # ZeRO's paper (Rajbhandari et al. 2020, figure 1) counts what 64 ranks hold of 7.5 billion weights in 16 bits, Adam's

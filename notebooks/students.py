@@ -18,6 +18,8 @@ HERE = Path(__file__).parent
 SOLUTIONS = "## Solutions"
 OF_SOLUTIONS = (", with\nsolutions that check yours", ", then run the solutions")
 """What the text of notebooks says of them."""
+READ = ("hosts.json", "pictures.mplstyle")
+"""Files that notebooks read."""
 
 
 def main() -> int:
@@ -31,7 +33,8 @@ def main() -> int:
     target.mkdir(parents=True, exist_ok=True)
     for name, notebook in handouts():
         nbformat.write(notebook, target / f"{name}.ipynb")
-    shutil.copy(HERE / "pictures.mplstyle", target)  # which they read
+    for name in READ:
+        shutil.copy(HERE / name, target)
     return 0
 
 

@@ -80,7 +80,8 @@ def test_students_get_all_but_solutions_and_outputs(tmp_path: Path, monkeypatch:
     nbformat = pytest.importorskip("nbformat")
     monkeypatch.setattr(sys, "argv", ["students.py", str(tmp_path)])
     assert script_of("students").main() == 0
-    assert (tmp_path / "pictures.mplstyle").exists()
+    read = set(re.findall(r'"([\w-]+\.(?:json|mplstyle))"', "\n".join(path.read_text("utf-8") for path in NOTEBOOKS)))
+    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".ipynb"} == read
     for notebook in NOTEBOOKS:
         handout = nbformat.read(tmp_path / f"{notebook.stem}.ipynb", as_version=4)
         nbformat.validate(handout)
