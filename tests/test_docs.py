@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 
@@ -74,7 +75,7 @@ TYPED = {
         *re.findall(r"^costmodel .*", "\n".join(blocks(text, "sh")).replace("\\\n", ""), re.MULTILINE),
     )
 }
-"""Commands that pages name, with and without what they are asked about."""
+"""Commands that pages name."""
 
 
 def named(group: click.Group) -> dict[str, click.Command]:
@@ -88,13 +89,14 @@ def named(group: click.Group) -> dict[str, click.Command]:
     return commands
 
 
-COMMANDS = named(program)
+COMMANDS = {"": program} | named(program)
 
 
 @pytest.mark.parametrize("typed", sorted(TYPED))
 def test_every_command_and_option_of_the_pages_is_the_program_s(typed: str) -> None:
     words = shlex.split(typed)[1:]
-    command = COMMANDS.get(" ".join(words[:2])) or COMMANDS[words[0]]
+    first = list(takewhile(lambda word: not word.startswith("-"), words))
+    command = COMMANDS.get(" ".join(first[:2])) or COMMANDS[" ".join(first[:1])]
     known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
     assert [word for word in words if word.startswith("--") and word not in known] == []
 
