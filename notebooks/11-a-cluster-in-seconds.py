@@ -150,17 +150,18 @@ layouts = cm.layouts(
     "llama-3.1-70b", devices=64, global_batch=128, on="dgx-h100", seq=8192, runtime="megatron", batch=1, cp=1,
     precision="bf16-master-fp32-gradients", checkpoint=["selective", "block"], reserve="2 GiB",
 )  # fmt: skip
-for layout in layouts[:10]:
-    waits = (
-        f"collectives {layout.step.exposed / layout.seconds:3.0%}, stages {layout.step.bubble / layout.seconds:2.0%}"
-    )
+best = {}
+for layout in layouts:
+    best.setdefault(layout.text("dp", "tp", "pp"), layout)
+for layout in best.values():
+    waits = f"collectives {layout.step.exposed / layout.seconds:3.0%}, stages {layout.step.bubble / layout.seconds:2.0%}"
     name = layout.text("dp", "tp", "pp", "vpp")
     print(f"{name:22} {layout.seconds:5.2f} s, {layout.peak / GIB:2.0f} GiB, waits: {waits}")
 layouts.plot()
 
 # %% [markdown]
 # With tp 8 products are smaller and more is sent: its ranks wait for collectives twice as long. With tp 4 more stages
-# are needed for memory, and parts of stages (`vpp`) make the bubble small that they would cost: compare lines 1 and 9.
+# are needed for memory, and parts of stages (`vpp`) make the bubble small that they would cost.
 #
 # ## Serving over devices
 #
