@@ -154,9 +154,9 @@ best = {}
 for layout in layouts:
     best.setdefault(layout.text("dp", "tp", "pp"), layout)
 for layout in best.values():
-    waits = f"collectives {layout.step.exposed / layout.seconds:3.0%}, stages {layout.step.bubble / layout.seconds:2.0%}"
-    name = layout.text("dp", "tp", "pp", "vpp")
-    print(f"{name:22} {layout.seconds:5.2f} s, {layout.peak / GIB:2.0f} GiB, waits: {waits}")
+    name, step = layout.text("dp", "tp", "pp", "vpp"), layout.step
+    waits = f"collectives {step.exposed / step.seconds:3.0%}, stages {step.bubble / step.seconds:2.0%}"
+    print(f"{name:22} {step.seconds:5.2f} s, {layout.peak / GIB:2.0f} GiB, waits: {waits}")
 layouts.plot()
 
 # %% [markdown]
