@@ -27,6 +27,7 @@ from costmodel.errors import SpecError, shown
 
 MOST_VALUES = 20_000
 DEEPEST = 40
+TOO_DEEP = f"values nest deeper than {DEEPEST} levels: flatten the description"
 LONGEST_NUMBER = 1_000
 
 Path = tuple[str | int, ...]
@@ -67,6 +68,8 @@ def parse(text: str, where: str, about: str = "a model, starting with its archit
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         # The end of the text is reported as a line of its own.
         place = f"{where}, line {min(mark.line + 1, len(text.splitlines()))}" if mark else where
+        if "nesting depth" in problem:  # of which the parser, which looks ahead, may hear first
+            raise SpecError(f"{place}: {TOO_DEEP}") from None
         raise SpecError(f"{place}: not valid YAML or JSON: {problem}: mend or complete the file there") from None
 
 
@@ -132,7 +135,7 @@ class _Reader:
         if isinstance(event, ScalarEvent):
             return event.value if event.style or not event.implicit[0] else self._plain(event)
         if len(path) >= DEEPEST:
-            raise self._error(event, f"values nest deeper than {DEEPEST} levels: flatten the description")
+            raise self._error(event, TOO_DEEP)
         return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(event, path)
 
     def _sequence(self, start: Any, path: Path) -> list[Any]:
