@@ -367,6 +367,10 @@ def layouts(
     inside = None if on is None or "tp" in options else load_cluster(on, network).size
     if inside is not None:
         options["tp"] = [degree for degree in divisors(fixed["devices"]) if degree <= inside]
+    if memory is None and on is None and reserve is not None:
+        raise SettingError(
+            f"reserve={shown(reserve)} is left of a memory: give memory='80 GiB' or on='h100-sxm', say, too"
+        )
     budget, spared = (None, 0) if memory is None and on is None else room_for(memory, reserve, on=on, groups=1)
     room = None if budget is None else budget.bytes - spared
     search = LayoutSearch(architecture, fixed, options, room, network, None if every else within)

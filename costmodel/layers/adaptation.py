@@ -99,5 +99,5 @@ class Adaptation:
                 continue
             error = unknown_part(f"part to {what}", name, self.seen)
             if any(is_named(path, name) for layer in self.layers for path in paths_to(layer)):
-                raise SettingError(f"{shown(name)} {lacks} to {what}{str(error)[str(error).index(': ') :]}")
+                raise SettingError(f"{shown(name)} {lacks} to {what}: {error.args[0].partition(': ')[2]}")
             raise error

@@ -65,6 +65,9 @@ class Disaggregated(Answer):
     tpot: float | None = None
     network: LinkLike = None
 
+    def __post_init__(self) -> None:
+        _ = self.clusters  # what is no network is refused here
+
     @cached_property
     def clusters(self) -> tuple[Cluster, Cluster]:
         """What the devices of each pool are of; a single device, of the other pool's if that has the same machine."""

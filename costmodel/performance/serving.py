@@ -199,6 +199,7 @@ class Serving(Answer):
         parts = {name: rest * seconds for name, seconds in self._decode_parts(requests).items()}
         return {"prompts": self._prompts(requests)[1], **parts}
 
+    @typed
     def least_latency(self, concurrency: int) -> float:
         """Of a request among so many at least [s]: their prompts, and its tokens as fast as those of one by itself."""
         alone = sum(self._token(1, self.input).values())

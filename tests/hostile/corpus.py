@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.command import is_brief
 from tests.hostile.calls import calls
 from tests.hostile.commands import commands
 from tests.hostile.declared import declared
@@ -34,7 +35,6 @@ MOST_CALLS = 5_000_000
 """Calls of functions that a case may make, Python's and C's: about a second's worth."""
 MOST_GROWN = 200_000_000
 """Bytes beyond the start."""
-LONGEST_LINE = 1_100
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -48,9 +48,9 @@ def fault(outcome: Outcome, ground: Ground) -> str:
         return f"a control character {found[0]!r} after {found.string[max(0, found.start() - 60) : found.start()]!r}"
     if harm := ground.unharmed(outcome.out + outcome.err):
         return harm
-    lines = [line for line in outcome.err.splitlines() if not line.startswith("note: ")]
-    if outcome.code == 2 and not (len(lines) == 1 and lines[0].startswith("error: ") and len(lines[0]) < LONGEST_LINE):
-        return f"an error that is not one line: {outcome.err[:500]!r}"
+    said = "\n".join(line for line in outcome.err.splitlines() if not line.startswith("note: "))
+    if outcome.code == 2 and not (said.startswith("error: ") and is_brief(said)):
+        return f"an error that is not brief: {outcome.err[:500]!r}"
     if outcome.grown > MOST_GROWN:
         return f"{outcome.grown / 1e6:.0f} MB"
     if outcome.calls > MOST_CALLS:

@@ -173,11 +173,11 @@ def of_type(annotation: str, value: Any) -> bool:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or value is True:
-        return bool(words & ({"None", "LinkLike"} if value is None else {"bool"}))
+        return bool(words & ({"None", "LinkLike", "Reserve"} if value is None else {"bool"}))
     if isinstance(value, str):
-        return bool(words & {"str", "Literal", "PathLike", "Arrivals", "Tier", "OneStack", "Path"})
+        return bool(words & {"str", "Literal", "PathLike", "Arrivals", "Tier", "OneStack", "Path", "Reserve"})
     if isinstance(value, int):
-        return bool(words & {"int", "float", "Positive", "Probability", "Count", "Magnitude"})
+        return bool(words & {"int", "float", "Positive", "Probability", "Count", "Magnitude", "Reserve"})
     if isinstance(value, float | Decimal):
         return bool(words & {"float", "Positive", "Probability"}) and abs(value) < float("inf")
     lists = {"Sequence", "Iterable", "list", "tuple", "Mapping", "dict", "MachineLike", "ClusterLike", "Listed"}

@@ -81,7 +81,7 @@ def _endless(ground: Ground) -> None:
 HARM: dict[str, tuple[Callable[[Ground], Any], str]] = {
     "an error of another kind": (lambda _: 1 // 0, "a traceback: ZeroDivisionError"),
     "an end without a word": (lambda _: os._exit(3), "a traceback: ended with status"),
-    "an error of two lines": (lambda _: print("error: a\nerror: b", file=sys.stderr) or 2, "not one line"),
+    "an error of two lines": (lambda _: print("error: a\nerror: b", file=sys.stderr) or 2, "not brief"),
     "a control character": (lambda _: print("\x1b[31m"), "a control character '\\x1b'"),
     "much memory": (_hog, " MB"),
     "many calls": (_busy, " calls"),

@@ -18,6 +18,7 @@ from costmodel.training.precision import PRECISIONS
 from costmodel.training.setting import plain
 from costmodel.training.settings import SETTINGS
 from costmodel.training.stacks import STACKS
+from tests.command import is_brief
 from tests.hostile.laws import cases, of_type
 
 pytest.importorskip("matplotlib")
@@ -35,8 +36,7 @@ def fault(call: Any, annotation: str, value: Any) -> str:
         with redirect_stdout(io.StringIO()):
             call()
     except cm.CostModelError as error:
-        text = str(error)
-        return "" if text.isprintable() and 0 < len(text) < 1_100 else f"an error that is not one line: {text[:200]!r}"
+        return "" if is_brief(str(error)) else f"an error that is not brief: {str(error)[:200]!r}"
     except Exception as error:
         return f"{type(error).__name__}: {error!s:.100}"
     return "" if of_type(annotation, value) else f"taken for {annotation[:80]}"

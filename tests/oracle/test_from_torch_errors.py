@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling, is_exporting
 
 import costmodel as cm
-from tests.command import said_in_one_line
+from tests.command import error_of
 
 pytestmark = pytest.mark.oracle
 
@@ -130,9 +131,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_imported_is_refused(name: str) -> None:
     attempt, says = REFUSED[name]
-    with pytest.raises(cm.CostModelError, match=says) as caught:
-        attempt()
-    said_in_one_line(caught.value)
+    assert re.search(says, error_of(attempt))
 
 
 def test_a_lower_bound_says_that_it_is_one() -> None:
