@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -61,16 +62,19 @@ def stage_tapes(model: Architecture, settings: Settings, kind: Callable[[Layout]
 
     kind: of a stage's layout; stages of one kind that are handed the same are recorded once.
     """
-    kinds: dict[Any, list[Any]] = {}
+    kinds: dict[Hashable, list[tuple[tuple[RoundLayout, ...], Tape]]] = defaultdict(list)
+    counts: dict[Tape, int] = {}
     arrival: tuple[RoundLayout, ...] = ()
     for stage in range(settings.layout.pp):
         layout = settings.layout._replace(stage=stage)
-        own = kinds.setdefault((kind(layout), arrival), [None, 0])
-        if own[0] is None:
-            own[0] = trace(model, settings, layout=layout, arrival=arrival)
-        own[1] += 1
-        arrival = own[0].handed_on
-    return [(tape, count) for tape, count in kinds.values()]
+        alike = kinds[kind(layout)]  # arrivals are compared, since a key would fix sizes that are letters
+        tape = next((tape for given, tape in alike if given == arrival), None)
+        if tape is None:
+            tape = trace(model, settings, layout=layout, arrival=arrival)
+            alike.append((arrival, tape))
+        counts[tape] = counts.get(tape, 0) + 1
+        arrival = tape.handed_on
+    return [*counts.items()]
 
 
 class Costs:
