@@ -6,12 +6,12 @@ and not what they take for themselves: that `WITHIN` adds, as the second has it,
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -254,26 +254,32 @@ def allocated(step: Callable[[], Any], given: list[Tensor]) -> dict[str, int]:
     """The most bytes that the CPU's allocator has handed out at once in each phase of a step on real tensors.
 
     given: what is there before. step: yields the name of each phase as it begins. Source: the allocator's own events,
-    as PyTorch's profiler records them.
+    as PyTorch's profiler records them; where phases begin and the last ends is noted among them, by the same clock.
     """
     now = sum({x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in given}.values())
-    starts: list[tuple[int, str]] = []
+    end = "the end"
+    phases: list[str] = []
     with profile(use_kineto=True, profile_memory=True) as profiled:
-        for phase in step():
-            starts.append((time.time_ns(), phase))
-        end = time.time_ns()
+        for phase in chain(step(), (end,)):
+            phases.append(phase)
+            with torch.profiler.record_function(phase):
+                pass
+    marks: dict[str, int] = {}
     events: list[tuple[int, int, int]] = []
 
     def collect(tree: list[Any]) -> None:
         for event in tree:
             if event.tag.name == "Allocation":
                 events.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
+            elif event.name in phases:
+                marks[event.name] = event.start_time_ns
             collect(event.children)
 
     assert profiled is not None
     assert profiled.kineto_results is not None
     collect(profiled.kineto_results.experimental_event_tree())
-    most, alive = dict.fromkeys((phase for _, phase in starts), 0), set()
+    starts = [(marks[phase], phase) for phase in phases]
+    most, alive = dict.fromkeys(phases[:-1], 0), set()
     for when, address, size in sorted(events, key=lambda event: event[0]):
         if size > 0:
             alive.add(address)
@@ -281,6 +287,6 @@ def allocated(step: Callable[[], Any], given: list[Tensor]) -> dict[str, int]:
             continue
         now += size
         phase = next((name for start, name in reversed(starts) if start <= when), starts[0][1])
-        if when < end:
+        if phase != end:
             most[phase] = max(most[phase], now)
     return most
