@@ -56,7 +56,7 @@ def _predicted(question: str) -> tuple[float, float, float, float, float]:
     """Seconds of a row, those without constants of its family, MFU, and both ends of the range."""
     row: dict[str, Any] = json.loads(question)
     model = row["model"] if isinstance(row["model"], str) else cm.GPT(**row["model"])
-    machine = row["machine"]
+    machine = cm.Cluster(**row["machine"]) if isinstance(row["machine"], dict) else row["machine"]
     if "hardware" in row:
         machine = cm.Machine(**cm.load_machine(machine).model_dump() | row["hardware"])
     p = cm.predict(model, **row["settings"])
