@@ -78,6 +78,8 @@ POWER_BITS = {
 BELOW_BASE = 0.9
 """Of the base clock, which is for usual loads: products of 8 bits hold an H100 of 700 W at 1.48 of 1.59 GHz (0.71 of
 their peak: Bekman, Machine Learning Engineering)."""
+ADDED = "added up"
+"""In names of products that add to what is in memory already, as to gradients of all micro-batches."""
 TINY = 1e-30
 """Instead of a denominator of 0 [s]."""
 
@@ -319,6 +321,8 @@ class KernelModel:
         long, short = np.maximum(compute, memory), np.minimum(compute, memory)
         # Both overlap perfectly where one is much the longer, and less where they take about as long.
         joined = long * (1 + (short / np.maximum(long, TINY)) ** c.overlap) ** (1 / c.overlap)
+        if ADDED in kernel.name:  # what a product adds to is read after the last step along k, in the way of the end
+            joined = joined + c.added_share * kernel.written / self.bandwidth
         start = kernel.launches * c.kernel_seconds
         product = start + kernel.launches * c.product_seconds + joined
         if not implicit:
@@ -474,7 +478,7 @@ def _rounded(size: Numbers, multiple: int) -> Numbers:
     return _ceiling(size, multiple) * multiple
 
 
-_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnorm")
+_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnorm", ADDED)
 """Words in names of kernels that laws tell apart."""
 
 

@@ -13,6 +13,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage
 from costmodel.layers.kernels import distinct_bytes
+from costmodel.performance.laws import ADDED
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.precision import ROUTING
@@ -94,4 +95,4 @@ def _added_to(call: Call, kernel: Kernel) -> Kernel:
     assert kernel.sizes is not None
     sizes = kernel.sizes
     size = size_bytes(sizes.batch * sizes.m * sizes.n, call.tape.precision.gradient_dtype)
-    return kernel._replace(read=kernel.read + size, written=size)
+    return kernel._replace(name=f"{kernel.name} {ADDED}", read=kernel.read + size, written=size)

@@ -21,7 +21,7 @@ from costmodel.hardware.machine import Machine
 from costmodel.layers.attention import FusedAttention
 from costmodel.performance.constants import TABLE, Constants, constant, family, typical
 from costmodel.performance.intervals import interval
-from costmodel.performance.laws import KernelModel
+from costmodel.performance.laws import ADDED, KernelModel
 from costmodel.training.dtypes import BITS
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.stacks import Stack
@@ -57,12 +57,14 @@ def attention_kernels(row: dict[str, Any]) -> tuple[list[Kernel], float]:
 
 
 def product_kernels(row: dict[str, Any]) -> tuple[list[Kernel], float]:
-    """The kernel of a row of a matrix product, and its seconds."""
+    """The kernel of a row of a matrix product, and its seconds. adds: the type of what it adds to, if it does."""
     m, n, k, dtype = (row[name] for name in ("m", "n", "k", "dtype"))
     sizes, wide = Product(row.get("batch", 1), m, n, k), BITS["fp32" if dtype == "tf32" else dtype] / 8
-    written = sizes.batch * m * n * max(wide, 2)
-    one = Kernel("product", "product", sizes.flops, int(sizes.batch * (m * k + k * n) * wide), int(written),
-                 "fp32" if dtype == "tf32" else dtype, 1, sizes)  # fmt: skip
+    name, read, written = "product", sizes.batch * (m * k + k * n) * wide, sizes.batch * m * n * max(wide, 2)
+    if "adds" in row:
+        name, written = f"product {ADDED}", sizes.batch * m * n * BITS[row["adds"]] / 8
+        read += written
+    one = Kernel(name, "product", sizes.flops, int(read), int(written), "fp32" if dtype == "tf32" else dtype, 1, sizes)
     return [one], row["seconds"] if "seconds" in row else sizes.flops / row["teraflops"] / 1e12
 
 
