@@ -38,9 +38,9 @@ from costmodel.roofline.probes import (
     FIRST_BYTES,
     GATHERED_ROWS,
     WorkingSets,
-    elementwise,
     placed,
     probes,
+    streaming,
     working_sets,
 )
 from costmodel.roofline.program import NumpyCall
@@ -75,8 +75,9 @@ AT_HAND = ("gpt2-small", "vgg16")
 FREE_SHARE, USUAL_BYTES = 0.2, 1 << 30
 """Of the memory that is free, the largest working set, of which there are two in memory; that where the system does not
 say [bytes]."""
-GLANCE, FEWEST = 2_000_000, 3
-"""How long a copy is run over and over to find working sets [ns], and how often at least."""
+GLANCE, GLANCES, FEWEST = 2_000_000, 2, 3
+"""How long a call is made over and over to find working sets [ns], and how often at least; the fewest samples that
+resolve a probe."""
 NEEDED, MOST_TURNS = 0.05, 16
 """How far the fastest samples of a probe may be from each other, since no prediction hangs on a single probe: products
 are fitted by hundreds, and curves never fall; and turns of a probe, after which more would not change that."""
@@ -209,7 +210,7 @@ def measure_probes(
     clock = sentinel.clock
     began = clock.now()
     reach = _reach(clock, footprint)
-    sets = sets or working_sets(_copying(clock, *reach), *reach)
+    sets = sets or working_sets(_streaming(clock, *reach), *reach)
     ops = dict(probes(sets, thorough))
     calls = [runner([thunk]) for thunk in clock.bind_each([*ops.values()], GATHERED_ROWS)] + [runner([])]
     far = [
@@ -279,20 +280,20 @@ def _reach(clock: Clock, footprint: int | None) -> tuple[int, int]:
     return min(2 * footprint, most), most
 
 
-def _copying(clock: Clock, least: int, most: int) -> Callable[[NumpyCall], float]:
-    """The fastest of a few samples of a copy that is run over and over, none of its first touch of memory [s].
+def _streaming(clock: Clock, least: int, most: int) -> Callable[[NumpyCall], float]:
+    """The fastest of a few samples of a call that is made over and over, none of its first touch of memory [s].
 
-    Copies of up to `least` bytes that are doublings of each other share memory, since touching it first takes longest.
+    Those of up to `least` bytes that are doublings of each other share memory, since touching it first takes longest.
     """
     sizes = takewhile(lambda size: size <= min(2 * least, most), (FIRST_BYTES << step for step in count()))
-    copies = {op.traffic_bytes: op for op in (elementwise("copyto", size, "float32") for size in sizes)}
-    thunks = dict(zip(copies, clock.bind_each([*copies.values()], GATHERED_ROWS), strict=True))
+    ops = {op.traffic_bytes: op for op in map(streaming, sizes)}
+    thunks = dict(zip(ops, clock.bind_each([*ops.values()], GATHERED_ROWS), strict=True))
 
     def seconds(op: NumpyCall) -> float:
         thunk = thunks.get(op.traffic_bytes) or clock.bind_each([op], GATHERED_ROWS)[0]
         call, ends = runner([thunk]), clock.now() + GLANCE
         fastest, samples = clock.run(call).wall, 1
-        while samples < FEWEST or clock.now() < ends:
+        while samples < GLANCES or clock.now() < ends:
             fastest, samples = min(fastest, clock.run(call).wall), samples + 1
         return max(fastest, 1) * 1e-9
 

@@ -250,6 +250,8 @@ def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[fl
             apart += lines * rates.windowed(far, "part")
         else:
             total += lines * rates.far(far, "in place" if loop.in_place and written else access, written=written)
+    if loop.name == "copyto" and len(op.operands) == 1 and all(each.flat and each.step == 1 for each in loop.strands):
+        total *= rates.copied(op.traffic_bytes)
     if loop.reduced == "outer":  # one row after the other is added to the output
         again = op.operands[0].size // op.output.size - 1
         total += again * op.output.bytes * rates.far(2 * op.output.bytes, "in place")

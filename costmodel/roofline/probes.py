@@ -161,9 +161,15 @@ class WorkingSets:
         """Those beyond the caches of a core up to the first that no cache holds, thinned."""
         return _thinned([size for size in self.curve if RESIDENT_BYTES < size <= self.beyond])
 
+    @property
+    def thinned(self) -> tuple[int, ...]:
+        """Those that are measured at where others tell how they lie between: beyond the caches of a core, thinned."""
+        resident = [size for size in self.curve if size <= RESIDENT_BYTES]
+        return (*resident, *_thinned(self.curve[len(resident) :]))
+
 
 def working_sets(seconds: Callable[[NumpyCall], float], least: int, most: int) -> WorkingSets:
-    """Sizes found by asking how long a copy takes that is run over and over [s].
+    """Sizes found by asking how long it takes to stream through them over and over [s].
 
     They double until a doubling changes nothing, at least up to `least` and never beyond `most`; between two of which
     the larger takes longer for each byte there are up to three more, and fewer beyond all caches
@@ -171,7 +177,7 @@ def working_sets(seconds: Callable[[NumpyCall], float], least: int, most: int) -
     """
 
     def cost(size: int) -> float:
-        return seconds(elementwise("copyto", size, "float32")) / size
+        return seconds(streaming(size)) / size
 
     sizes = [FIRST_BYTES]
     costs = {FIRST_BYTES: cost(FIRST_BYTES)}
@@ -280,6 +286,12 @@ def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar
     return NumpyCall(name, (*inputs, 1.0) if scalar else tuple(inputs), out)
 
 
+def streaming(size: int) -> NumpyCall:
+    """A function that reads one array and writes another, of `size` bytes in all, as all but copies do: a large copy
+    stores past the caches (non-temporal stores), and would hide what memory costs everything else."""
+    return elementwise("negative", size, "float32")
+
+
 def masked(size: int, dtype: str) -> NumpyCall:
     """Floats times bools, which NumPy casts chunk by chunk."""
     n = size // (17 if dtype == "float64" else 9)
@@ -322,14 +334,16 @@ def _overheads(dtype: str) -> Iterator[Named]:
 
 
 def _curves(sets: WorkingSets) -> Iterator[Named]:
-    """Reads, writes, copies, reads of two arrays for one that is written, and read-modify-write."""
+    """Reads, writes, reads of one or two arrays for one that is written, copies, and read-modify-write."""
     short, long = READ_LENGTHS
     for size in sets.curve:
         yield f"curve matmul {size} float32", product(1, size // 4 // short, short, "float32", "b")
-        if size > RESIDENT_BYTES:
+        if size > RESIDENT_BYTES and size in sets.thinned:
             yield f"curve matmul long {size} float32", product(1, max(size // 4 // long, 1), long, "float32", "b")
         yield f"curve fill {size} float32", NumpyCall("copyto", (0.5,), array(size // 4))
-        yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
+        yield f"curve negative {size} float32", streaming(size)
+        if size in sets.thinned:
+            yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
         yield f"curve add {size} float32", elementwise("add", size, "float32")
         yield f"curve multiply in place {size} float32", elementwise("multiply", size, "float32", True, True)
 
@@ -521,7 +535,7 @@ STALE_MANNERS = {"reduced": ("add.reduce", "maximum.reduce"), "scaled": ("multip
 STALE = (*STALE_CALLS, *(name for names in STALE_MANNERS.values() for name in names))
 FIRST = ("add", "exp", "maximum.reduce", "divide scalar")
 """Those that are measured as the first call after the product too, with the code of any call."""
-AGED = {"one": "copyto", "two": "add", "in place": "multiply"}
+AGED = {"one": "negative", "two": "add", "in place": "multiply"}
 AGED_BYTES, AGING, AGES = 1000 * KIB, 3, (1, 4, 12)
 """Arrays that are left alone [bytes], during which of the products, and how many of it: one that is longer than most
 moments of rest, since what evicts nothing in a moment of rest is no traffic; several, since a large cache takes long to

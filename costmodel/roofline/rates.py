@@ -16,6 +16,7 @@ from costmodel.roofline.probes import (
     AGED,
     AGES,
     FIRST,
+    FIRST_BYTES,
     GATHERED_WIDTHS,
     LARGE_PRODUCTS,
     LOADING,
@@ -128,20 +129,27 @@ class Rates:
 
     def _streams_by(self, power: float) -> dict[str, LogTable]:
         """Where compute and memory time overlap so much."""
-        per_element = {"fill": ("fill", 4), "one": ("copyto", 8), "two": ("add", 12)}
+        per_element = {"fill": ("fill", 4), "one": ("negative", 8), "two": ("add", 12)}
         per_element["in place"] = ("multiply in place", 4)
-        return {access: self._beyond(name, size, power) for access, (name, size) in per_element.items()}
+        beyond = {access: self._beyond(name, size, power) for access, (name, size) in per_element.items()}
+        return {access: LogTable([*each], lowest([*each.values()])) for access, each in beyond.items()}
 
-    def _beyond(self, name: str, per_element: int, power: float) -> LogTable:
-        """Time per byte beyond that in cache, by reuse distance [s/B]."""
+    def _beyond(self, name: str, per_element: int, power: float) -> dict[int, float]:
+        """Time per byte beyond that in cache, by working set [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = {}
-        for size in self.sets.curve:
+        for size in self.sets.thinned if name == "copyto" else self.sets.curve:
             probe = f"curve {name} {size} float32"
             rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
         floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
-        extra = [0.0 if size <= RESIDENT_BYTES else parted(r, floor, power) / per_element for size, r in rates.items()]
-        return LogTable(self.sets.curve, lowest(extra))
+        parts = ((size, parted(rate, floor, power) / per_element) for size, rate in rates.items())
+        return {size: each if size > RESIDENT_BYTES else 0.0 for size, each in parts}
+
+    @cached_property
+    def copied(self) -> LogTable:
+        """How much of what any function costs beyond cache that reads one array and writes another a copy does, by the
+        bytes that a call moves: large ones store past the caches, however far their arrays are."""
+        return _share(self._beyond("copyto", 8, self.power), self._streams["one"])
 
     def far(self, distance: float, access: str = "two", *, written: bool = False) -> float:
         """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
@@ -205,11 +213,16 @@ class Rates:
         near = [size for size in self.sets.curve if size <= RESIDENT_BYTES]
         floor = rate(f"curve matmul {near[-1]} float32")
 
-        def table(kind: str) -> LogTable:
-            far = (rate(f"curve matmul {kind}{size} float32") for size in self.sets.curve[len(near) :])
-            return LogTable(self.sets.curve, lowest([0.0] * len(near) + [max(each - floor, 0.0) for each in far]))
+        def beyond(kind: str, sizes: Sequence[int]) -> dict[int, float]:
+            far = {size: max(rate(f"curve matmul {kind}{size} float32") - floor, 0.0) for size in sizes[len(near) :]}
+            return dict.fromkeys(near, 0.0) | far
 
-        return table(""), table("long ")
+        def table(values: Sequence[float]) -> LogTable:
+            return LogTable(self.sets.curve, lowest(values))
+
+        short = table([*beyond("", self.sets.curve).values()])
+        share = _share(beyond("long ", self.sets.thinned), short)
+        return short, table([short(size) * share(size) for size in self.sets.curve])
 
     def read(self, distance: float, length: int = READ_LENGTHS[0]) -> float:
         """Time per byte of a matrix that is read once, beyond that in cache, with rows of so many elements [s/B].
@@ -493,15 +506,24 @@ class Rates:
             rows = (p.m if p.a_transposed else p.k, p.k if p.b_transposed else p.n)
             matrix = int(p.m == 1)
             lengths[matrix] = rows[matrix]
-        distances = distances or [p.batch * sum(sizes)] * 3
-        parts = zip(sizes, distances, lengths, strict=True)
-        return [max(size * self.read(distance, length), 0.0) for size, distance, length in parts]
+        *read, written = distances or [p.batch * sum(sizes)] * 3
+        parts = zip(sizes, read, lengths, strict=False)
+        loaded = (max(size * self.read(distance, length), 0.0) for size, distance, length in parts)
+        return [*loaded, sizes[2] * self.far(written, "in place")]
 
 
 def _sizes(p: ProductSignature) -> list[int]:
     """Of both operands of one product of a batch, and of its result [bytes]."""
     item = ITEM_BYTES[p.dtype]
     return [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
+
+
+def _share(beyond: Mapping[int, float], whole: LogTable) -> LogTable:
+    """What costs so much beyond cache by working set, as a share of what changes with it in the same way, so that few
+    of them tell it."""
+    least = LEAST_NEAR * whole(max(beyond))
+    shares = {size: each / whole(size) for size, each in beyond.items() if each > 0 and whole(size) > least}
+    return LogTable([FIRST_BYTES, *shares], [1.0, *shares.values()])
 
 
 def lowest(values: Sequence[float]) -> list[float]:

@@ -15,7 +15,7 @@ from costmodel.roofline.gemm import ProductFit
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.probes import AGED, AGES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, placed, probes
+from costmodel.roofline.probes import AGED, AGES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, elementwise, placed, probes
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
@@ -73,9 +73,10 @@ def slow_memory(beyond: int = RESIDENT_BYTES) -> Calibration:
     seconds = dict(calibration().seconds)
     for size in SETS.curve:
         if size > beyond:
-            for name in ("add", "copyto", "fill", "multiply in place", "matmul"):
+            for name in ("add", "negative", "copyto", "fill", "multiply in place", "matmul"):
                 probe = f"curve {name} {size} float32"
-                seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
+                if probe in seconds:
+                    seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
     return calibration(seconds=seconds)
 
 
@@ -231,6 +232,24 @@ def test_weights_from_memory_cost_what_products_in_place_say() -> None:
     assert exposed.seconds - hidden.seconds == pytest.approx(1e-10 * weights, rel=0.25)
 
 
+def test_a_small_copy_from_afar_takes_what_any_function_does_however_fast_large_ones_are() -> None:
+    """Large copies store past the caches, and cost half of what others do there; it is the call's size that decides."""
+    slow = slow_memory()
+    seconds = dict(slow.seconds)
+    for size in SETS.thinned[-2:]:
+        probe = f"curve copyto {size} float32"
+        seconds[probe] = CALL + (seconds[probe] - CALL) / 2
+    halved = calibration(seconds=seconds)
+
+    def copied(size: int, known: Calibration) -> float:
+        program = program_of([elementwise("copyto", size, "float32")], [])
+        return predict_seconds(program, known, between=SETS.curve[-1]).seconds
+
+    small, large = RESIDENT_BYTES, SETS.curve[-1]
+    assert copied(small, halved) == pytest.approx(copied(small, slow), rel=1e-3)
+    assert copied(large, halved) == pytest.approx(copied(large, slow) / 2, rel=0.01)
+
+
 def test_a_matrix_takes_what_its_bytes_and_its_rows_do() -> None:
     """Beyond a core's caches a byte takes 0.05 ns and the start of each row 30 ns, at two lengths that are measured."""
     seconds = dict(calibration().seconds)
@@ -261,7 +280,7 @@ def test_loops_of_rows_overlap_by_how_far_their_operands_are() -> None:
 def test_what_all_products_of_a_batch_share_comes_from_memory_once() -> None:
     """As weights of a convolution that unrolls images one by one."""
     rates, far = slow_memory(SETS.curve[-2]).rates, [float(SETS.curve[-1])] * 3
-    rates.fit = lambda regime, dtype: ProductFit({"": {"a far": 1.0}}, np.zeros(1))
+    rates.fit = lambda regime, dtype: ProductFit({"": {"a far": 1.0}}, np.zeros(1), (1.0, 0.0, 0.0))
     p = ProductSignature(32, 512, 49, 2304, a_transposed=False, b_transposed=False, plain=True, dtype="float32")
     a, b, c = (4 * each for each in (p.m * p.k, p.k * p.n, p.m * p.n))
     _, apart = rates.product(p, far, [32 * a, 32 * b, 32 * c])
