@@ -61,16 +61,17 @@ def calibrate(thorough: bool, threads: int, budget: float | None, keep: bool) ->
 
 @verb(
     option("--budget", metavar="SECONDS", type=float, help="How long all measurements may take (230)."),
-    examples=("roofline validate", "roofline validate --budget 600 --json"),
+    THREADS,
+    examples=("roofline validate", "roofline validate --threads 2", "roofline validate --budget 600 --json"),
 )
-def validate(budget: float | None) -> Any:
+def validate(budget: float | None, threads: int) -> Any:
     """How far predictions are off on this machine, for layers and programs that no calibration touched."""
     from costmodel.roofline.calibration import bar
     from costmodel.roofline.validation import BUDGET
     from costmodel.roofline.validation import validate as validated
 
     with bar(is_terminal(sys.stderr), "validating") as progress:
-        return validated(progress, budget=BUDGET if budget is None else budget)
+        return validated(progress, budget=BUDGET if budget is None else budget, threads=threads)
 
 
 @verb(

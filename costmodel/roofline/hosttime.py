@@ -214,9 +214,8 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
         return TimeTerms((seconds - memory) * batch, memory * batch, call, reach=max(operands))
     compute, rows, overhead = _loop(signature, rates)
     moved, apart = _far(op, signature, rates, operands)
-    overlapped = compute if signature.reduced else compute + rows
     reach = max(operands, default=0.0)
-    memory = joined(overlapped, moved, _power(signature, rates, reach)) - overlapped + apart
+    memory = joined(compute + rows, moved, _power(signature, rates, reach)) - compute - rows + apart
     return TimeTerms(compute, memory, overhead, rows, reach=reach)
 
 
@@ -225,6 +224,8 @@ def _power(loop: LoopSignature, rates: Rates, reach: float) -> float:
     ragged = [strand.step for strand in loop.strands if not strand.flat or strand.step != 1]
     if _is_masked(loop):
         return rates.power_of("copy masked")(reach)
+    if loop.reduced and not loop.streams:
+        return rates.power_of(f"reduced {loop.reduced}")(reach)
     if loop.reduced or not ragged:
         return rates.power
     if loop.name == "copyto":

@@ -340,9 +340,9 @@ def _curves(sets: WorkingSets) -> Iterator[Named]:
         yield f"curve matmul {size} float32", product(1, size // 4 // short, short, "float32", "b")
         if size > RESIDENT_BYTES and size in sets.thinned:
             yield f"curve matmul long {size} float32", product(1, max(size // 4 // long, 1), long, "float32", "b")
-        yield f"curve fill {size} float32", NumpyCall("copyto", (0.5,), array(size // 4))
         yield f"curve negative {size} float32", streaming(size)
         if size in sets.thinned:
+            yield f"curve fill {size} float32", NumpyCall("copyto", (0.5,), array(size // 4))
             yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
         yield f"curve add {size} float32", elementwise("add", size, "float32")
         yield f"curve multiply in place {size} float32", elementwise("multiply", size, "float32", True, True)
@@ -409,11 +409,11 @@ def _windows(sets: WorkingSets) -> Iterator[Named]:
 
 LOADING = ("exp", "tanh", "divide", "sqrt")
 """Functions that compute for about as long as it takes to load what they compute with."""
-MANNERS = ("row", "column", "copy part", "copy second", "copy masked")
-"""Loops of many rows: a row or a column repeated, copies of parts of longer rows, of every other element, and where a
-mask says so."""
+MANNERS = ("row", "column", "reduced inner", "reduced outer", "copy part", "copy second", "copy masked")
+"""Loops of many rows: a row or a column repeated, sums of each row and of all of them, copies of parts of longer rows,
+of every other element, and where a mask says so."""
 LOADED_LENGTH = 440
-"""Elements in a row of the former two."""
+"""Elements in a row of the former four."""
 
 
 def _overlapping(sets: WorkingSets) -> Iterator[Named]:
@@ -426,6 +426,8 @@ def _overlapping(sets: WorkingSets) -> Iterator[Named]:
         ops = {
             "row": NumpyCall("add", (full, array(LOADED_LENGTH)), full),
             "column": NumpyCall("add", (half, array(long // 2, 1)), array(long // 2, LOADED_LENGTH)),
+            "reduced inner": NumpyCall("add.reduce", (full,), array(long), {"axis": -1}),
+            "reduced outer": NumpyCall("add.reduce", (full,), array(LOADED_LENGTH), {"axis": 0}),
             "copy part": _unrolled(rows, 1),
             "copy second": _unrolled(rows, 2),
             "copy masked": _masking(size),

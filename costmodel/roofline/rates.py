@@ -129,16 +129,18 @@ class Rates:
 
     def _streams_by(self, power: float) -> dict[str, LogTable]:
         """Where compute and memory time overlap so much."""
-        per_element = {"fill": ("fill", 4), "one": ("negative", 8), "two": ("add", 12)}
-        per_element["in place"] = ("multiply in place", 4)
+        per_element = {"one": ("negative", 8), "two": ("add", 12), "in place": ("multiply in place", 4)}
         beyond = {access: self._beyond(name, size, power) for access, (name, size) in per_element.items()}
-        return {access: LogTable([*each], lowest([*each.values()])) for access, each in beyond.items()}
+        streams = {access: LogTable([*each], lowest([*each.values()])) for access, each in beyond.items()}
+        share = _share(self._beyond("fill", 4, power), streams["one"])
+        fill = [streams["one"](size) * share(size) for size in self.sets.curve]
+        return {**streams, "fill": LogTable(self.sets.curve, lowest(fill))}
 
     def _beyond(self, name: str, per_element: int, power: float) -> dict[int, float]:
         """Time per byte beyond that in cache, by working set [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = {}
-        for size in self.sets.thinned if name == "copyto" else self.sets.curve:
+        for size in self.sets.thinned if name in ("copyto", "fill") else self.sets.curve:
             probe = f"curve {name} {size} float32"
             rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
         floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
@@ -186,7 +188,7 @@ class Rates:
             read = 0 if manner in ("copy part", "copy second") else op.operands[0].bytes
             return read * self.far(size, "one") + op.output.bytes * self.far(size, "one", written=True)
 
-        name = "copyto" if manner.startswith("copy") else "repeated"
+        name = {"copy": "copyto", "reduced": "add.reduce"}.get(manner.split()[0], "repeated")
         best = [
             min(POWERS, key=lambda power: self._misfit_of(manner, name, size, moved, power)) for size in self.sets.far
         ]
@@ -198,8 +200,8 @@ class Rates:
         """How far the probe of a manner at a working set beyond a core's own caches is predicted off, a logarithm."""
         near, far = (f"loading {manner} {each} float32" for each in (WINDOW_BYTES, size))
         call, op = self._call(name, "float32"), self.ops[far]
-        each = max(self.seconds[near] - call, 1e-12) / self.ops[near].output.size
-        return abs(log((call + joined(each * op.output.size, moved(op, size), power)) / self.seconds[far]))
+        each = max(self.seconds[near] - call, 1e-12) / self.ops[near].operands[0].size
+        return abs(log((call + joined(each * op.operands[0].size, moved(op, size), power)) / self.seconds[far]))
 
     @cached_property
     def _reads(self) -> tuple[LogTable, LogTable]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from costmodel.roofline.memory import ITEM_BYTES, Ref, Shape
+from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES, Ref, Shape
 from costmodel.roofline.program import NumpyCall
 
 
@@ -41,6 +41,11 @@ class LoopSignature:
     def elements(self) -> int:
         """Elements looped over."""
         return self.inner * self.rows
+
+    @property
+    def streams(self) -> bool:
+        """Whether each inner loop is longer than what a core's caches hold, so that hardly any begins."""
+        return self.inner * self.strands[0].itemsize > RESIDENT_BYTES
 
 
 @dataclass(frozen=True)

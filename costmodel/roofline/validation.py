@@ -27,7 +27,7 @@ from costmodel.layers.arithmetic import Clamp, Scale, Shift
 from costmodel.layers.base import Layer
 from costmodel.layers.linear import Linear
 from costmodel.roofline.accuracy import Agreement, Errors
-from costmodel.roofline.calibration import Calibration, check_budget, measure_probes
+from costmodel.roofline.calibration import Calibration, check_asked, check_budget, measure_probes
 from costmodel.roofline.classification import BOUNDS, Verdict, classify, predicted, textbook
 from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
@@ -314,13 +314,17 @@ def _times(each: ProgramTime | FunctionTime, digits: int = 0) -> tuple[str, str,
 
 
 @called
-def validate(progress: Callable[[float], None] | None = None, *, budget: float = BUDGET) -> Validation:
+def validate(
+    progress: Callable[[float], None] | None = None, *, budget: float = BUDGET, threads: int = 1
+) -> Validation:
     """Calibrate, measure layers and whole programs, measure the layers again, calibrate again.
 
-    budget: of all measurements together [s]. Raises SettingError for one that is too short, or no number.
+    budget: of all measurements together [s]. threads: how many matrix products may use; all else runs on one. Raises
+    SettingError for a budget that is too short, or no number, and for more threads than there are cores.
     """
+    check_asked(threads, None)
     check_budget(budget, LEAST_BUDGET)
-    sentinel, protocol = Sentinel(), replace(PROTOCOL, budget=LAYERS_SHARE * budget)
+    sentinel, protocol = Sentinel(), replace(PROTOCOL, budget=LAYERS_SHARE * budget, threads=threads)
     clock = sentinel.clock
     began = clock.now()
     tell = progress or (lambda share: None)
@@ -332,7 +336,9 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
 
     def calibrated(start: float, sets: WorkingSets | None = None) -> Calibration:
         share = CALIBRATION_SHARE * budget
-        return measure_probes(progress=part(start, start + 0.1), budget=share, sentinel=sentinel, sets=sets)
+        return measure_probes(
+            threads=threads, progress=part(start, start + 0.1), budget=share, sentinel=sentinel, sets=sets
+        )
 
     def timed(start: float) -> list[Timing]:
         return measure(programs, protocol=protocol, sentinel=sentinel, progress=part(start, start + 0.2))
@@ -344,7 +350,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
         for number in sorted(range(len(networks)), key=lambda number: networks[number].contractions):
             tell(start + 0.15 * len(runs) / len(networks))
             share = max(ends - clock.now(), 0.0) * 1e-9 / (len(networks) - len(runs))
-            runs[number] = measure_in_place(networks[number], budget=share, sentinel=sentinel)
+            runs[number] = measure_in_place(networks[number], budget=share, threads=threads, sentinel=sentinel)
         return [runs[number] for number in range(len(networks))]
 
     before = calibrated(0.0)

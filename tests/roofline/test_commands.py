@@ -67,6 +67,10 @@ def test_help_has_examples(capsys, command: str) -> None:
     assert "--json" in text
 
 
+def test_validate_takes_no_more_threads_than_there_are_cores(capsys) -> None:
+    refused(here(capsys, "roofline", "validate", "--threads", "4096"), "threads 4096", "the cores there are")
+
+
 def validated() -> Validation:
     """Layers of which the second measurement took a tenth longer, and of the last, which is unresolved, nine times."""
     programs = [*layers_of([("mlp-lenet-300-100", {"batch": 32})]).values()]

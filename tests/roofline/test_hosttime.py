@@ -263,17 +263,18 @@ def test_a_matrix_takes_what_its_bytes_and_its_rows_do() -> None:
     assert rates.read(SETS.curve[0], 3000) < 1e-20
 
 
-def test_loops_of_rows_overlap_by_how_far_their_operands_are() -> None:
+@pytest.mark.parametrize("manner", ["column", "reduced inner", "reduced outer"])
+def test_loops_of_rows_overlap_by_how_far_their_operands_are(manner: str) -> None:
     """Those that hide most of their way from a cache, and nothing of that from memory, are found to."""
     seconds, rates, ops = dict(slow_memory().seconds), slow_memory().rates, dict(probes(SETS))
-    near = f"loading column {WINDOW_BYTES} float32"
+    near = f"loading {manner} {WINDOW_BYTES} float32"
     for size, power in zip(SETS.far, powers := [2.0] * (len(SETS.far) - 1) + [1.0], strict=True):
-        op = ops[f"loading column {size} float32"]
-        compute = (seconds[near] - CALL) / ops[near].output.size * op.output.size
+        op = ops[f"loading {manner} {size} float32"]
+        compute = (seconds[near] - CALL) / ops[near].operands[0].size * op.operands[0].size
         loaded = op.operands[0].bytes * rates.far(size, "one")
         loaded += op.output.bytes * rates.far(size, "one", written=True)
-        seconds[f"loading column {size} float32"] = CALL + joined(compute, loaded, power)
-    found = calibration(seconds=seconds).rates.power_of("column")
+        seconds[f"loading {manner} {size} float32"] = CALL + joined(compute, loaded, power)
+    found = calibration(seconds=seconds).rates.power_of(manner)
     assert [found(size) for size in SETS.far] == pytest.approx(powers)
 
 
