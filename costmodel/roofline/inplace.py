@@ -3,7 +3,8 @@
 Every call is timed by itself, pass after pass, by two clocks. The core's sentinel runs between calls, about once every
 `EVERY`: a call's time is undisturbed if the sentinel rests before and after, and the clocks agree. Calls that are
 alike, as those of equal blocks, are taken together: the time of one is the median over them of the fastest undisturbed
-time of each. Added up these make the program's time undisturbed; the median of whole passes is its time as it came.
+time of each; of long ones, none of which is undisturbed from end to end, the fastest of all. Added up these make the
+program's time undisturbed; the median of whole passes is its time as it came.
 """
 
 from __future__ import annotations
@@ -66,11 +67,13 @@ class CallGroup:
         return both
 
     def time(self, rank: int) -> float:
-        """Of one call, from the fastest sample of each but so many; of disturbed ones if there are no others [ns]."""
-        times = self.undisturbed.values() or [
-            [sample for sample in samples if sample > LIE * median(samples)] for samples in self.samples.values()
-        ]
-        return median(each[min(rank, len(each) - 1)] for each in times)
+        """Of one call, from the fastest sample of each but so many; where none is undisturbed from the fastest of all,
+        since calls are alike, and what disturbs them only adds [ns]."""
+        if self.undisturbed:
+            return median(each[min(rank, len(each) - 1)] for each in self.undisturbed.values())
+        times = self.samples.values()
+        fastest = sorted(each for samples in times for each in samples if each > LIE * median(samples))
+        return fastest[min(rank, len(fastest) - 1)]
 
     def seconds(self, rank: int = 0) -> float:
         """Of all its calls [s]."""
