@@ -238,6 +238,7 @@ class Machine(Answer, Description):
     base_clock: MaybeFrequency = Field(default=ABSENT, description="guaranteed under load [Hz]")
     boost_clock: MaybeFrequency = Field(default=ABSENT, description="at most; peaks are at this [Hz]")
     tdp: MaybePower = Field(default=ABSENT, description="board power at most [W]")
+    power_limit: MaybePower = Field(default=ABSENT, description="what the board is let draw, where less than that [W]")
     idle: MaybePower = Field(default=ABSENT, description="board power at rest [W]")
     links: Items[Link] = Field(default=ALL, description="to other devices, the fastest first")
     node_size: int = Field(default=1, ge=1, le=1_000_000, description="devices that the fastest link joins")
@@ -253,6 +254,19 @@ class Machine(Answer, Description):
             base, boost = (show_amount(clock, "Hz") for clock in (self.base_clock, self.boost_clock))
             raise ValueError(f"base_clock {base} is above boost_clock {boost}: exchange them")
         return self
+
+    @model_validator(mode="after")
+    def _limit_is_below_the_most(self) -> Self:
+        if self.power_limit is not None and (self.tdp is None or self.power_limit > self.tdp):
+            limit = show_amount(self.power_limit, "W")
+            most = "not given" if self.tdp is None else show_amount(self.tdp, "W")
+            raise ValueError(f"power_limit {limit} is of a board whose tdp is {most}: give the tdp that it is below")
+        return self
+
+    @property
+    def most_watts(self) -> float | None:
+        """What the board draws at most: its limit, else its TDP [W]. None: neither is known."""
+        return self.tdp if self.power_limit is None else self.power_limit
 
     @typed
     def product_peak(self, dtype: str, allow_tf32: bool = False) -> float:
@@ -426,7 +440,7 @@ def _listed(value: Any) -> Any:
     return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-_UNITS = {"base_clock": "Hz", "boost_clock": "Hz", "tdp": "W", "idle": "W", "call_overhead": "s"}
+_UNITS = {"base_clock": "Hz", "boost_clock": "Hz", "tdp": "W", "power_limit": "W", "idle": "W", "call_overhead": "s"}
 """Units of figures beside peaks, memory and links."""
 _WORDS = {"tdp": "TDP", "idle": "power at rest", "call_overhead": "overhead of a call"}
 _SINGLE = ("memory", "bandwidth", "processors", *_UNITS, "node_size", "price")

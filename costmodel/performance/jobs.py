@@ -442,9 +442,9 @@ def watts_of(step: StepTime, power: PowerRating | float | str, working: float) -
 
 
 def _tdp(machine: Machine) -> float:
-    if machine.tdp is None:
+    if machine.most_watts is None:
         raise SettingError(f"{machine.name} has no board power: give power in watts, such as power='330 W'")
-    return machine.tdp
+    return machine.most_watts
 
 
 def _check_devices(devices: int) -> None:

@@ -219,16 +219,18 @@ class KernelModel:
         """Clock over the boost clock that the power limit leaves, never far below the base clock.
 
         watts: dynamic power at the boost clock. Power is static + dynamic · (clock / boost)^exponent, and may not
-        exceed what the board is let draw. Figures that were measured are at the clock that the machine sustains.
+        exceed what the board is let draw. What is static is the board's, whatever that limit, and no base clock holds
+        below its TDP. Figures that were measured are at the clock that the machine sustains.
         """
         c, machine = self.constants, self.machine
         if machine.measured:
             return 1.0
         share: Numbers = 1.0
         if machine.tdp:
-            left = np.maximum(0.1 * machine.tdp, (c.power_limit - c.static_power) * machine.tdp - c.static_watts)
+            limit = machine.power_limit or c.power_limit * machine.tdp
+            left = np.maximum(0.1 * machine.tdp, limit - c.static_power * machine.tdp - c.static_watts)
             share = np.minimum(c.headroom, (left / watts) ** (1 / c.power_exponent))
-        if machine.base_clock and machine.boost_clock:
+        if machine.base_clock and machine.boost_clock and machine.power_limit is None:
             share = np.maximum(share, min(1.0, BELOW_BASE * machine.base_clock / machine.boost_clock))
         return share
 
@@ -236,7 +238,9 @@ class KernelModel:
     def waiting_watts(self) -> Numbers:
         """Power of the board while its clocks are up and nothing runs [W]. None: its limit is not known."""
         machine, c = self.machine, self.constants
-        return None if machine.tdp is None else np.minimum(machine.tdp, c.static_power * machine.tdp + c.static_watts)
+        if machine.tdp is None:
+            return None
+        return np.minimum(machine.power_limit or machine.tdp, c.static_power * machine.tdp + c.static_watts)
 
     def kernel_joules(self, kernel: Kernel, seconds: Numbers) -> Numbers:
         """Energy of a kernel that takes so long: of what follows no work, its arithmetic and its bytes [J].
@@ -249,7 +253,7 @@ class KernelModel:
         # Of a lower clock each operation takes less: power falls as the clock to `power_exponent`.
         slowed = self.clock(watts * units.attained / 1e12) ** (c.power_exponent - 1) if units is not None else 1.0
         work = kernel.flops * watts * np.minimum(1.0, slowed) + (kernel.read + kernel.written) * c.byte_watts
-        return np.minimum(self.machine.tdp * seconds, self.waiting_watts * seconds + work / 1e12)
+        return np.minimum(self.machine.most_watts * seconds, self.waiting_watts * seconds + work / 1e12)
 
     def units(self, kernel: Kernel) -> Units:
         """What multiplies the operands of a kernel; narrow types without units run in the next that has them."""

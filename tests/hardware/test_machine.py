@@ -61,6 +61,8 @@ def test_peaks_take_the_spellings_of_datasheets(text: str) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a limit above the most": ({"tdp": 400, "power_limit": 500}, ["power_limit 500 W", "tdp is 400 W"]),
+    "a limit of what is not known": ({"power_limit": "300 W"}, ["power_limit 300 W", "not given"]),
     "an amount for a rate": ({"bandwidth": "2 TB"}, ["bandwidth='2 TB'", "'2 TB/s'"]),
     "nothing a second": ({"bandwidth": 0}, ["bandwidth=0"]),
     "nothing a second as text": ({"bandwidth": "0 TB/s"}, ["bandwidth='0 TB/s'"]),

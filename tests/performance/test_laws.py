@@ -171,6 +171,19 @@ def test_small_boards_sustain_less_than_their_boost_clock() -> None:
     assert free.sustained / free.peak > 0.95
 
 
+def test_a_board_that_is_let_draw_less_leaves_products_less_than_its_share() -> None:
+    """A GB300 does 617 TFLOP/s on 500 W and 1,600 to 2,174 on 1,400 (facebookexperimental/triton pull request 2023):
+    what follows no clock is as much as before."""
+    whole = load_machine("gb300-nvl72")
+    limited = whole.with_fields({"power_limit": "500 W"})
+    one = kernel("product", 1, 8192, 8192, 8192, "bf16")
+    rates = [one.flops / seconds(one, on) for on in (whole, limited)]
+    assert rates[1] < 0.45 * rates[0]
+    waiting, most = (KernelModel(on).waiting_watts for on in (whole, limited))
+    assert waiting == most < 500
+    assert KernelModel(limited).kernel_joules(one, seconds(one, limited)) <= 500 * seconds(one, limited) * (1 + 1e-12)
+
+
 def test_rows_that_are_not_multiples_of_16_bytes_are_slower() -> None:
     on = machine()
     even = seconds(kernel("product", 1, 4096, 4096, 4096), on)
