@@ -236,10 +236,11 @@ class PageForms(ClosedForms):
             other = prediction
             if optimizer != settings.optimizer:
                 other = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.tape)
+                other.layers = prediction.layers  # no optimizer changes them
             label = label_of(optimizer)
             values |= {Key("quantity", name, label): value for name, value in of_model.items()}
             for place, rank in enumerate(other.ranks_in_order):
-                values |= {key._replace(optimizer=label, rank=place): value for key, value in _of_rank(rank)}
+                values |= _of_rank(rank, label, place)
             if self.stack is not None and settings.training:
                 values |= self._of_tasks(update_tasks(other.tape, other.settings), label)
         return values
@@ -303,27 +304,31 @@ def _of_model(prediction: Prediction) -> dict[str, int]:
     return values
 
 
-def _of_rank(rank: Costs) -> Iterator[tuple[Key, int]]:
+def _of_rank(rank: Costs, optimizer: str, place: int) -> Iterator[tuple[Key, int]]:
     """What a rank holds, computes, has alive at most and sends."""
+
+    def key(section: str, name: str, number: int = 0, at: tuple[str, ...] = ()) -> Key:
+        return Key(section, name, optimizer, number, at, place)
+
     for name in OF_RANKS:
-        yield Key("rank", name), rank.number(name)
-    yield Key("rank", "params"), held_params(rank)
-    yield Key("rank", "flops"), rank.flops.hardware
-    yield Key("rank", "in_flight"), rank.in_flight
+        yield key("rank", name), rank.number(name)
+    yield key("rank", "params"), held_params(rank)
+    yield key("rank", "flops"), rank.flops.hardware
+    yield key("rank", "in_flight"), rank.in_flight
     timeline = rank.timeline
     for line, size in timeline.persistent._asdict().items():
-        yield Key("persistent", line), size
+        yield key("persistent", line), size
     for number, moment in enumerate(timeline.moments):
-        yield Key("moment", "", "", number, moment), 0
+        yield key("moment", "", number, moment), 0
         around = (line[2 * number + side] for line in timeline.changes for side in (0, 1))
         for name, change in zip(CHANGES, around, strict=True):
             if type(change) is not int or change:
-                yield Key("moment", name, "", number, moment), change
+                yield key("moment", name, number, moment), change
     for number, loop in enumerate(timeline.loops):
-        yield Key("loop", "", "", number, (str(loop.start), str(loop.end))), loop.more
+        yield key("loop", "", number, (str(loop.start), str(loop.end))), loop.more
     for number, step in enumerate(timeline.highest):
         for line in LINES:
-            yield Key("level", line, "", number, (step.phase, step.layer, step.rounds)), getattr(step.alive, line)
+            yield key("level", line, number, (step.phase, step.layer, step.rounds)), getattr(step.alive, line)
     for number, row in enumerate(rank.collectives.sums()):
         for column in SUMS:
-            yield Key("sum", column, "", number, (row["axis"], row["operation"], row["dtype"])), row[column]
+            yield key("sum", column, number, (row["axis"], row["operation"], row["dtype"])), row[column]

@@ -79,7 +79,7 @@ class Decisions:
             of = of.primitive
             if of.constant is not None or _settled(relation, of):
                 return outcome
-            if relation == "zero" and next(iter(of.terms.values())) < 0:
+            if relation == "zero" and next(reversed(of.terms.values())) < 0:
                 of = -of
         condition = Condition(relation, of)
         if condition not in self.outcomes and not (self.settled and self.settled(condition)):
@@ -101,17 +101,20 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
     decisions: Decisions | None
     guarded: bool
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
+
+        def __new__(cls, value: int, expression: Polynomial, decisions: Decisions | None) -> _SymInt:
+            """An int `value` that is `expression`."""
+            ...
+
+    else:
         __class__ = property(lambda self: SymInt)
 
-    def __new__(cls, value: int, expression: Polynomial, decisions: Decisions | None) -> _SymInt:
-        """An int `value` that is `expression`."""
-        letter = object.__new__(cls)
-        letter.value = value
-        letter.expression = expression
-        letter.decisions = decisions
-        letter.guarded = decisions is not None
-        return letter
+        def __init__(self, value, expression, decisions):
+            self.value = value
+            self.expression = expression
+            self.decisions = decisions
+            self.guarded = decisions is not None
 
     def __reduce__(self) -> Any:
         return _SymInt, (self.value, self.expression, self.decisions)
@@ -198,12 +201,14 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
 
     def undominated(self, sizes: Sequence[int]) -> list[int]:
         """See `sizes.undominated`. Only what is larger here can be larger everywhere."""
-        candidates: dict[int, Polynomial] = {}
+        distinct: dict[Polynomial, int] = {}
         for place in sorted(range(len(sizes)), key=lambda place: -peek(sizes[place])):
-            candidate = expression(sizes[place])
-            if not any(never_below(other, candidate) for other in candidates.values()):
-                candidates[place] = candidate
-        return sorted(candidates)
+            distinct.setdefault(expression(sizes[place]), place)
+        candidates: dict[Polynomial, int] = {}
+        for candidate, place in distinct.items():
+            if not any(never_below(other, candidate) for other in candidates):
+                candidates[candidate] = place
+        return sorted(candidates.values())
 
 
 @dataclass
@@ -308,7 +313,7 @@ def symint(name: str, value: int) -> SymInt:
 
 def expression(size: int) -> Polynomial:
     """The formula of a size; a plain int is its own."""
-    return size.expression if isinstance(size, SymInt) else Polynomial.of(int(size))
+    return size.expression if type(size) is _SymInt else Polynomial.of(int(size))
 
 
 def formulas_of(values: Mapping[Name, int], point: Mapping[str, int]) -> dict[Name, Polynomial]:

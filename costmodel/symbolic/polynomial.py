@@ -19,8 +19,8 @@ Op = Literal["letter", "ceil", "quotient", "mod", "min", "max"]
 Monomial = tuple[tuple["Atom", int], ...]
 Range = tuple[int, int]
 """The least and the most that something can be."""
-REMEMBERED = 2**14
-"""How many products of monomials are, as the same few come up again and again."""
+REMEMBERED = 2**16
+"""How many sums and products are, as the same few come up again and again."""
 
 
 class Atom:
@@ -87,10 +87,27 @@ _LOCK = RLock()
 
 
 class Polynomial:
-    """A sum of monomials with whole coefficients; immutable."""
+    """A sum of monomials with whole coefficients; immutable, and equal ones are the same object.
 
-    def __init__(self, terms: dict[Monomial, int]) -> None:
-        self.terms = terms
+    terms: in one order, whatever led to them, as sums in floating point and signs of conditions follow it.
+    """
+
+    terms: dict[Monomial, int]
+
+    def __new__(cls, terms: dict[Monomial, int]) -> Polynomial:
+        """The one polynomial of these terms."""
+        key = frozenset(terms.items())
+        known = _POLYNOMIALS.get(key)
+        if known is None:
+            if len(terms) > 1:
+                terms = {monomial: terms[monomial] for monomial in sorted(terms, key=_order)}
+            with _LOCK:
+                known = _POLYNOMIALS.get(key)
+                if known is None:
+                    known = super().__new__(cls)
+                    known.terms = terms
+                    _POLYNOMIALS[key] = known
+        return known
 
     @classmethod
     def letter(cls, name: str) -> Polynomial:
@@ -105,9 +122,7 @@ class Polynomial:
     @classmethod
     def of(cls, value: Polynomial | int) -> Polynomial:
         """A polynomial as it is, a whole number as a constant."""
-        if isinstance(value, Polynomial):
-            return value
-        return cls({(): value} if value else {})
+        return value if isinstance(value, Polynomial) else _constant(value)
 
     @cached_property
     def key(self) -> str:
@@ -130,16 +145,6 @@ class Polynomial:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Polynomial) and self.terms == other.terms)
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(frozenset(self.terms.items()))
-
-    def __hash__(self) -> int:
-        return self._hash
-
     def __repr__(self) -> str:
         return self.key
 
@@ -147,39 +152,16 @@ class Polynomial:
         return Polynomial, (self.terms,)
 
     def __add__(self, other: Polynomial | int) -> Polynomial:
-        more = other.terms if isinstance(other, Polynomial) else {(): other} if other else {}
-        if not more or not self.terms:
-            return self if not more else Polynomial.of(other)
-        terms = dict(self.terms)
-        for monomial, coefficient in more.items():
-            total = terms.get(monomial, 0) + coefficient
-            if total:
-                terms[monomial] = total
-            else:
-                del terms[monomial]
-        return Polynomial(terms)
+        return _sum(self, other)
 
     def __neg__(self) -> Polynomial:
-        return Polynomial({monomial: -coefficient for monomial, coefficient in self.terms.items()})
+        return _product(self, -1)
 
     def __sub__(self, other: Polynomial | int) -> Polynomial:
-        return self + -Polynomial.of(other)
+        return _sum(self, -other)
 
     def __mul__(self, other: Polynomial | int) -> Polynomial:
-        if isinstance(other, int):
-            return self if other == 1 else Polynomial({m: c * other for m, c in self.terms.items()} if other else {})
-        total: Polynomial | None = None
-        terms: dict[Monomial, int] = {}
-        for a, m in self.terms.items():
-            for b, n in other.terms.items():
-                monomial = _joined(a, b)
-                reduced = _cancelled(monomial, m * n) if _has_quotient(monomial) else None
-                if reduced is not None:
-                    total = reduced if total is None else total + reduced
-                    continue
-                terms[monomial] = terms.get(monomial, 0) + m * n
-        rest = Polynomial({monomial: c for monomial, c in terms.items() if c})
-        return rest if total is None else total + rest
+        return _product(self, other)
 
     def over(self, divisor: Polynomial) -> Polynomial | None:
         """`self / divisor` if every term is a multiple of the divisor's only one."""
@@ -229,7 +211,7 @@ class Polynomial:
             total += size
         return max(total, inner)
 
-    @property
+    @cached_property
     def primitive(self) -> Polynomial:
         """Without the number and the letters that every term has: of the same sign, since letters are positive."""
         if not self.terms:
@@ -241,6 +223,51 @@ class Polynomial:
         below = tuple((atom, n) for atom, n in common.items() if n)
         number = gcd(*self.terms.values())
         return Polynomial({_without(m, below) or (): c // number for m, c in self.terms.items()})
+
+
+_POLYNOMIALS: WeakValueDictionary[frozenset[tuple[Monomial, int]], Polynomial] = WeakValueDictionary()
+
+
+def _order(monomial: Monomial) -> list[tuple[str, int]]:
+    return [(atom.key, n) for atom, n in monomial]
+
+
+@lru_cache(REMEMBERED)
+def _constant(value: int) -> Polynomial:
+    return Polynomial({(): value} if value else {})
+
+
+@lru_cache(REMEMBERED)
+def _sum(a: Polynomial, b: Polynomial | int) -> Polynomial:
+    more = b.terms if isinstance(b, Polynomial) else {(): b} if b else {}
+    if not more or not a.terms:
+        return a if not more else Polynomial.of(b)
+    terms = dict(a.terms)
+    for monomial, coefficient in more.items():
+        total = terms.get(monomial, 0) + coefficient
+        if total:
+            terms[monomial] = total
+        else:
+            del terms[monomial]
+    return Polynomial(terms)
+
+
+@lru_cache(REMEMBERED)
+def _product(a: Polynomial, b: Polynomial | int) -> Polynomial:
+    if isinstance(b, int):
+        return a if b == 1 else Polynomial({m: c * b for m, c in a.terms.items()} if b else {})
+    total: Polynomial | None = None
+    terms: dict[Monomial, int] = {}
+    for one, m in a.terms.items():
+        for other, n in b.terms.items():
+            monomial = _joined(one, other)
+            reduced = _cancelled(monomial, m * n) if _has_quotient(monomial) else None
+            if reduced is not None:
+                total = reduced if total is None else total + reduced
+                continue
+            terms[monomial] = terms.get(monomial, 0) + m * n
+    rest = Polynomial({monomial: c for monomial, c in terms.items() if c})
+    return rest if total is None else total + rest
 
 
 @lru_cache(REMEMBERED)
