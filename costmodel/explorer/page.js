@@ -77,6 +77,8 @@ function picture(tag, attributes, ...children) {
 }
 const decoding = () => model().mode(state.choices) === "decode";
 const meaningOf = (size) => (size.name === "seq" && decoding() ? "tokens kept before" : size.meaning);
+// What a choice is about, and where what is chosen is from.
+const meaningOfChoice = (choice) => [choice.meaning, choice.sources[state.choices[choice.name]]].filter(Boolean).join(" ");
 const optionsOf = (labels) => labels.map((label, place) => h("option", { value: String(place) }, label));
 
 // ---- Controls
@@ -240,10 +242,11 @@ function buildControls() {
     select.addEventListener("change", () => {
       state.choices[choice.name] = Number(select.value);
       if (choice.name === "mode") makeRoom();
+      meaning.textContent = meaningOfChoice(choice);
       update();
     });
-    settings.append(h("div", { class: "choice", id: `${id}-row` }, h("label", { for: id }, choice.name), select,
-      h("p", { class: "meaning" }, choice.meaning)));
+    const meaning = h("p", { class: "meaning" }, meaningOfChoice(choice));
+    settings.append(h("div", { class: "choice", id: `${id}-row` }, h("label", { for: id }, choice.name), select, meaning));
   }
   for (const [name, value] of Object.entries(data().fixed))
     settings.append(h("div", { class: "choice" }, h("span", {}, name), h("span", {}, value)));
@@ -342,21 +345,48 @@ function writtenOut(text) {
   return text.replace(/\bq\d+\b/g, (name) => (named.has(name) ? writtenOut(named.get(name)) : name));
 }
 
-// A condition in words where it is a plain one: whether one size divides another, or two are compared.
+// A product of letters, numbers and quotients of letters as its factors in words; null for anything else.
+function factorsInWords(text) {
+  const names = Object.fromEntries(data().sizes.map((size) => [size.letter, meaningOf(size).replace(/ \(.*\)$/, "")]));
+  const word = (name) => names[name] ?? (/^\d+n$/.test(name) ? showExact(BigInt(name.slice(0, -1))) : null);
+  const factors = [];
+  for (const [factor] of text.matchAll(/floor\([^)]*\)|\w+\*\*\d+n|[^*]+|\*/g)) {
+    if (factor === "*") continue;
+    const [, n, d] = /^floor\((\w+),(\w+)\)$/.exec(factor) ?? [];
+    const [, base, power] = /^(\w+)\*\*(\d)n$/.exec(factor) ?? [];
+    const words = n ? word(n) && word(d) && `(${word(n)} ÷ ${word(d)})` : base ? word(base) : word(factor);
+    if (!words) return null;
+    for (let times = 0; times < Number(power ?? 1); times += 1) factors.push(words);
+  }
+  return factors;
+}
+const inWords = (factors) => (factors.length === 1 ? factors[0].replace(/^\((.*)\)$/, "$1") : factors.join(" × ")) || "1";
+
+// A condition in words where it is a plain one: whether one size divides another, or sums of products are compared.
 function conditionWords({ relation, number, outcome }) {
   const text = writtenOut(model().text(number));
-  const letters = Object.fromEntries(data().sizes.map((size) => [size.letter, meaningOf(size)]));
-  const word = (name) => letters[name] ?? (/^\d+n$/.test(name) ? showExact(BigInt(name.slice(0, -1))) : null);
-  const divides = /^mod\((\w+),(\w+)\)$/.exec(text);
-  if (divides && relation === "zero" && word(divides[1]) && word(divides[2]))
-    return `${word(divides[2])} ${outcome ? "divides" : "does not divide"} ${word(divides[1])}`;
-  const compared = /^(\w+)-(\w+)$/.exec(text);
-  if (compared && word(compared[1]) && word(compared[2]) && relation !== "value") {
-    const way = relation === "zero" ? (outcome ? "is" : "is not") : outcome ? "is more than" : "is at most";
-    return `${word(compared[1])} ${way} ${word(compared[2])}`;
+  const several = (words) => /s$/.test(words) && !/^number of|[×+÷]/.test(words);
+  const divides = /^mod\((.+),(\w+)\)$/.exec(text);
+  if (divides && relation === "zero") {
+    const [whole, part] = divides.slice(1).map((each) => factorsInWords(each)).map((each) => each && inWords(each));
+    const verb = several(part ?? "") ? (outcome ? "divide" : "do not divide") : outcome ? "divides" : "does not divide";
+    return whole && part ? `${part} ${verb} ${whole}` : null;
   }
-  if (word(text) && relation === "value") return `${word(text)} is ${showExact(outcome)}`;
-  return null;
+  const terms = text.match(/[+-]?(floor\(\w+,\w+\)|[^+-])+/g) ?? [];
+  const [more, less] = [(sign) => sign !== "-", (sign) => sign === "-"].map((side) =>
+    terms.filter((term) => side(term[0])).map((term) => factorsInWords(term.replace(/^[+-]/, ""))));
+  if (terms.length > 3 || terms.join("") !== text || [...more, ...less].includes(null)) return null;
+  if (more.length === 1 && less.length === 1)
+    for (const factor of [...more[0]])
+      if (less[0].includes(factor)) for (const side of [more[0], less[0]]) side.splice(side.indexOf(factor), 1);
+  let [left, right] = [more, less].map((side) => side.map(inWords).join(" + ") || "0");
+  const turned = /^[\d,]+$/.test(left) && relation !== "value";
+  if (turned) [left, right] = [right, left];
+  const is = several(left) ? "are" : "is";
+  if (relation === "value") return less.length ? null : `${left} ${is} ${showExact(outcome)}`;
+  if (relation === "zero") return `${left} ${is}${outcome ? "" : " not"} ${right}`;
+  const [than, most] = turned ? ["less than", "at least"] : ["more than", "at most"];
+  return `${left} ${is} ${outcome ? than : most} ${right}`;
 }
 
 function conditionText({ relation, number, outcome }) {
@@ -886,8 +916,9 @@ function showTime() {
   $("time").hidden = !clock;
   cards.time.element.hidden = !clock;
   if (!clock) return;
-  const tokens = "seq" in state.values ? clock.samplesPerSecond * (decoding() ? 1 : state.values.seq) : null;
-  const rate = tokens === null ? `${showCount(Math.round(clock.samplesPerSecond))} samples/s` : `${showCount(Math.round(tokens))} tokens/s`;
+  const each = "seq" in state.values ? (decoding() ? 1 : state.values.seq) : null;
+  const rateOf = (seconds) => showCount(Math.round((state.values.batch * (each ?? 1)) / seconds));
+  const rate = `${rateOf(clock.seconds)} ${each === null ? "samples" : "tokens"}/s`;
   const range = rangeOf(clock);
   cards.time.value.textContent = showSeconds(clock.seconds);
   cards.time.exact.textContent = `${rangeText(range)}; ${rate}, MFU ${(100 * clock.mfu).toFixed(0)}%`;
@@ -896,6 +927,7 @@ function showTime() {
   $("time-lead").textContent =
     `A step typically takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); about four of five measured runs fall between `
     + `${showSeconds(range.low)} and ${showSeconds(range.high)}, and by the datasheet alone none takes less than ${showSeconds(clock.least)}. `
+    + `That is ${rate}, four of five times ${rateOf(range.high)} to ${rateOf(range.low)}. `
     + "These are estimates in floating point, unlike all else here: kernels and drivers differ.";
   fill($("time-table"), "Seconds of each phase", ["", "a step", "device", "host", "by the datasheet", "kernels"], [
     ...clock.phases.filter((phase) => phase.launches).map((phase) => [PHASE[phase.phase], [showSeconds(phase.seconds)], [showSeconds(phase.device)],
@@ -934,7 +966,7 @@ function ofTask(tasks, row) {
 // Every kernel by its FLOPs a byte and its FLOP/s, under what the machine can do at most; area is the share of time.
 const tick = (value) => (value < 1 ? String(value) : showCount(value).replace(/\.0+(?= |$)/, ""));
 function showRoofline() {
-  const [width, height, left, bottom] = [760, 300, 58, 34];
+  const [width, height, left, bottom] = [widthOf("roofline", 960), 300, 58, 34];
   const { machine } = clock;
   const dots = clock.tasks.filter((task) => task.flops && task.bytes && task.seconds)
     .map((task) => ({ task, x: task.flops / task.bytes, y: task.flops / task.seconds }));
@@ -1410,6 +1442,7 @@ function start() {
   window.addEventListener("resize", () => {
     if (!now) return;
     showMap();
+    if (clock) showRoofline();
     later();
     document.querySelectorAll(".scroll").forEach(stack);
   });

@@ -31,6 +31,8 @@ from costmodel.explorer.laws import Laws
 from costmodel.explorer.regimes import OF_DECODING, PageForms, SliderSize
 from costmodel.hardware.cluster import machine_of
 from costmodel.hardware.machine import Machine
+from costmodel.training.optimizers import Optimizer
+from costmodel.training.precision import Precision
 from costmodel.training.settings import LAYOUT_NAMES, SETTING_NAMES, SETTINGS
 from costmodel.training.signatures import takes_settings
 from costmodel.training.stacks import Stack
@@ -313,12 +315,19 @@ def _described(name: str, controls: Controls, refused: Mapping[str, str]) -> dic
                 "name": choice.name,
                 "labels": choice.labels,
                 "meaning": choice.meaning,
+                "sources": [_source(choice.name, value) for value in choice.values],
                 "setting": choice.name in SETTING_NAMES,
             }
             for choice in controls.choices
         ],
         "refused": refused,
     }
+
+
+def _source(name: str, value: Any) -> str:
+    """Where what is declared under a name is from; "" of all other values."""
+    kind = {"optimizer": Optimizer, "precision": Precision}.get(name)
+    return kind.of(value).source if kind else ""
 
 
 def _setting(size: str) -> str:

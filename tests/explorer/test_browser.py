@@ -139,7 +139,10 @@ def test_decoding_says_what_it_keeps_and_how_many_tokens_a_second(browser: Any, 
     assert "36.0 KiB of keys and values" in opened.text("#memory-lead")
     assert f"{show_seconds(time.low)} to {show_seconds(time.high)}" in opened.text("#card-time")
     assert time.tokens_per_second is not None
-    assert f"{show_count(round(time.tokens_per_second))} tokens/s" in opened.text("#card-time .exact")
+    rate = f"{show_count(round(time.tokens_per_second))} tokens/s"
+    assert rate in opened.text("#card-time .exact")
+    least, most = (show_count(round(8 / seconds)) for seconds in (time.high, time.low))
+    assert f"{rate}, four of five times {least} to {most}." in opened.text("#time-lead")
     assert "past=768" in opened.text("#again")
     assert opened.wrong == []
 
@@ -201,6 +204,9 @@ def test_what_is_looked_at_shows_its_formula_with_the_numbers_put_in(browser: An
     value = cm.predict("gpt2-small").params
     assert f"{value:,}" in said
     assert "12 × (12 × 7682 + 13 × 768)" in said, "the square's 2 is raised, which text does not show"
+    plain = "query heads divide model width", "sequence length is at most longest sequence", "sequence length is not 1"
+    assert all(condition in said for condition in plain)
+    assert not opened.page.locator("#formula details[open]").count(), "what is checked as it is stays folded"
 
 
 def test_the_peak_is_drawn_along_the_slider_moved_last(browser: Any, gpt2: Path) -> None:
@@ -246,6 +252,11 @@ def test_no_number_is_cut_at_any_width(width: int, browser: Any, gpt2: Path) -> 
       .filter((each) => each.scrollWidth > each.clientWidth + 1 || each.getBoundingClientRect().right > innerWidth)
       .map((each) => each.textContent)"""
     assert opened.page.evaluate(cut) == []
+    outside = """() => [...document.querySelectorAll("svg text")]
+      .map((each) => [each.textContent, each.getBoundingClientRect()])
+      .filter(([, { left, right }]) => left < 0 || right > innerWidth).map(([text]) => text)"""
+    opened.page.wait_for_selector("#course-picture svg")
+    assert opened.page.evaluate(outside) == []
     assert opened.has("#card-peak .other")
     assert opened.has("#roofline svg")
     assert opened.wrong == []
@@ -365,6 +376,15 @@ def test_degrees_are_sliders_with_memory_by_rank_what_is_sent_and_the_bubble(
     opened.settle()
     assert "outside what this page holds, 1 or 2" in opened.text("#refusal")
     assert opened.wrong == []
+
+
+def test_beside_a_choice_stands_what_it_is_about_and_where_what_is_chosen_is_from(browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2)
+    names = [choice["name"] for choice in opened.data["choices"]]
+    row = f"#choice-{names.index('precision')}-row"
+    assert "IEEE single precision" in opened.text(row)
+    opened.page.select_option(f"#choice-{names.index('precision')}", "1")
+    assert "torch.autocast, bfloat16" in opened.text(row)
 
 
 def test_several_models_have_a_switch(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
