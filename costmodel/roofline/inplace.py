@@ -196,7 +196,7 @@ def measure_in_place(
             if len(walls) == len(of_calls):
                 whole.append(tuple(walls))
             spent = (sentinel.clock.now() - began) * 1e-9
-            share = len(whole) / passes if passes else max(spent / budget, len(whole) / MOST)
+            share = len(whole) / passes if passes else max(spent / max(budget, spent, 1e-9), len(whole) / MOST)
             if (
                 not passes
                 and len(whole) >= LEAST
