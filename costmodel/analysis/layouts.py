@@ -430,4 +430,7 @@ def _values(name: str, value: Any) -> Sequence[Any]:
         raise SettingError(f"{name}={shown(value)} is a list: give one value")
     if listed and not len(value):
         raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
-    return [read_setting(name, each) for each in (value if listed else [value])]
+    values = [read_setting(name, each) for each in (value if listed else [value])]
+    for each in values if name in CHOSEN else ():
+        SETTINGS[name].reader(name, each)
+    return values
