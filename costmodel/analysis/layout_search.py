@@ -390,6 +390,7 @@ class LayoutSearch:
             mesh = self.meshes[number]
             try:
                 settings = self._settings(mesh, self._batches(mesh)[0], 2 * mesh["pp"] * mesh.get("vpp", 1), checkpoint)
+                self._check_once(mesh, settings)
                 self._check_model(settings)
                 self._known[number, checkpoint] = settings
             except CostModelError as error:
@@ -507,6 +508,12 @@ class LayoutSearch:
         """Micro-batches that some rank may have."""
         allowed = self.options.get("batch")
         return [n for n in divisors(self.samples) if allowed is None or n in allowed]
+
+    def _check_once(self, mesh: Mesh, settings: Settings) -> None:
+        """Raise SettingError for a mesh that is run as another of the same search."""
+        for name, value in settings.forced.items():
+            if name in mesh and mesh[name] != value and value in self.options.get(name, (value,)):
+                raise SettingError(f"{name}={mesh[name]} is run as {name}={value} by {settings.runtime}")
 
     def _check_model(self, settings: Settings) -> None:
         """Raise SettingError if the model is not laid out so, or takes no such settings."""

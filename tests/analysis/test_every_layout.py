@@ -117,11 +117,13 @@ def test_what_is_given_is_in_every_layout_or_at_its_default() -> None:
         ({"devices": 4, "global_batch": 4, "tp": []}, "tp=.* is empty"),
         ({"devices": 4, "global_batch": 4, "seq": [16, 32]}, "seq=.* is a list"),
         ({"devices": 4, "global_batch": 4, "tp": 3}, "no degrees make up the devices"),
+        ({"devices": 4, "global_batch": 4, "schedule": ["1f1b", "gpip"]}, "unknown schedule 'gpip'"),
+        ({"devices": 4, "global_batch": 4, "runtime": "megatrom"}, "unknown runtime 'megatrom'"),
         ({"devices": 4, "global_batch": 4, "mode": "inference"}, "no layout of .* is worked out"),
     ],
 )
 def test_a_question_without_layouts_says_why(question: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError, match=message):
+    with pytest.raises(CostModelError, match=message):
         cm.layouts(MODEL, **question)
 
 
@@ -359,6 +361,16 @@ def test_each_number_of_copies_of_a_pipeline_takes_its_own_time() -> None:
 EXPERTS = cm.load(
     "mixtral-8x7b", over={"vocab": 96, "context": 64, "layers": 4, "width": 32, "heads": 4, "kv_heads": 2}
 )
+
+
+def test_what_a_runtime_takes_in_one_way_alone_is_one_layout() -> None:
+    """Megatron splits tokens over the ranks of tp where these meet ep, with sp and without."""
+    run: dict[str, Any] = {**RUN, "runtime": "megatron", "tp": 2, "ep": [1, 2], "pp": 1, "cp": 1, "batch": 1}
+    found = cm.layouts(EXPERTS, **run, checkpoint="none")
+    layouts = [entry.prediction.settings for entry in found]
+    assert {settings.ep for settings in layouts} == {1, 2}
+    assert len({str(settings) for settings in layouts}) == len(layouts)
+    assert cm.layouts(EXPERTS, **{**run, "ep": 2, "sp": False}, checkpoint="none").best.prediction.settings.sp
 
 
 @st.composite
