@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -136,7 +136,7 @@ class PassWork:
                 )
                 for task, own in zip(tasks, seconds, strict=True)
             ),
-            tuple(_waited(tape)),
+            tuple(_waited(tape, {task.layer for task in tasks if task.phase == "backward" and not task.again})),
             blocks,
             frozenset(call.name for call in calls[start:]).difference(call.name for call in calls[:start]),
             sum(size for _, size in kept),
@@ -253,17 +253,22 @@ def _blocks_of_a_stage(blocks: int, layout: Layout) -> int:
     return blocks // layout.stages
 
 
-def _waited(tape: Tape) -> Iterator[tuple[str, int, Message]]:
+def _waited(tape: Tape, differentiated: Collection[str]) -> Iterator[tuple[str, int, Message]]:
     """Collectives whose result the next kernel needs, by layer and with how often each happens for a micro-batch.
 
     Left out are those beside which a runtime has other work, see `programs.Waiting`: of sharded weights and of copies,
-    of a ring, and those of Megatron's backward pass.
+    of a ring, and in Megatron's backward pass sums, and those of tp of layers with kernels there. Beside others of tp
+    it has at most sums of gradients, which are no part of a micro-batch's kernels here; without sp an embedding's too.
+    differentiated: names of layers with kernels in the backward pass.
     """
     for call in tape.root.calls():
         sent = call.layer.sent(call)
-        returned = call.layer.returned(call) if call.differentiated and not tape.layout.megatron else ()
+        returned = call.layer.returned(call) if call.differentiated else ()
         if any(message.axis == "cp" for message in (*sent, *returned)) and any(call.layer.forward_kernels(call)):
             continue
+        if tape.layout.megatron:
+            beside = "tp" if call.name in differentiated or not tape.layout.sp else None
+            returned = [each for each in returned if each.axis != beside and each.operation != "all_reduce"]
         for message in (*sent, *returned):
             if message.axis not in ("fsdp", "dp"):
                 yield call.name, int(call.times), message

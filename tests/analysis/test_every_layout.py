@@ -373,6 +373,27 @@ def test_what_a_runtime_takes_in_one_way_alone_is_one_layout() -> None:
     assert cm.layouts(EXPERTS, **{**run, "ep": 2, "sp": False}, checkpoint="none").best.prediction.settings.sp
 
 
+@pytest.mark.parametrize(("name", "ep"), [("llama-3.1-8b", [1]), ("mixtral-8x7b", [1, 2])])
+def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int]) -> None:
+    """Megatron gathers gradients of outputs that were scattered with nothing beside it."""
+    run: dict[str, Any] = {"devices": 4, "global_batch": 8, "seq": 4096, "on": "h100-sxm", "memory": "2 TB", "tp": 2}
+    run |= {"cp": 1, "pp": [1, 2], "vpp": [1], "batch": 1, "checkpoint": "none", "sp": True, "runtime": "megatron"}
+    run |= {"ep": ep} if len(ep) > 1 else {}
+    found = cm.layouts(name, every=True, **run)
+    steps: Any = found.search.steps  # type: ignore[union-attr]
+    for entry in found:
+        settings = entry.prediction.settings
+        work = steps.work(settings)
+        shapes = PipelineShapes.of([settings.layout], cm.load(name).layers)
+        assert steps.least_seconds(work, settings.layout, shapes, settings.micro_batches)[0] <= entry.seconds
+        assert {
+            message.operation for layer, _, message in work.messages if layer == "block.attention.output.scatter"
+        } == {
+            "reduce_scatter",
+            "all_gather",
+        }
+
+
 @st.composite
 def questions(draw: st.DrawFn) -> dict[str, Any]:
     """Questions of few devices, of which some leave a degree or a schedule open."""
