@@ -67,7 +67,7 @@ def said_in_one_line(error: CostModelError | str) -> str:
 
 
 def is_brief(message: str) -> bool:
-    """Whether what an error says is a short line that can be printed, and its details are indented lines below it."""
+    """Whether what an error says is a short line, and its details are indented lines below it."""
     first, *details = message.split("\n")
-    short = all(0 < len(line) < LONGEST_ERROR and line.isprintable() for line in (first, *details))
+    short = all(0 < len(line) < LONGEST_ERROR for line in (first, *details))
     return short and len(message) < MOST_SAID and all(line.startswith("  ") for line in details)

@@ -25,7 +25,12 @@ NEEDED = {
     "other": "mlp-mnist",
 }
 """A right value of each argument."""
-BEGUN = {"pareto": ["--batch", "1,2"], "sweep": ["--batch", "1,2"], "compare": ["--batch", "1,2"]}
+BEGUN = {
+    "gpus": ["--machines", "t4,h100-sxm"],
+    "pareto": ["--batch", "1,2"],
+    "sweep": ["--batch", "1,2"],
+    "compare": ["--batch", "1,2"],
+}
 
 
 def values(ground: Ground) -> list[str]:
@@ -82,7 +87,9 @@ def _words(
         arguments = [value if name is parameter else given for name, given in zip(names, arguments, strict=True)]
         return [*path, *options, *BEGUN.get(path[-1], []), "--", *arguments]
     given = [parameter.opts[0]] if getattr(parameter, "is_flag", False) else [f"{parameter.opts[0]}={value}"]
-    begun = [] if parameter.name == "batch" else BEGUN.get(path[-1], [])
+    begun = BEGUN.get(path[-1], [])
+    if f"--{parameter.name}" in begun:
+        begun = []
     second = ["params"] if path[-1] == "pareto" else []
     return [*path, *options, *arguments, *second, *begun, *given]
 

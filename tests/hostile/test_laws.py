@@ -36,7 +36,8 @@ def fault(call: Any, annotation: str, value: Any) -> str:
         with redirect_stdout(io.StringIO()):
             call()
     except cm.CostModelError as error:
-        return "" if is_brief(str(error)) else f"an error that is not brief: {str(error)[:200]!r}"
+        brief = is_brief(str(error)) and str(error).replace("\n", "").isprintable()
+        return "" if brief else f"an error that is not brief: {str(error)[:200]!r}"
     except Exception as error:
         return f"{type(error).__name__}: {error!s:.100}"
     return "" if of_type(annotation, value) else f"taken for {annotation[:80]}"
