@@ -47,7 +47,7 @@ from costmodel.roofline.program import NumpyCall
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls
 
-FORMAT = 9
+FORMAT = 10
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -96,6 +96,7 @@ class Calibration(BaseModel):
 
     unresolved: the share of probes that had too few undisturbed moments. doubt: how far their intervals reach,
     as a share of their time and no more than that, on average over all probes. load, steal: how busy the machine was.
+    clock: what the sentinel's work takes where the core is clocked as times count [ns].
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ignored_types=(cached_property,))
@@ -110,7 +111,15 @@ class Calibration(BaseModel):
     doubt: float
     load: float
     steal: float
+    clock: float
     seconds: dict[str, float]
+
+    @field_validator("clock")
+    @classmethod
+    def _is_long(cls, clock: float) -> float:
+        if not (math.isfinite(clock) and 0 < clock < 1e9):
+            raise ValueError(f"{clock} ns is no time of a sentinel")
+        return clock
 
     @field_validator("seconds")
     @classmethod
@@ -222,7 +231,7 @@ def measure_probes(
         rounds=100 if thorough else MOST_TURNS,
         least_rounds=1,
         enough=8 if thorough else 4,
-        sample_seconds=5e-5,
+        sample_seconds=4e-5,
         item_seconds=2.0 if thorough else 0.25,
         agree=NEEDED,
         longer_enough=0 if thorough else FEWEST,
@@ -233,6 +242,7 @@ def measure_probes(
     timings = time_calls(calls, protocol, far=far, sentinel=sentinel, progress=first)
     names = [*ops, EMPTY]
     del calls
+    sentinel.fix()
     run = measure_in_place(
         placed(sets.beyond),
         settled=SETTLED,
@@ -257,6 +267,7 @@ def measure_probes(
             / len(judged),
             load=busy["load"],
             steal=busy["steal"],
+            clock=sentinel.usual,
             seconds={name: timing.seconds for name, timing in zip(names, timings, strict=True)},
         )
     except ValidationError as error:  # a machine so busy that a clock said nothing

@@ -114,14 +114,14 @@ def check(
             most = show_seconds(expected_seconds(host.seconds, budget))
             more = ", and what binds layers as long again" * classes
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: measuring takes up to {most}{more}")
-        sentinel = Sentinel()
+        sentinel = Sentinel(usual=calibration.clock)
         with bar(progress, "measuring") as tell:
             run = measure_in_place(
                 whole, budget=budget, passes=rounds, threads=threads, sentinel=sentinel, progress=tell
             )
         rows = [*_placed(run, busy, prediction, calibration, host, one_round)]
     else:
-        sentinel, run, budget = Sentinel(), None, budget or BUDGET
+        sentinel, run, budget = Sentinel(usual=calibration.clock), None, budget or BUDGET
         protocol = replace(protocol, budget=budget, threads=threads)
         with bar(progress, "measuring") as tell:
             rows = [*_alone(busy, calibration, level, reuse_bytes, protocol, sentinel, tell)]

@@ -1,21 +1,29 @@
 """The clock of a host: the one place where NumPy calls are bound to memory, made, and timed; and its sentinel.
 
 A sentinel is a fixed piece of work whose time tells whether a moment is undisturbed. A virtual core is often one half
-of a physical one: while a neighbour computes on the other half, the same work takes 1.3 to 1.8 times as long, for 10 to
-60 ms, and the CPU time of a thread says nothing of it. A sentinel computes within the first cache and takes as long as
-at its best, or clearly longer: a sample is undisturbed if the sentinel just before and just after is at its best. There
-is none for memory, which has no two states: what streams from it takes anything from 1 to 3.4 times its best (a ring of
-96 MiB: 10 % of readings below 1.5, half below 2.5), and hardly a sample of a millisecond would be left if it were asked
-too.
+of a physical one: while a neighbour computes on the other half, the same work takes 1.35 to 1.8 times as long, for 10
+to 60 ms, and the CPU time of a thread says nothing of it. A sentinel computes within the first cache and takes as long
+as at its best, or clearly longer: a sample is undisturbed if the sentinel just before and just after is at its best.
+
+It tells how fast the core is clocked too. A core that others of its chip leave more or less power changes its clock by
+steps of 2 to 4 % every few seconds, by 15 % in all, and what it computes, and what it loads from the caches, takes as
+much longer as the sentinel does (on an Intel Xeon products, functions and sums up to the last cache 0.94 to 1.2 times
+as much, what comes from memory 0.3 to 0.8 times). So an undisturbed sample counts as what it takes at the usual clock.
+What a sentinel reads just after memory was streamed is a fifth longer for some 0.1 ms, and says nothing of the clock
+before: a moment's clock is by the fastest reading of the last `LOCAL`.
+
+There is no sentinel for memory, which has no two states: what streams from it takes anything from 1 to 3.4 times its
+best (a ring of 96 MiB: 10 % of readings below 1.5, half below 2.5), and hardly a sample of a millisecond would be left
+if it were asked too.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 from costmodel.roofline.host import Host, this_machine
@@ -29,8 +37,13 @@ EXPONENTIALS, PASSES = 2048, 4
 SEEN, RARE = 4, 1000
 """A sentinel's best has been reached so many times, and by one of so many readings: a core that is now and then clocked
 faster for a moment gives readings that no rest repeats."""
-LIMIT = 1.1
-"""At rest a sentinel takes 1.00 to 1.03 times its best, disturbed 1.6 to 2."""
+LIMIT = 1.25
+"""At rest a sentinel takes 1.00 to 1.03 times its best of the last moments, and up to 1.2 where memory was streamed;
+disturbed 1.35 to 2."""
+WARM = 2
+"""How often its work is done before it is timed: after what evicted it one pass leaves it a tenth too slow."""
+LOCAL = 30_000_000
+"""How long the clock of a core is taken to last [ns]: less than steps of it do, and more than what streaming leaves."""
 FIRST = 400
 """Readings before the first sample, so that a best is known."""
 PATIENCE, LEAST_PATIENCE = 20_000_000, 500_000
@@ -45,6 +58,13 @@ class Elapsed(NamedTuple):
 
     wall: int
     cpu: int
+
+
+class Reading(NamedTuple):
+    """Of a sentinel: what its work took, and the fastest that it took in the last moments [ns]."""
+
+    nanoseconds: int
+    local: int
 
 
 class Clock:
@@ -145,14 +165,19 @@ def _bound(op: NumpyCall, arenas: dict[tuple[str, bool], Any]) -> Thunk:
 class Sentinel:
     """The clock's piece of work. One serves a whole run, since a part of it may hold no undisturbed moment; what is
     measured in that run is measured by its clock.
+
+    usual: what its work takes at the clock at which times count [ns]; the median of its readings at rest unless given.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, usual: float | None = None) -> None:
         self.clock = clock or Clock()
         self.work = self.clock.steady_work()
         self.count = 0
         self.fastest: list[int] = []
+        self.recent: deque[tuple[int, int]] = deque()
+        self.clocked: Counter[int] = Counter()
         self.patience = PATIENCE
+        self.fixed = usual
         for _ in range(FIRST):
             self.read()
 
@@ -161,18 +186,45 @@ class Sentinel:
         """What has been reached `SEEN` times, and by one reading of `RARE` [ns]."""
         return self.fastest[min(max(SEEN, self.count // RARE), len(self.fastest)) - 1]
 
-    def read(self) -> int:
-        """Do the work twice: how long the second time took [ns]; the first brings it back after what evicted it."""
-        self.work()
-        reading = self.clock.run(self.work).wall
-        self.count += 1
-        insort(self.fastest, reading)
-        del self.fastest[2 * max(SEEN, self.count // RARE) :]
-        return reading
+    @property
+    def usual(self) -> float:
+        """The median of what its work took where it rested, unless it is fixed [ns]."""
+        if self.fixed is not None:
+            return self.fixed
+        limit = LIMIT * self.best
+        rested = sorted((local, times) for local, times in self.clocked.items() if local <= limit)
+        half, so_far = sum(times for _, times in rested) / 2, accumulate(times for _, times in rested)
+        return next(float(local) for (local, _), times in zip(rested, so_far, strict=True) if times >= half)
 
-    def rests(self, reading: int) -> bool:
+    def fix(self) -> None:
+        """Let times count at the clock that was usual up to now."""
+        self.fixed = self.usual
+
+    def read(self) -> Reading:
+        """Do the work a few times: how long the last took; the first bring it back after what evicted it."""
+        for _ in range(WARM):
+            self.work()
+        spent, now = self.clock.run(self.work).wall, self.clock.now()
+        self.count += 1
+        insort(self.fastest, spent)
+        del self.fastest[2 * max(SEEN, self.count // RARE) :]
+        while self.recent and (self.recent[0][0] < now - LOCAL or self.recent[0][1] >= spent):
+            self.recent.popleft()
+        while self.recent and self.recent[-1][1] >= spent:
+            self.recent.pop()
+        self.recent.append((now, spent))
+        local = max(self.recent[0][1], self.best)
+        self.clocked[local] += 1
+        return Reading(spent, local)
+
+    def rests(self, reading: Reading) -> bool:
         """Whether a reading is of an undisturbed moment, by the best that is known now."""
-        return reading <= LIMIT * self.best
+        return reading.nanoseconds <= LIMIT * reading.local and reading.local <= LIMIT * self.best
+
+    def pace(self, readings: Sequence[Reading], usual: float) -> float:
+        """How many times as long the core takes at the clock of such moments as where its work takes so long [ns]; the
+        faster counts, since after a call longer than `LOCAL` there is but one reading, and memory may slow that."""
+        return min(reading.local for reading in readings) / usual
 
     def wait(self) -> bool:
         """Wait until the core is undisturbed, but no longer than patience lasts: whether it is."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from costmodel.roofline.memory import RESIDENT_BYTES, Ref
+from costmodel.roofline.memory import Ref
 from costmodel.roofline.program import NumpyCall, Program, Span, distinct_bytes
 
 
@@ -101,20 +101,20 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
 
 
 def reuse_distances(
-    uses: Sequence[Sequence[Reuse]], seconds: Sequence[float] = (), traffic: float = 0.0
+    uses: Sequence[Sequence[Reuse]], seconds: Sequence[float] = (), traffic: float = 0.0, private: float = 0.0
 ) -> list[list[float]]:
     """Bytes that came into the caches since each last use.
 
     A cache that cores share holds what others bring too, and they go on while one call computes: what is left alone
     for long is evicted, however little was touched. What a core's own caches hold is safe from them.
-    seconds: that each call takes. traffic: what others bring [bytes/s].
+    seconds: that each call takes. traffic: what others bring [bytes/s]. private: what a core's own caches hold [bytes].
     """
     if not traffic:
         return [[use.distance for use in call] for call in uses]
     starts = [0.0, *accumulate((*seconds, *seconds))]
 
     def distance(use: Reuse, number: int) -> float:
-        if use.last < 0 or use.distance <= RESIDENT_BYTES:
+        if use.last < 0 or use.distance <= private:
             return use.distance
         now = len(seconds) + number
         passed = starts[now] - starts[use.last]

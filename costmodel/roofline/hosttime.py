@@ -136,7 +136,7 @@ def predict_seconds(
     signatures = [(op, signature_of(op)) for op in program]
 
     def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[NumpyCall, TimeTerms], ...]:
-        distances = reuse_distances(uses, seconds, traffic)
+        distances = reuse_distances(uses, seconds, traffic, rates.private)
         pairs = zip(signatures, distances, strict=True)
         return tuple((op, _call(op, own, rates, level, far)) for (op, own), far in pairs)
 

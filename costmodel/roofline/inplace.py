@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from costmodel.roofline.clock import Sentinel
+from costmodel.roofline.clock import Reading, Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import PassName, Program, Thunk
 from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, clocks_agree
@@ -213,11 +213,11 @@ def measure_in_place(
 def _timed_pass(
     thunks: Sequence[Thunk], sentinel: Sentinel, threads: int, ends: float = float("inf")
 ) -> tuple[list[int], list[int], list[bool]]:
-    """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for
-    [ns], and whether it is undisturbed."""
+    """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for,
+    at the core's usual clock where it is undisturbed [ns], and whether it is."""
     clock = sentinel.clock
     times: list[tuple[int, int]] = []
-    pieces: list[tuple[int, int]] = []  # what the sentinel read, and how many calls were made before
+    pieces: list[tuple[Reading, int]] = []  # what the sentinel read, and how many calls were made before
     since = clock.now()
     for thunk in thunks:
         now = clock.now()
@@ -234,7 +234,13 @@ def _timed_pass(
     own = [
         wall if same or cpu <= 0 else min(wall, cpu) for wall, (_, cpu), same in zip(walls, times, agree, strict=True)
     ]
-    rests: list[bool] = []
+    undisturbed, usual = [False] * len(own), sentinel.usual
     for (before, start), (after, end) in pairwise(pieces):
-        rests += [sentinel.rests(before) and sentinel.rests(after)] * (end - start)
-    return walls, own, [rest and same for rest, same in zip(rests, agree, strict=True)]
+        if sentinel.rests(before) and sentinel.rests(after):
+            undisturbed[start:end] = agree[start:end]
+            pace = sentinel.pace((before, after), usual)
+            own[start:end] = [
+                round(time / pace) if same else time
+                for time, same in zip(own[start:end], agree[start:end], strict=True)
+            ]
+    return walls, own, undisturbed

@@ -49,8 +49,10 @@ at most."""
 LEAST_WRITTEN, MOST_WRITTEN = 1.0, 1.5
 """What is written costs no less than what is read, and no more than twice as much where two are read [of the mean]."""
 
-TRAFFICS = (0.0, *(10 ** (7.5 + step / 20) for step in range(71)))
-"""What others may bring into a shared cache [bytes/s], of which the one is chosen that fits best."""
+TRAFFICS = (0.0, *(10 ** (7.5 + step / 20) for step in range(91)))
+"""What others may bring into a shared cache [bytes/s], of which the one is chosen that fits best; dozens of cores may."""
+REPEATED = 0.05
+"""How well a probe in place is repeated, a logarithm."""
 
 LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
@@ -263,7 +265,9 @@ class Rates:
 
     def _placed(self, traffic: float) -> dict[str, tuple[NumpyCall, list[float]]]:
         """The same if others bring so much into the caches meanwhile [bytes/s]."""
-        distances = reuse_distances(self._reuses, [self.seconds[op.layer] for op in self._program], traffic)
+        distances = reuse_distances(
+            self._reuses, [self.seconds[op.layer] for op in self._program], traffic, self.private
+        )
         return {op.layer: (op, far) for op, far in zip(self._program, distances, strict=True)}
 
     @cached_property
@@ -277,8 +281,10 @@ class Rates:
     @cached_property
     def traffic(self) -> float:
         """What others bring into the caches that cores share [bytes/s], by what arrays cost that were left alone while
-        a product ran; 0 on a host that nobody else uses."""
-        return min(TRAFFICS, key=self._misfit)
+        a product ran; 0 on a host that nobody else uses. The least that fits as well as such probes are repeated."""
+        misfits = {traffic: self._misfit(traffic) for traffic in TRAFFICS}
+        well = min(misfits.values()) + REPEATED * len(AGED) * len(AGES)
+        return next(traffic for traffic, misfit in misfits.items() if misfit <= well)
 
     def _misfit(self, traffic: float) -> float:
         """How far arrays that were left alone are predicted off, as logarithms added up."""
@@ -347,6 +353,13 @@ class Rates:
             lambda number: self._since(name, number).manner,
             lambda number: self._longer(name, "stale", number) - self._own(self._since(name, number).own),
         )
+
+    @cached_property
+    def private(self) -> int:
+        """What a core's own caches hold, found by measuring: the first working set from which a byte that is read costs
+        at least half as much beyond cache as from one four times as large [bytes]."""
+        beyond = [size for size in self.sets.curve if size > RESIDENT_BYTES]
+        return next((size for size in beyond if self.read(size) >= self.read(4 * size) / 2 > 0), RESIDENT_BYTES)
 
     def shared_bytes(self, private: int) -> int:
         """What a program of its own finds in the cache that cores share, found by measuring: up to this working set a

@@ -20,7 +20,8 @@ former, and known to be (`costmodel.roofline.clock`):
   caches of a core three passes in a row say so: the cache that cores share keeps what comes again only by and by, and
   one pass that is no faster than the last does not mean that the next is not.
 - Memory is 64-byte aligned (an arena), and garbage collection is off.
-- Statistic: the fastest undisturbed sample for kernels; for whole programs as they come the median of CPU time.
+- Statistic: the fastest undisturbed sample for kernels, at the clock that is usual for the core; for whole programs as
+  they come the median of CPU time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.clock import Clock, Sentinel
+from costmodel.roofline.clock import Clock, Reading, Sentinel
 from costmodel.roofline.host import require
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import Program, Thunk
@@ -222,11 +223,11 @@ def ratio_interval(a: Timing, b: Timing) -> tuple[float, float]:
 
 
 class _Sample(NamedTuple):
-    """Time of one call [s], what the sentinel read before and after [ns] (none where nobody asked), and whether the
-    clocks agree; where they do not it is the CPU clock's."""
+    """Time of one call [s], what the sentinel read before and after (none where nobody asked), and whether the clocks
+    agree; where they do not it is the CPU clock's."""
 
     seconds: float
-    readings: tuple[int, ...]
+    readings: tuple[Reading, ...]
     agree: bool = True
 
 
@@ -274,7 +275,7 @@ class _Item:
         just a sample."""
         began = self.clock.now()
         best = self._warm(self.warm_passes) if began < self.ends else LONG
-        before = -1
+        before = None
         if self.sentinel is not None:
             start = self.clock.now()
             if start < self.ends:
@@ -285,19 +286,21 @@ class _Item:
             before = self.sentinel.read()
         for _ in range(self.burst):
             before = self._sample(before)
-            if self.sentinel is None or not self.sentinel.rests(before) or self.clock.now() >= self.ends:
+            if self.sentinel is None or before is None or not self.sentinel.rests(before):
+                break
+            if self.clock.now() >= self.ends:
                 break
         self.turns += 1
         self.spent += self.clock.now() - began
 
-    def _sample(self, before: int) -> int:
-        """Take a sample, before which the sentinel read so much; returns what it reads after it [ns]."""
+    def _sample(self, before: Reading | None) -> Reading | None:
+        """Take a sample, before which the sentinel read so much; returns what it reads after it."""
         wall, cpu = self.clock.run(self.call, self.inner)
         self.wall += wall
         self.cpu += cpu
         parallel = self.protocol.threads > 1
-        if self.sentinel is None:
-            after, readings, agree = -1, (), True
+        if self.sentinel is None or before is None:
+            after, readings, agree = None, (), True
         else:
             after = self.sentinel.read()
             readings, agree = (before, after), parallel or clocks_agree(wall, cpu)
@@ -306,11 +309,14 @@ class _Item:
             self.samples.append(_Sample(spent / self.inner * 1e-9, readings, agree))
         return after
 
-    def undisturbed(self) -> list[float]:
-        """Samples of undisturbed moments, by what is known of the sentinel's best now, the fastest first [s]."""
-        rests = self.sentinel.rests if self.sentinel is not None else bool
-        enough = any if self.long else all
-        return sorted(s.seconds for s in self.samples if s.agree and s.readings and enough(map(rests, s.readings)))
+    def undisturbed(self, usual: float) -> list[float]:
+        """Samples of undisturbed moments, by what is known of the sentinel's best now, as long as they are where the
+        sentinel's work takes so long [ns], the fastest first [s]."""
+        if self.sentinel is None:
+            return []
+        rests, pace, enough = self.sentinel.rests, self.sentinel.pace, any if self.long else all
+        rested = (s for s in self.samples if s.agree and s.readings and enough(map(rests, s.readings)))
+        return sorted(s.seconds / pace(s.readings, usual) for s in rested)
 
     def believed(self) -> list[float]:
         """Samples on which the clocks agree; where there are hardly any, as of what is longer than the time that the
@@ -324,7 +330,7 @@ class _Item:
     @property
     def settled(self) -> bool:
         """Whether undisturbed samples are enough and the fastest agree."""
-        fastest, third = self.undisturbed(), min(2, self.enough - 1)
+        fastest, third = self.undisturbed(self.sentinel.best if self.sentinel else 0.0), min(2, self.enough - 1)
         return 0 < self.enough <= len(fastest) and fastest[third] <= (1 + self.protocol.agree) * fastest[0]
 
     @property
@@ -341,7 +347,7 @@ class _Item:
         samples = tuple(self.believed()) or (max(self.wall, 1) / self.inner / self.turns * 1e-9,)
         if self.sentinel is None:
             return Timing(samples, self.inner, ratio, statistic)
-        return Timing(samples, self.inner, ratio, statistic, tuple(self.undisturbed()), self.settled)
+        return Timing(samples, self.inner, ratio, statistic, tuple(self.undisturbed(self.sentinel.usual)), self.settled)
 
 
 def time_calls(

@@ -22,6 +22,7 @@ from tests.roofline.synthetic import Clockwork
 PAGE = 1024
 PARALLEL, PARALLEL_VECTOR = 1e6, 9216
 """Multiply-adds up to which one thread computes a product, and one with a vector (OpenBLAS, interface/gemv.c)."""
+SECOND = 1e9
 EDGE = 1.15
 """Of what is touched again after as much as a cache holds half is still there, after so many times as much nothing."""
 
@@ -45,7 +46,8 @@ class MadeUp:
     computing and loading overlap in loops, from 1, not at all, on. call: overhead [ns]; row: of starting an inner loop
     [ns]. brought: by others into what they share [GB/s]. threads: that BLAS may use; by two of them all but small
     products compute `faster` and load `wider`, so many times. stated: the caches that the system
-    names, from the first on [KiB].
+    names, from the first on [KiB]. clocks: by how much longer than at its fastest all takes, one after the other, each
+    for a second.
     """
 
     name: str
@@ -62,6 +64,7 @@ class MadeUp:
     faster: float = 1.9
     wider: float = 1.4
     stated: tuple[int, ...] = ()
+    clocks: tuple[float, ...] = (1.0,)
 
     @property
     def host(self) -> Host:
@@ -105,6 +108,11 @@ class MadeUpClock(Clockwork):
     def __init__(self, made_up: MadeUp) -> None:
         super().__init__(host=made_up.host)
         self.made_up = made_up
+
+    def take(self, nanoseconds: float) -> None:
+        clocks = self.made_up.clocks
+        self.slower = clocks[int(self.passed / SECOND) % len(clocks)]
+        super().take(nanoseconds)
 
     def bind(self, program: Program, copies: int = 1) -> list[Thunk]:
         return [self.bound(1e-9 * each) for each in self.nanoseconds(program, copies)]
@@ -253,6 +261,7 @@ HOSTS = (
         levels=(Level("L3", 400 * MIB, 50, 30, 50), Level("memory", ENDLESS, 15, 11, 120)),
         gflops=60,
         overlap=12.0,
+        clocks=(1.08, 1.0, 1.15, 1.04, 1.11),
         stated=(32, 1024, 512 * 1024),
     ),
     MadeUp(

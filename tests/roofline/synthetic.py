@@ -62,6 +62,7 @@ def _with(**changes: Any) -> Calibration:
         "doubt": 0.0,
         "load": 0.0,
         "steal": 0.0,
+        "clock": 12_000.0,
         "seconds": _seconds(),
     }
     return Calibration(**(fields | changes))

@@ -56,7 +56,7 @@ def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> Non
     large, small, other = span(0, 10**6), span(2 * 10**6, 1000), span(3 * 10**6, 1000)
     found = reuses([(large,), (small, other), (other, small)])
     seconds, traffic = [1e-4, 2e-3, 1e-4], 5e9
-    near, aged = reuse_distances(found), reuse_distances(found, seconds, traffic)
+    near, aged = reuse_distances(found), reuse_distances(found, seconds, traffic, RESIDENT_BYTES)
     assert near[0][0] > RESIDENT_BYTES
     assert aged[0][0] - near[0][0] == traffic * sum(seconds), "from the middle of one run of it to that of the next"
     assert aged[2] == near[2], "what the core's own caches hold is safe from others"
@@ -64,7 +64,7 @@ def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> Non
 
 def test_code_is_run_as_a_call_begins_and_operands_are_streamed_through() -> None:
     code, much = Span(-1, 0, 0), span(0, 10**6)
-    first, _ = reuse_distances(reuses([(code,), (much, code)]), [1e-3, 3e-3], 1e9)
+    first, _ = reuse_distances(reuses([(code,), (much, code)]), [1e-3, 3e-3], 1e9, RESIDENT_BYTES)
     own = reuse_distances(reuses([(code,), (much, code)]))[0]
     assert first[0] - own[0] == 1e9 * 3e-3, "from the start of the other call, not from its middle"
 
