@@ -60,7 +60,7 @@ class Elapsed(NamedTuple):
     cpu: int
 
 
-class Reading(NamedTuple):
+class Pulse(NamedTuple):
     """Of a sentinel: what its work took, and the fastest that it took in the last moments [ns]."""
 
     nanoseconds: int
@@ -200,7 +200,7 @@ class Sentinel:
         """Let times count at the clock that was usual up to now."""
         self.fixed = self.usual
 
-    def read(self) -> Reading:
+    def read(self) -> Pulse:
         """Do the work a few times: how long the last took; the first bring it back after what evicted it."""
         for _ in range(WARM):
             self.work()
@@ -215,13 +215,17 @@ class Sentinel:
         self.recent.append((now, spent))
         local = max(self.recent[0][1], self.best)
         self.clocked[local] += 1
-        return Reading(spent, local)
+        return Pulse(spent, local)
 
-    def rests(self, reading: Reading) -> bool:
+    def rests(self, reading: Pulse) -> bool:
         """Whether a reading is of an undisturbed moment, by the best that is known now."""
-        return reading.nanoseconds <= LIMIT * reading.local and reading.local <= LIMIT * self.best
+        return reading.nanoseconds <= LIMIT * reading.local and self.clocked_by(reading)
 
-    def pace(self, readings: Sequence[Reading], usual: float) -> float:
+    def clocked_by(self, reading: Pulse) -> bool:
+        """Whether it tells the core's clock: some of the last moments was undisturbed."""
+        return reading.local <= LIMIT * self.best
+
+    def pace(self, readings: Sequence[Pulse], usual: float) -> float:
         """How many times as long the core takes at the clock of such moments as where its work takes so long [ns]; the
         faster counts, since after a call longer than `LOCAL` there is but one reading, and memory may slow that."""
         return min(reading.local for reading in readings) / usual

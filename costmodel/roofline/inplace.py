@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from costmodel.roofline.clock import Reading, Sentinel
+from costmodel.roofline.clock import Pulse, Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import PassName, Program, Thunk
 from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, clocks_agree
@@ -213,11 +213,11 @@ def measure_in_place(
 def _timed_pass(
     thunks: Sequence[Thunk], sentinel: Sentinel, threads: int, ends: float = float("inf")
 ) -> tuple[list[int], list[int], list[bool]]:
-    """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for,
-    at the core's usual clock where it is undisturbed [ns], and whether it is."""
+    """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for
+    and at the core's usual clock, as far as that is known [ns], and whether it is undisturbed."""
     clock = sentinel.clock
     times: list[tuple[int, int]] = []
-    pieces: list[tuple[Reading, int]] = []  # what the sentinel read, and how many calls were made before
+    pieces: list[tuple[Pulse, int]] = []  # what the sentinel read, and how many calls were made before
     since = clock.now()
     for thunk in thunks:
         now = clock.now()
@@ -236,11 +236,9 @@ def _timed_pass(
     ]
     undisturbed, usual = [False] * len(own), sentinel.usual
     for (before, start), (after, end) in pairwise(pieces):
+        if sentinel.clocked_by(before) or sentinel.clocked_by(after):
+            pace = sentinel.pace((before, after), usual)
+            own[start:end] = [round(time / pace) for time in own[start:end]]
         if sentinel.rests(before) and sentinel.rests(after):
             undisturbed[start:end] = agree[start:end]
-            pace = sentinel.pace((before, after), usual)
-            own[start:end] = [
-                round(time / pace) if same else time
-                for time, same in zip(own[start:end], agree[start:end], strict=True)
-            ]
     return walls, own, undisturbed

@@ -50,7 +50,7 @@ LEAST_WRITTEN, MOST_WRITTEN = 1.0, 1.5
 """What is written costs no less than what is read, and no more than twice as much where two are read [of the mean]."""
 
 TRAFFICS = (0.0, *(10 ** (7.5 + step / 20) for step in range(91)))
-"""What others may bring into a shared cache [bytes/s], of which the one is chosen that fits best; dozens of cores may."""
+"""What others, of which there may be dozens, may bring into a shared cache [bytes/s]; the one is chosen that fits."""
 REPEATED = 0.05
 """How well a probe in place is repeated, a logarithm."""
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.clock import Clock, Reading, Sentinel
+from costmodel.roofline.clock import Clock, Pulse, Sentinel
 from costmodel.roofline.host import require
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import Program, Thunk
@@ -227,7 +227,7 @@ class _Sample(NamedTuple):
     agree; where they do not it is the CPU clock's."""
 
     seconds: float
-    readings: tuple[Reading, ...]
+    readings: tuple[Pulse, ...]
     agree: bool = True
 
 
@@ -293,7 +293,7 @@ class _Item:
         self.turns += 1
         self.spent += self.clock.now() - began
 
-    def _sample(self, before: Reading | None) -> Reading | None:
+    def _sample(self, before: Pulse | None) -> Pulse | None:
         """Take a sample, before which the sentinel read so much; returns what it reads after it."""
         wall, cpu = self.clock.run(self.call, self.inner)
         self.wall += wall
