@@ -171,11 +171,13 @@ class LegalLayout(NamedTuple):
 class AlikeWays:
     """Ways to run a step whose micro-batches ask for the same work, but for what is recomputed.
 
-    numbers: of their meshes. micro_batches, shapes: of each, as arrays. works, bounds: by what is recomputed that work,
-    None where all ways are worked out, and a bound on the seconds of each way.
+    batches: of all ways that differ in the size of these alone. numbers: of their meshes. micro_batches, shapes: of
+    each, as arrays. works, bounds: by what is recomputed that work, None where all ways are worked out, and a bound on
+    the seconds of each way.
     """
 
     batch: int
+    batches: Sequence[int]
     numbers: Numbers
     micro_batches: Numbers
     shapes: PipelineShapes
@@ -327,12 +329,13 @@ class LayoutSearch:
         meshes = [self.meshes[number] for number in numbers]
         each = np.array([self.samples // (mesh["fsdp"] * mesh["dp"]) for mesh in meshes], dtype=np.int64)
         shapes = PipelineShapes.of(map(self._pipeline, meshes), blocks_of(self.model))
-        for batch in self._divisors:
-            which = np.flatnonzero(each % batch == 0)
-            if len(which):
-                ways = AlikeWays(batch, np.array(numbers)[which], each[which] // batch, shapes.chosen(which))
-                self._bounds(ways, "none")
-                yield ways
+        members = {batch: np.flatnonzero(each % batch == 0) for batch in self._divisors}
+        batches = [batch for batch, which in members.items() if len(which)]
+        for batch in batches:
+            which = members[batch]
+            ways = AlikeWays(batch, batches, np.array(numbers)[which], each[which] // batch, shapes.chosen(which))
+            self._bounds(ways, "none")
+            yield ways
 
     def _pipeline(self, mesh: Mesh) -> Layout:
         """Of a layout what its pipeline is."""
@@ -350,7 +353,7 @@ class LayoutSearch:
                     continue
                 settings = replace(settings, batch=ways.batch)
                 with suppress(CostModelError):  # another may be legal
-                    work = self._steps(settings).work(settings)
+                    work = self._steps(settings).work(settings, ways.batches)
                     least = self._steps(settings).least_seconds(work, settings.layout, ways.shapes, ways.micro_batches)
                     ways.works[checkpoint], ways.bounds[checkpoint] = work, least
                     break

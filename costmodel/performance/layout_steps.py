@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import repeat
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -13,8 +15,8 @@ from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.peaks import RankPeaks
 from costmodel.cost.rows import kept_of
-from costmodel.errors import SettingError
-from costmodel.graph.kernel import Message
+from costmodel.errors import CostModelError, SettingError
+from costmodel.graph.kernel import Kernel, Message, Product
 from costmodel.graph.tape import Tape
 from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers
@@ -22,7 +24,7 @@ from costmodel.performance.parallel import PlayedStep, Prices, RankWork
 from costmodel.performance.pipelines import PipelineWork, StageWork
 from costmodel.performance.queues import Player
 from costmodel.performance.time import Time
-from costmodel.performance.work import is_once_a_step, work_of
+from costmodel.performance.work import Task, is_once_a_step, work_of
 from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import Layout, Runtime
 from costmodel.training.schedules import SCHEDULES
@@ -99,6 +101,91 @@ class PassFloor(NamedTuple):
         return (1 - SLACK) * np.where(ranks == 1, micro_batches * self.whole, np.maximum(mean, last))
 
 
+class PassTasks(NamedTuple):
+    """What one micro-batch asks for in all stages, before any of it is timed.
+
+    tasks: kernels, with how often each happens. messages: whose result the next kernel needs. kept: for backward, by
+    how often [bytes]. after: layers that come after the blocks.
+    """
+
+    tasks: tuple[Task, ...]
+    messages: tuple[tuple[str, int, Message], ...]
+    kept: tuple[tuple[int, int], ...]
+    after: frozenset[str]
+
+    @classmethod
+    def of(cls, tape: Tape, settings: Settings, blocks: int, *, fuse: bool) -> PassTasks:
+        """Those of a rank that has all of a model's blocks. Left out is what micro-batches share, and their sums."""
+        calls = [*tape.root.calls()]
+        left_out = {storage.name for storage in tape.trained} | {call.name for call in calls if is_once_a_step(call)}
+        every = work_of(tape, settings, fuse=fuse).tasks
+        tasks = [task for task in every if task.phase != "update" and task.layer not in left_out]
+        repeated = [n for n, call in enumerate(calls) if blocks > 1 and int(call.times) % blocks == 0]
+        start = repeated[-1] + 1 if repeated else len(calls)
+        return cls(
+            tuple(task._replace(times=int(task.times) // settings.micro_batches) for task in tasks),
+            tuple(_waited(tape, {task.layer for task in tasks if task.phase == "backward" and not task.again})),
+            tuple(kept_of(tape)),
+            frozenset(call.name for call in calls[start:]).difference(call.name for call in calls[:start]),
+        )
+
+    @property
+    def numbers(self) -> list[int]:
+        """All that may depend on how many samples a micro-batch has."""
+        kernels = (task.kernel for task in self.tasks)
+        own = [n for each in kernels for n in (each.flops, each.read, each.written, *(each.sizes or ()))]
+        return [*own, *(message.elements for *_, message in self.messages), *(size for _, size in self.kept)]
+
+    def with_numbers(self, numbers: Iterable[int]) -> PassTasks:
+        """The same with others in their place."""
+        each = iter(numbers)
+
+        def kernel(own: Kernel) -> Kernel:
+            flops, read, written = next(each), next(each), next(each)
+            sizes = own.sizes and Product(next(each), next(each), next(each), next(each))
+            return own._replace(flops=flops, read=read, written=written, sizes=sizes)
+
+        return PassTasks(
+            tuple(task._replace(kernel=kernel(task.kernel)) for task in self.tasks),
+            tuple((name, times, own._replace(elements=next(each))) for name, times, own in self.messages),
+            tuple((times, next(each)) for times, _ in self.kept),
+            self.after,
+        )
+
+    @property
+    def form(self) -> PassTasks:
+        """What does not depend on it."""
+        return self.with_numbers(repeat(0))
+
+    def between(self, other: PassTasks, numerator: int, denominator: int) -> PassTasks | None:
+        """What lies so far on the way to that of larger micro-batches; None if they differ in more than numbers."""
+        if self.form != other.form:
+            return None
+        steps = [
+            (own, *divmod((larger - own) * numerator, denominator))
+            for own, larger in zip(self.numbers, other.numbers, strict=True)
+        ]
+        return None if any(rest for *_, rest in steps) else self.with_numbers(own + more for own, more, _ in steps)
+
+
+def interpolated(batches: Sequence[int], trace_of: Callable[[int], PassTasks]) -> dict[int, PassTasks]:
+    """What micro-batches of each of ascending sizes ask for, of which as few as may be are traced.
+
+    Where what is traced in the middle lies on the line between both ends, all others are taken to lie on it too; else
+    each half is asked by itself, and the smallest where it has other kernels: of one sample some copies are views.
+    """
+    trace_once = cache(trace_of)
+    low, high, half = batches[0], batches[-1], len(batches) // 2
+    traced = {batch: trace_once(batch) for batch in (low, batches[half], high)}
+    if len(batches) <= 3:
+        return traced
+    between = {each: traced[low].between(traced[high], each - low, high - low) for each in batches[1:-1]}
+    if between[batches[half]] == traced[batches[half]] and None not in between.values():
+        return traced | {batch: tasks for batch, tasks in between.items() if tasks is not None}
+    first = half + 1 if traced[low].form == traced[batches[half]].form else 1
+    return interpolated(batches[:first], trace_once) | interpolated(batches[first - (first > 1) :], trace_once)
+
+
 @dataclass(frozen=True, eq=False)
 class PassWork:
     """What one micro-batch asks for in all stages, each by its layer and how often it happens.
@@ -115,33 +202,24 @@ class PassWork:
     block: int
 
     @classmethod
-    def of(cls, tape: Tape, settings: Settings, blocks: int, model: KernelModel, *, fuse: bool) -> PassWork:
-        """That of a rank that has all of a model's blocks. Left out is what micro-batches share, and their sums."""
-        calls = [*tape.root.calls()]
-        left_out = {storage.name for storage in tape.trained} | {call.name for call in calls if is_once_a_step(call)}
-        every = work_of(tape, settings, fuse=fuse).tasks
-        tasks = [task for task in every if task.phase != "update" and task.layer not in left_out]
+    def of_several(cls, several: Sequence[PassTasks], blocks: int, model: KernelModel) -> list[PassWork]:
+        """Those of micro-batches of several sizes, whose kernels are timed together."""
         slowest = 1.0 if model.tier == "ceiling" else model.constants.slowest_device
-        seconds = KernelTable([task.kernel for task in tasks]).times(model)
-        repeated = [n for n, call in enumerate(calls) if blocks > 1 and int(call.times) % blocks == 0]
-        start = repeated[-1] + 1 if repeated else len(calls)
-        kept = [*kept_of(tape)]
-        return cls(
-            tuple(
-                (
-                    task.layer,
-                    int(task.times) // settings.micro_batches,
-                    slowest * float(own),
-                    float(model.host_time(task)),
-                )
-                for task, own in zip(tasks, seconds, strict=True)
-            ),
-            tuple(_waited(tape, {task.layer for task in tasks if task.phase == "backward" and not task.again})),
-            blocks,
-            frozenset(call.name for call in calls[start:]).difference(call.name for call in calls[:start]),
-            sum(size for _, size in kept),
-            sum(size for times, size in kept if blocks > 1 and times % blocks == 0) // max(1, blocks),
-        )
+        seconds = iter(KernelTable([task.kernel for each in several for task in each.tasks]).times(model))
+        return [
+            cls(
+                tuple(
+                    (task.layer, task.times, slowest * float(next(seconds)), float(model.host_time(task)))
+                    for task in each.tasks
+                ),
+                each.messages,
+                blocks,
+                each.after,
+                sum(size for _, size in each.kept),
+                sum(size for times, size in each.kept if blocks > 1 and times % blocks == 0) // max(1, blocks),
+            )
+            for each in several
+        ]
 
     def kept_bytes(self, layout: Layout, micro_batches: int) -> int:
         """What the first rank of a layout keeps for backward when it has most micro-batches in flight, at least."""
@@ -189,18 +267,30 @@ class LayoutSteps:
         played = self._alone(settings, prices) if settings.layout.pp == 1 else self._staged(settings, prices)
         return LayoutStep(float(played.seconds), sum(float(each.exposed) for each in played.sums), float(played.bubble))
 
-    def work(self, settings: Settings) -> PassWork:
-        """What a micro-batch asks for, which all layouts that compute alike share. Raises CostModelError."""
+    def work(self, settings: Settings, batches: Sequence[int] = ()) -> PassWork:
+        """What a micro-batch asks for, which all layouts that compute alike share. Raises CostModelError.
+
+        batches: others, ascending, whose work is asked for too.
+        """
         layout = settings.layout
         whole = layout._replace(pp=1, vpp=1, schedule="1f1b", split=())
         alike = whole._replace(dp=1, fsdp=1, zero=0, reshard=True)  # copies and shares compute the same
-        key = settings.batch, settings.checkpoint, alike
-        if key not in self._works:
-            tape = trace(self.ranks.model, settings, layout=whole)
-            self._works[key] = PassWork.of(
-                tape, settings, blocks_of(self.ranks.model), self.models[layout.runtime], fuse=self.fuses
-            )
-        return self._works[key]
+        key = settings.checkpoint, alike
+        if (settings.batch, key) not in self._works:
+            blocks = blocks_of(self.ranks.model)
+
+            def tasks(batch: int) -> PassTasks:
+                own = replace(settings, batch=batch)
+                tape = trace(self.ranks.model, own, layout=whole)
+                return PassTasks.of(tape, own, blocks, fuse=self.fuses)
+
+            try:
+                several = interpolated(batches or [settings.batch], tasks)
+            except CostModelError:  # of another batch, or of this one too
+                several = {settings.batch: tasks(settings.batch)}
+            works = PassWork.of_several([*several.values()], blocks, self.models[layout.runtime])
+            self._works |= {(batch, key): work for batch, work in zip(several, works, strict=True)}
+        return self._works[settings.batch, key]
 
     def least_seconds(self, work: PassWork, layout: Layout, shapes: PipelineShapes, micro_batches: Numbers) -> Numbers:
         """Of a step of each of the layouts that ask for such work at least. layout: any of them."""

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.analysis.candidates import Meshes
 from costmodel.analysis.layout_search import APART
+from costmodel.architectures.trace import trace
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
 from costmodel.errors import CostModelError, SettingError
+from costmodel.performance import layout_steps
 from costmodel.performance.layout_steps import LayoutSteps, PipelineShapes
 from costmodel.performance.parallel import Prices
 from costmodel.performance.time import time_on
@@ -266,6 +268,36 @@ def test_copies_shares_and_stages_ask_the_same_of_a_micro_batch(name: str, preci
         key = frozenset(item for item in mesh.items() if item[0] not in APART)
         prices = Prices(steps.links, settings.layout)
         assert like.setdefault(key, (vars(work), work.floors(prices))) == (vars(work), work.floors(prices))
+
+
+@pytest.mark.parametrize(
+    "run", [{"runtime": "torch", "fsdp": 2}, {"runtime": "megatron", "tp": 2, "sp": True}], ids=str
+)
+@pytest.mark.parametrize(("name", "attention"), [("llama-2-7b", "flash"), ("mixtral-8x7b", "eager")])
+def test_micro_batches_between_others_are_not_traced(
+    name: str, attention: str, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they ask for is on the line between the smallest and the largest, on which one in the middle lies."""
+    traced: list[int] = []
+
+    def counted(model: Any, settings: Settings, **options: Any) -> Any:
+        traced.append(settings.batch)
+        return trace(model, settings, **options)
+
+    monkeypatch.setattr(layout_steps, "trace", counted)
+    model, batches = cm.load(name, over=SIZE), [1, 2, 3, 4, 6, 12, 24]
+    run = {**run, "seq": 16, "precision": "bf16-master-fp32-gradients", "on": "h100-sxm", "checkpoint": "block"}
+    settings = Settings(**run, accumulate=2, attention=attention)
+    steps = LayoutSteps(RankPeaks(model), time_on(Costs(model, settings), "h100-sxm"))
+    together = [steps.work(replace(settings, batch=batch), batches) for batch in batches]
+    assert sorted(traced) == ([1, 4, 24] if attention == "flash" else [1, 2, 4, 6, 24])
+    others = LayoutSteps(RankPeaks(model), time_on(Costs(model, settings), "h100-sxm"))
+    for work, batch in zip(together, batches, strict=True):
+        alone = others.work(replace(settings, batch=batch))
+        assert [each[:2] for each in work.kernels] == [each[:2] for each in alone.kernels]
+        for own, other in zip(work.kernels, alone.kernels, strict=True):
+            assert own[2:] == pytest.approx(other[2:], rel=1e-12)
+        assert (work.messages, work.kept, work.block) == (alone.messages, alone.kept, alone.block)
 
 
 @examples(20)
