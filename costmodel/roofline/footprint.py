@@ -75,8 +75,8 @@ def touched_by(program: Program) -> list[tuple[Span, ...]]:
 def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reuse]]:
     """The last use of all that each call touches, when the calls are repeated over and over.
 
-    Half of the call that touched it last and half of this one count, since both stream through what they touch.
-    between: bytes that other work touches between two repetitions.
+    Half of the call that touched it last and half of this one count, since both stream through what they touch; but not
+    for their code, which is in use meanwhile. between: bytes that other work touches between two repetitions.
     """
     own = [distinct_bytes(spans) for spans in touched]
     recent = _Recent(2 * len(touched))
@@ -89,7 +89,7 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
         if last < 0:
             return Reuse(float("inf"), last, not span.bytes)
         others = between if last < len(touched) else 0
-        halves = (own[last % len(touched)] + own[number]) / 2
+        halves = (own[last % len(touched)] + own[number]) / 2 if span.bytes else 0.0
         return Reuse(max(recent.bytes_since(last) + others + halves, span.bytes), last, not span.bytes)
 
     uses = []

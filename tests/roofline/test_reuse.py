@@ -63,10 +63,13 @@ def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> Non
 
 
 def test_code_is_run_as_a_call_begins_and_operands_are_streamed_through() -> None:
-    code, much = Span(-1, 0, 0), span(0, 10**6)
-    first, _ = reuse_distances(reuses([(code,), (much, code)]), [1e-3, 3e-3], 1e9, RESIDENT_BYTES)
-    own = reuse_distances(reuses([(code,), (much, code)]))[0]
-    assert first[0] - own[0] == 1e9 * 3e-3, "from the start of the other call, not from its middle"
+    code, much, more = Span(-1, 0, 0), span(0, 10**6), span(10**6, 10**6)
+    calls, seconds = [(code, more), (much,)], [1e-3, 3e-3]
+    first, _ = reuse_distances(reuses(calls), seconds, 1e9, RESIDENT_BYTES)
+    own = reuse_distances(reuses(calls))[0]
+    assert own == [10**6, 2 * 10**6], "what a call streams through does not evict the code that it runs"
+    assert first[0] - own[0] == 1e9 * 4e-3, "from the start of one call to that of the next"
+    assert reuse_distances(reuses([(code, more)]))[0][0] == 0
 
 
 PLACES = st.tuples(st.integers(0, 30), st.integers(1, 30)).map(lambda place: Span(place[0], sum(place), place[1]))
