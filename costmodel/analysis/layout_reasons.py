@@ -111,12 +111,22 @@ class Tally:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._texts: dict[str, str] = {}
+        self._kinds: dict[str, str] = {}
 
     def add(self, text: str, count: int) -> None:
         """So many more."""
-        kind = re.sub("[0-9][0-9,]*", "#", text)
+        kind = self._kind(text)
         self._texts.setdefault(kind, text)
         self._counts[kind] = self._counts.get(kind, 0) + count
+
+    def __contains__(self, text: str) -> bool:
+        """Whether any are counted that differ from it in numbers alone."""
+        return self._kind(text) in self._counts
+
+    def _kind(self, text: str) -> str:
+        if text not in self._kinds:
+            self._kinds[text] = re.sub("[0-9][0-9,]*", "#", text)
+        return self._kinds[text]
 
     @property
     def reasons(self) -> tuple[Reason, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -136,6 +136,8 @@ class RankedLayout:
 
 APART = ("pp", "vpp", "schedule", "fsdp", "dp", "zero", "reshard")
 """Settings of a mesh on which the work of a micro-batch does not depend."""
+DEGREES_OF_KINDS = ("tp", "cp", "pp", "fsdp", "dp")
+"""Degrees whose size decides about a model, and about settings alone only whether it is more than 1."""
 REPORTED = 1_000
 """Ways after each so many of which a search says how far it is."""
 YOUNG_OBJECTS = 50_000
@@ -216,6 +218,7 @@ class LayoutSearch:
         self.meshes: list[Mesh] = []
         self.steps: LayoutSteps | None = None
         self._known: dict[tuple[int, Any], Settings | str] = {}
+        self._refused_kinds: dict[Hashable, str] = {}
         self._orders: dict[tuple[Any, ...], str] = {}
         self._local: dict[Any, str] = {}
         self._begin()
@@ -370,10 +373,11 @@ class LayoutSearch:
 
     def _later(self, ways: AlikeWays, member: int) -> list[tuple[int, float]]:
         """Of a way what may be recomputed, by number, each with a bound on its seconds; the others are counted."""
-        first = self._checked(int(ways.numbers[member]), self.checkpoints[0])
+        number = int(ways.numbers[member])
+        first = self._checked(number, self.checkpoints[0])
         text = first if isinstance(first, str) else self._refusal(first.layout, int(ways.micro_batches[member]))
         if text and (self.checkpoints[0] == "none" or isinstance(first, Settings)):  # of which only the mesh is refused
-            self.refused.add(text, len(self.checkpoints))
+            self._refuse(number, self.checkpoints[0], text, len(self.checkpoints))
             return []
         return [(which, float(self._bounds(ways, each)[member])) for which, each in enumerate(self.checkpoints)]
 
@@ -382,7 +386,7 @@ class LayoutSearch:
         number = int(ways.numbers[member])
         settings = self._checked(number, checkpoint)
         if isinstance(settings, str):
-            self.refused.add(settings, 1)
+            self._refuse(number, checkpoint, settings, 1)
             return None
         work = ways.works[checkpoint]
         return LegalLayout(self.meshes[number], settings, ways.batch, int(ways.micro_batches[member]), work)
@@ -391,14 +395,35 @@ class LayoutSearch:
         """Settings of a mesh with its smallest micro-batch; why they are refused if they are."""
         if (number, checkpoint) not in self._known:
             mesh = self.meshes[number]
-            try:
-                settings = self._settings(mesh, self._batches(mesh)[0], 2 * mesh["pp"] * mesh.get("vpp", 1), checkpoint)
-                self._check_once(mesh, settings)
-                self._check_model(settings)
-                self._known[number, checkpoint] = settings
-            except CostModelError as error:
-                self._known[number, checkpoint] = str(error)
+            text = self._refused_kinds.get((self._kind(mesh), checkpoint))
+            self._known[number, checkpoint] = text or self._judged(mesh, checkpoint)
         return self._known[number, checkpoint]
+
+    def _judged(self, mesh: Mesh, checkpoint: Any) -> Settings | str:
+        """Settings of a mesh that is judged by itself; why they are refused, with all of its kind, if they are."""
+        try:
+            settings = self._settings(mesh, self._batches(mesh)[0], 2 * mesh["pp"] * mesh.get("vpp", 1), checkpoint)
+        except CostModelError as error:
+            self._refused_kinds[self._kind(mesh), checkpoint] = str(error)
+            return str(error)
+        try:
+            self._check_once(mesh, settings)
+            self._check_model(settings)
+        except CostModelError as error:
+            return str(error)
+        return settings
+
+    def _refuse(self, number: int, checkpoint: Any, text: str, count: int) -> None:
+        """Count so many as refused; the first of each reason says it in its own numbers."""
+        if text not in self.refused and isinstance(self._checked(number, checkpoint), str):
+            text = str(self._judged(self.meshes[number], checkpoint))
+        self.refused.add(text, count)
+
+    def _kind(self, mesh: Mesh) -> Hashable:
+        """What decides whether settings of a mesh go together, whatever the model: of most degrees that they split."""
+        plain = mesh.get("ep", 1) == 1 and self.fixed.get("etp") is None  # else ranks of experts are to divide others
+        degrees = [mesh[name] > 1 if plain else mesh[name] for name in DEGREES_OF_KINDS]
+        return *degrees, *(item for item in mesh.items() if item[0] not in DEGREES_OF_KINDS)
 
     def _refusal(self, layout: Layout, micro_batches: int) -> str:
         """Why a runtime's schedule takes no such pipeline; "" if it does."""
@@ -423,14 +448,13 @@ class LayoutSearch:
         """A candidate's layout if it fits; else why not is counted."""
         mesh, limit = candidate.mesh, (id(candidate.mesh), candidate.settings.checkpoint)
         try:
-            settings = self._settings(mesh, candidate.batch, candidate.micro_batches, candidate.settings.checkpoint)
-            alike = candidate.settings if settings.layout.pp > 1 else settings  # stages of few batches are traced once
-            if (room := self._left(mesh, alike)) < 0:
+            if (room := self._left(candidate)) < 0:
                 self.unfit.add(TOO_MUCH_HELD, 1)
                 return None
             if candidate.batch >= self._limits.get(limit, inf) or candidate.kept_bytes > room:
                 self._add_unfit(candidate.way)
                 return None
+            settings = self._settings(mesh, candidate.batch, candidate.micro_batches, candidate.settings.checkpoint)
             peak = self.peaks.peak(settings, self.room)
             step = self._step(settings) if self.room is None or peak <= self.room else None
         except CostModelError as error:
@@ -457,11 +481,15 @@ class LayoutSearch:
         tokens = None if seq is None else self.samples * int(seq)
         return RankedLayout(self.model, {**self.fixed, **whole, **own}, peak, step, tokens)
 
-    def _left(self, mesh: Mesh, settings: Settings) -> float:
+    def _left(self, candidate: LegalLayout) -> float:
         """Room beside weights and states of a mesh's heaviest rank; below 0 if there is none, or not for gradients."""
         if self.room is None:
             return inf
+        mesh = candidate.mesh
         if id(mesh) not in self._held:
+            settings = candidate.settings
+            if mesh["pp"] == 1:  # stages of few batches are traced once
+                settings = self._settings(mesh, candidate.batch, candidate.micro_batches, settings.checkpoint)
             self._held[id(mesh)] = held = self.peaks.held(settings)
             self.remedies[TOO_MUCH_HELD].add(mesh, fits=held.least <= self.room)
         held = self._held[id(mesh)]

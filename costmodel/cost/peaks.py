@@ -23,7 +23,7 @@ from costmodel.cost.runtimes import rank_of
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout
 from costmodel.training.dtypes import size_bytes
-from costmodel.training.layout import Layout
+from costmodel.training.layout import ContextKind, Layout
 from costmodel.training.schedules import Schedule
 from costmodel.training.settings import Settings
 
@@ -177,6 +177,7 @@ class RankPeaks:
 
         Raises CostModelError.
         """
+        settings = _with_like_weights(settings)
         layout = settings.layout
         if layout.pp == 1:
             return self._once(("held", *_rank_key(settings)), lambda: _held(self.alone(settings).tape, settings))
@@ -343,6 +344,16 @@ def _once_through(extents: StageExtents) -> int:
 def _rank_key(settings: Settings) -> tuple[Hashable, ...]:
     """What matters to a rank that has all blocks."""
     return settings.batch, settings.checkpoint, min(settings.micro_batches, 2), _alike(settings.layout)
+
+
+def _with_like_weights(settings: Settings) -> Settings:
+    """Settings of which few differ for all whose ranks have the same weights: how tokens are split changes none.
+
+    Megatron takes experts on ranks of tp with sp alone. Ulysses' attention may have a mask that others lack.
+    """
+    ring: ContextKind = "ring" if settings.cp_kind == "all-gather" and settings.cp > 1 else settings.cp_kind
+    sp = settings.sp and settings.runtime == "megatron"
+    return replace(settings, sp=sp, loss_parallel=False, cp_kind=ring)
 
 
 def _alike(layout: Layout) -> Layout:

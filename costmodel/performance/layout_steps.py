@@ -157,16 +157,6 @@ class PassTasks(NamedTuple):
         """What does not depend on it."""
         return self.with_numbers(repeat(0))
 
-    def between(self, other: PassTasks, numerator: int, denominator: int) -> PassTasks | None:
-        """What lies so far on the way to that of larger micro-batches; None if they differ in more than numbers."""
-        if self.form != other.form:
-            return None
-        steps = [
-            (own, *divmod((larger - own) * numerator, denominator))
-            for own, larger in zip(self.numbers, other.numbers, strict=True)
-        ]
-        return None if any(rest for *_, rest in steps) else self.with_numbers(own + more for own, more, _ in steps)
-
 
 def interpolated(batches: Sequence[int], trace_of: Callable[[int], PassTasks]) -> dict[int, PassTasks]:
     """What micro-batches of each of ascending sizes ask for, of which as few as may be are traced.
@@ -179,10 +169,20 @@ def interpolated(batches: Sequence[int], trace_of: Callable[[int], PassTasks]) -
     traced = {batch: trace_once(batch) for batch in (low, batches[half], high)}
     if len(batches) <= 3:
         return traced
-    between = {each: traced[low].between(traced[high], each - low, high - low) for each in batches[1:-1]}
-    if between[batches[half]] == traced[batches[half]] and None not in between.values():
-        return traced | {batch: tasks for batch, tasks in between.items() if tasks is not None}
-    first = half + 1 if traced[low].form == traced[batches[half]].form else 1
+    forms = [tasks.form for tasks in traced.values()]
+    if forms[0] == forms[1] == forms[2]:
+        start, middle, end = (tasks.numbers for tasks in traced.values())
+        slopes, rests = zip(
+            *(divmod(last - own, high - low) for own, last in zip(start, end, strict=True)), strict=True
+        )
+
+        def line(batch: int) -> Iterator[int]:
+            return (own + slope * (batch - low) for own, slope in zip(start, slopes, strict=True))
+
+        if not any(rests) and [*line(batches[half])] == middle:
+            others = (batch for batch in batches if batch not in traced)
+            return traced | {batch: traced[low].with_numbers(line(batch)) for batch in others}
+    first = half + 1 if forms[0] == forms[1] else 1
     return interpolated(batches[:first], trace_once) | interpolated(batches[first - (first > 1) :], trace_once)
 
 

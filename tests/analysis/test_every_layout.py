@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.analysis.candidates import Meshes
-from costmodel.analysis.layout_search import APART
+from costmodel.analysis.layout_search import APART, LayoutSearch
 from costmodel.architectures.trace import trace
+from costmodel.cost import peaks
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
 from costmodel.errors import CostModelError, SettingError
@@ -424,6 +426,43 @@ def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int]) -
             "reduce_scatter",
             "all_gather",
         }
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])
+def test_how_tokens_are_split_changes_no_weights(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layouts that differ in it alone are traced once for what their weights take."""
+    model = cm.load(name, over=SIZE)
+    together, kinds = RankPeaks(model), set[Any]()
+    for mesh in Meshes(model, 8, {"dp": [1, 2], "vpp": [1, 2], "schedule": ["1f1b", "looped-bfs"]}):
+        kind = tuple(value if type(value) is not int else value > 1 for value in mesh.values())
+        if kind in kinds:
+            continue
+        try:
+            run: dict[str, Any] = {**mesh, "seq": 32, "precision": "bf16-master-fp32-gradients", "attention": "flash"}
+            settings = Settings(**run, accumulate=2 * mesh["pp"] * mesh.get("vpp", 1))
+            with monkeypatch.context() as patch:
+                patch.setattr(peaks, "_with_like_weights", lambda settings: settings)
+                alone = RankPeaks(model).held(settings)
+        except CostModelError:
+            continue
+        kinds.add(kind)
+        assert together.held(settings) == alone
+
+
+@pytest.mark.parametrize("model", [MODEL, EXPERTS], ids=["dense", "experts"])
+def test_meshes_are_refused_by_kind_as_each_is(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: dict[str, Any] = {"seq": 64, "precision": "bf16-master-fp32-gradients"}
+    search = LayoutSearch(model, {**run, "devices": 16, "global_batch": 32}, {}, None, None)
+    search.meshes = [*Meshes(model, 16, {})]
+    made: list[Settings] = []
+    check = Settings.__post_init__
+    monkeypatch.setattr(Settings, "__post_init__", lambda self: made.append(self) or check(self))
+    together = [search._checked(number, "block") for number in range(len(search.meshes))]
+    count = len(made)
+    alone = [search._judged(mesh, "block") for mesh in search.meshes]
+    reasons = [[re.sub("[0-9]+", "#", str(each)) for each in several] for several in (together, alone)]
+    assert reasons[0] == reasons[1]
+    assert count < 0.9 * (len(made) - count)  # of which most are of kinds that a model refuses, or of several ep
 
 
 @st.composite
