@@ -6,7 +6,7 @@ what holds where nothing more exact is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -776,15 +776,25 @@ def constant(name: str, machine: Machine) -> ConstantRange:
     """The constant of a machine: by the most exact family that the table has, or what the machine says itself."""
     if name not in TABLE:
         raise unknown("constant", name, TABLE)
+    return _constant(name, machine, tuple(family(machine)))
+
+
+def constants_of(machine: Machine) -> dict[str, ConstantRange]:
+    """All constants of a machine."""
+    families = tuple(family(machine))
+    return {name: _constant(name, machine, families) for name in TABLE}
+
+
+def _constant(name: str, machine: Machine, families: Sequence[str]) -> ConstantRange:
     if machine.measured and name in ATTAINED:
         return ConstantRange(0.92, 1.0, 1.04, HERE, "its figures were attained, not published as peaks")
     if machine.call_overhead and name == "kernel_seconds":
         overhead = machine.call_overhead
         return ConstantRange(0.8 * overhead, overhead, 1.25 * overhead, HERE, "its call overhead")
     values = TABLE[name]
-    return next(values[key] for key in family(machine) if key in values)
+    return next(values[key] for key in families if key in values)
 
 
 def typical(machine: Machine) -> Constants:
     """The typical value of each constant for a machine."""
-    return Constants(**{name: constant(name, machine).typical for name in TABLE})
+    return Constants(**{name: of.typical for name, of in constants_of(machine).items()})

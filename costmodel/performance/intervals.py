@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from costmodel.performance.constants import TABLE, ConstantRange, Constants, constant, typical
+from costmodel.performance.constants import ConstantRange, Constants, constants_of, typical
 
 if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
@@ -48,7 +48,8 @@ class Interval(NamedTuple):
 
 def uncertain_constants(machine: Machine, known: Iterable[str]) -> dict[str, ConstantRange]:
     """The constants of a machine that have a range, all but those that are known."""
-    return {name: constant(name, machine) for name in TABLE if name not in set(known)}
+    without = frozenset(known)
+    return {name: of for name, of in constants_of(machine).items() if name not in without}
 
 
 def interval(

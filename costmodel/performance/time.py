@@ -276,7 +276,7 @@ class Time(Answer):
     @typed
     def seconds_with(self, constants: Constants) -> Numbers:
         """Of one step, with other constants; an array where they are arrays."""
-        return self._step(constants, self.tier).seconds
+        return (self._own if constants is self.constants else self._step(constants, self.tier)).seconds
 
     @cached_property
     def ceiling_seconds(self) -> float:
