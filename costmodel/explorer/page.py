@@ -28,7 +28,7 @@ from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_A_STEP, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
 from costmodel.explorer.laws import Laws
-from costmodel.explorer.regimes import OF_DECODING, PageForms, SliderSize
+from costmodel.explorer.regimes import OF_DECODING, PageForms, SliderSize, uncollected
 from costmodel.hardware.cluster import machine_of
 from costmodel.hardware.machine import Machine
 from costmodel.training.optimizers import Optimizer
@@ -177,7 +177,8 @@ def explore(
     results = (executor.map if executor else map)(_explored, (job for *_, job in jobs))
     for done, ((number, key, _), part) in enumerate(zip(jobs, results, strict=True), 1):
         if isinstance(part, Part):
-            bundles[number].add(key, part)
+            with uncollected():
+                bundles[number].add(key, part)
         else:
             refused[number][key] = part
         if progress:
@@ -260,7 +261,8 @@ def _explored(job: Exploration) -> Part | str:
         forms.explore()
     except CostModelError as error:
         return str(error)
-    return part_of(forms)
+    with uncollected():
+        return part_of(forms)
 
 
 def _page(

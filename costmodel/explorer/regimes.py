@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -88,6 +90,18 @@ class Key(NamedTuple):
     rank: int = 0
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for garbage in cycles meanwhile: the many objects of a trace have few, and a quarter of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class ExploredBranch:
     """A branch of the regimes: how many traces behind it have come to forms and to refusals."""
 
@@ -154,7 +168,8 @@ class PageForms(ClosedForms):
         """The regime of a point, which is counted if there has been no trace in it."""
         leaf = self.known(point)
         if leaf is None:
-            self._count(point, leaf := self.at(point))
+            with uncollected():
+                self._count(point, leaf := self.at(point))
         return leaf
 
     def _look(self, points: Iterable[Mapping[str, int]]) -> list[Mapping[str, int]]:
