@@ -901,8 +901,9 @@ function showFlopsTable() {
     if (part === "forward" || part === "total" || (both && (part === "backward" || recomputes)))
       add(part, NAMES[`flops.${part}`], [[`flops.${part}`, showFlops, "FLOP"], [`pointwise_flops.${part}`, showFlops, "FLOP"]]);
   }
-  const two = (head) => (pinned ? [head, "pinned"] : [head]);
-  fill($("flops-table"), "Parameters and FLOPs", ["", ...two("count or FLOPs"), ...two("pointwise")], rows);
+  const two = (head, other) => (pinned ? [head, other] : [head]);
+  const heads = [...two("count or FLOPs", "pinned"), ...two("pointwise", "pinned pointwise")];
+  fill($("flops-table"), "Parameters and FLOPs", ["", ...heads], rows);
 }
 
 // ---- Seconds
