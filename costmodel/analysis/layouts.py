@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, get_args
 
 from costmodel.analysis.layout_reasons import Reason
 from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout
@@ -18,7 +18,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import Budget, show_bytes, show_exact, show_few, show_seconds, show_share
 from costmodel.documents.arguments import Reserve, typed
-from costmodel.errors import CostModelError, SettingError, not_installed, shown
+from costmodel.errors import CostModelError, SettingError, UnknownNameError, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
 from costmodel.importers.files import read_setting, settings_of
 from costmodel.importers.zoo import load
@@ -26,7 +26,7 @@ from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, CheckpointName, Settings
 from costmodel.training.signatures import takes_settings
 from costmodel.training.stacks import Stack
 
@@ -361,6 +361,7 @@ def layouts(
     architecture = load(model, over=settings.pop("over", None))
     options = {name: _values(name, value) for name, value in {**_defaults(architecture), **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN}
+    _check_parts(architecture, fixed, options.get("checkpoint", ()))
     on = fixed.get("on")
     if on is None and network is not None:
         raise SettingError(f"network={shown(network)} is of seconds on a machine: give on='h100-sxm', say, too")
@@ -389,6 +390,19 @@ def layouts(
         inside=inside,
         **_results(search),
     )
+
+
+def _check_parts(model: Architecture, fixed: Mapping[str, Any], checkpoints: Sequence[Any]) -> None:
+    """Raise UnknownNameError for a part to recompute that there is not, as `predict` does."""
+    single = {name: value for name, value in fixed.items() if name not in ("devices", "global_batch", "on")}
+    for parts in checkpoints:
+        if parts not in get_args(CheckpointName):
+            try:
+                predict(model, **single, checkpoint=parts)
+            except UnknownNameError:
+                raise
+            except CostModelError:  # of one device; layouts say by themselves what they refuse
+                pass
 
 
 def _question(model: Architecture, options: Mapping[str, Sequence[Any]]) -> str:

@@ -363,6 +363,15 @@ def test_devices_that_no_layout_has_are_refused_as_predict_does(devices: Any) ->
     assert str(own.value) == str(other.value)
 
 
+@pytest.mark.parametrize("checkpoint", ["nonesuch", ["none", "nonesuch"]])
+def test_parts_that_there_are_not_are_refused_as_predict_does(checkpoint: Any) -> None:
+    with pytest.raises(cm.CostModelError) as own:
+        cm.layouts(MODEL, **RUN, checkpoint=checkpoint)
+    with pytest.raises(cm.CostModelError) as other:
+        cm.predict(MODEL, seq=16, checkpoint="nonesuch")
+    assert (type(own.value), str(own.value)) == (type(other.value), str(other.value))
+
+
 def test_what_one_runtime_refuses_others_may_take() -> None:
     """PyTorch runs no pipelines of fewer micro-batches than stages, others do."""
     run: dict[str, Any] = {"seq": 16, "devices": 4, "global_batch": 4, "batch": 2, "pp": 2, "tp": 1, "cp": 1, "vpp": 1}
