@@ -112,7 +112,7 @@ class Clock:
 
     def bind_each(self, calls: Sequence[NumpyCall], rows: int) -> list[Thunk]:
         """Single calls that share arenas, one to read and one to write, so that all read the same numbers; indices
-        stay below `rows`."""
+        stay below `rows`. Constants have memory of their own, or each call would read those of the last."""
         sizes: Counter[tuple[str, bool]] = Counter()
         for op in calls:
             sizes |= _taken(op)
@@ -139,25 +139,27 @@ def _taken(op: NumpyCall) -> Counter[tuple[str, bool]]:
     """What a single call takes of each arena [bytes], by the type and whether it is written."""
     sizes: Counter[tuple[str, bool]] = Counter()
     for buffer in dict.fromkeys(ref.buffer for ref in (*op.operands, op.output)):
-        sizes[buffer.dtype, buffer is op.output.buffer] += padded(buffer.bytes) + STAGGER
+        if buffer.value is None:
+            sizes[buffer.dtype, buffer is op.output.buffer] += padded(buffer.bytes) + STAGGER
     return sizes
 
 
 def _bound(op: NumpyCall, arenas: dict[tuple[str, bool], Any]) -> Thunk:
     """The real call on parts of the arenas."""
     used = dict.fromkeys(arenas, 0)
-    writes = False
+    writes = shares = False
 
     def allocate(elements: int, dtype: str) -> Any:
-        place = (dtype, writes)
-        item = ITEM_BYTES[dtype]
+        place, item = (dtype, writes), ITEM_BYTES[dtype]
+        if not shares:
+            return aligned(elements * item).view(dtype)
         start = used[place] // item
         used[place] += padded(elements * item) + STAGGER
         return arenas[place][start : start + elements]
 
     memory = ArrayMemory(allocate)
     for ref in (*op.operands, op.output):
-        writes = ref.buffer is op.output.buffer
+        writes, shares = ref.buffer is op.output.buffer, ref.buffer.value is None
         memory.make(ref.buffer)
     return op.bind(memory)
 

@@ -39,7 +39,7 @@ LEVELS = {
 of each call, with all that it reads and writes. The last: what a call costs, and what starting an inner loop costs."""
 
 LONG = 3200
-"""Length of rows at which a reduction's time per element no longer falls."""
+"""Length of rows at which the time per element no longer falls."""
 
 CAUSES = ("compute", "memory", "overhead", "rows")
 
@@ -292,7 +292,10 @@ def _loop(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
     ragged = [number for number, strand in enumerate(loop.strands) if not strand.flat or strand.step != 1]
     rate = rates.rate(name, loop.dtype, bool(scalars), loop.in_place)
     if not ragged:
-        return loop.elements * rate, 0.0, rates.call(name, loop.dtype, scalars)
+        overhead = rates.call(name, loop.dtype, scalars)
+        if loop.iterated:
+            overhead = max(overhead, rates.call("repeated", loop.dtype))
+        return loop.elements * rate, 0.0, overhead
     if name == "copyto":
         whole = loop.rows * max(rates.row(_copying(loop, number), loop.dtype)(loop.inner) for number in ragged)
         compute = min(loop.elements * rate, whole)
@@ -325,9 +328,10 @@ def _is_masked(loop: LoopSignature) -> bool:
 
 def _masked(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
     """A copy through a causal mask, whose rows are a run of ones and a run of zeros."""
-    overhead, per_row, per_element = rates.masking(loop.dtype)
-    side = loop.inner**0.5 if loop.inner > 1 else 1.0
-    return loop.elements * per_element, loop.rows * max(side, 1.0) * per_row, overhead
+    table, side = rates.masked(loop.dtype), max(loop.inner**0.5, 1.0)
+    whole = loop.elements / side * table(side)
+    compute = min(loop.elements * (table(LONG) / LONG), whole)
+    return compute, whole - compute, rates.masked_call(loop.dtype)
 
 
 def _copying(loop: LoopSignature, number: int) -> str:

@@ -223,6 +223,9 @@ row begins a stream of its own [elements]."""
 RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
 """Working sets at which a function's own rate is measured; a quick calibration takes the first two [bytes]."""
 
+MASKED_SIDES = (2, 24, 48, 112, 208, 416)
+"""Of square masks; multiples of what a row is scanned by, as sequences of tokens mostly are."""
+
 GATHERED_ROWS = 120
 GATHERED_WIDTHS = (1, 9, 60, 700)
 
@@ -324,7 +327,7 @@ def _overheads(dtype: str) -> Iterator[Named]:
     pair = array(2, 4, dtype=dtype)
     yield f"call repeated {dtype}", NumpyCall("add", (pair, array(2, 1, dtype=dtype)), array(2, 4, dtype=dtype))
     yield f"call fill {dtype}", NumpyCall("copyto", (0.5,), array(8, dtype=dtype))
-    for side in (2, 20, 110, 420):
+    for side in MASKED_SIDES:
         square = array(side, side, dtype=dtype)
         yield f"where {side} {dtype}", NumpyCall("copyto", (square, causal(side)), array(side, side, dtype=dtype))
     yield f"call matmul {dtype}", product(2, 3, 2, dtype)
@@ -371,11 +374,14 @@ def _rows(dtype: str) -> Iterator[Named]:
     """One operand that is not contiguous: a row or a column repeated, part of longer rows, every other element."""
     for length in ROW_LENGTHS if dtype == "float32" else ROW_LENGTHS[1::4]:
         rows = max(ROWS_ELEMENTS // length, 2)
-        pitch = -(-length // 16) * 16 + 16
+        pitch, double = (
+            length + 2,
+            2 * length + 1,
+        )  # an image with a border, and one of which every other pixel is taken
         full = array(rows, length, dtype=dtype)
         out = array(rows, length, dtype=dtype)
         wide = array(rows, length, dtype=dtype, strides=(pitch, 1), elements=rows * pitch)
-        second = array(rows, length, dtype=dtype, strides=(2 * pitch, 2), elements=2 * rows * pitch)
+        second = array(rows, length, dtype=dtype, strides=(2 * double, 2), elements=2 * rows * double)
         across = array(rows, length, dtype=dtype, strides=(1, rows))
         row, column = array(length, dtype=dtype), array(rows, 1, dtype=dtype)
         patterns = {

@@ -20,6 +20,7 @@ from costmodel.roofline.probes import (
     GATHERED_WIDTHS,
     LARGE_PRODUCTS,
     LOADING,
+    MASKED_SIDES,
     RATE_BYTES,
     READ_LENGTHS,
     REDUCED_LENGTHS,
@@ -106,6 +107,7 @@ class Rates:
         self.power_of = cache(self._power_of)
         self.reduced = cache(self._reduced)
         self.gathered = cache(self._gathered)
+        self.masked = cache(self._masked)
         self.fit = cache(self._fit)
 
     # Calls
@@ -449,12 +451,15 @@ class Rates:
         """Overhead of a gather [s]."""
         return self.seconds.get(f"{name} 4 1 {dtype}", self.seconds[f"add.at 4 1 {dtype}"])
 
-    def masking(self, dtype: str) -> tuple[float, float, float]:
-        """Of a masked copy: overhead, time per row of a causal mask, time per element [s]."""
-        seconds = {side: self.seconds[f"where {side} {dtype}"] for side in (2, 110, 420)}
-        element = max((seconds[420] - seconds[2]) / 420 - (seconds[110] - seconds[2]) / 110, 0.0) / (420 - 110)
-        row = max((seconds[110] - seconds[2]) / 110 - element * 110, 0.0)
-        return seconds[2], row, element
+    def _masked(self, dtype: str) -> LogTable:
+        """Time per row of a causal mask, by how long it is, of a copy through it [s]."""
+        call = self.masked_call(dtype)
+        values = [(self.seconds[f"where {side} {dtype}"] - call) / side for side in MASKED_SIDES[1:]]
+        return LogTable(MASKED_SIDES[1:], values, growing=True)
+
+    def masked_call(self, dtype: str) -> float:
+        """Overhead of a copy through a mask [s]."""
+        return self.seconds[f"where {MASKED_SIDES[0]} {dtype}"]
 
     @cached_property
     def doubt(self) -> float:

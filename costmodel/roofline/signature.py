@@ -25,7 +25,9 @@ class LoopSignature:
     """An elementwise call, or a reduction: `rows` inner loops of `inner` elements each.
 
     strands: the arrays read, then the one written. scalars: how many inputs are numbers. reduced: what the inner loop
-    does in a reduction ("inner": adds up a row; "outer": adds a row to others; "" for none).
+    does in a reduction ("inner": adds up a row; "outer": adds a row to others; "" for none). iterated: whether
+    NumPy makes an iterator of arrays though one step leads through each: they differ in shape, or a single number is
+    written where it is read.
     """
 
     name: str
@@ -36,6 +38,7 @@ class LoopSignature:
     scalars: int = 0
     in_place: bool = False
     reduced: str = ""
+    iterated: bool = False
 
     @property
     def elements(self) -> int:
@@ -109,6 +112,7 @@ def _loop(op: NumpyCall) -> LoopSignature:
         for i, (ref, step) in enumerate(zip(refs, steps, strict=True))
     )
     in_place = any(x.buffer is op.output.buffer for x in refs[:-1])
+    ufunc = op.name != "copyto" and not op.name.endswith(".reduce")
     squared = op.name == "multiply" and len(refs) == 3 and len(op.operands) == 1 and not in_place
     return LoopSignature(
         name="square" if squared else op.name,  # it reads one array
@@ -119,6 +123,7 @@ def _loop(op: NumpyCall) -> LoopSignature:
         scalars=len(op.inputs) + 1 - len(refs),
         in_place=in_place,
         reduced="" if not op.name.endswith(".reduce") else "outer" if steps[1] else "inner",
+        iterated=ufunc and (len({ref.shape for ref in refs}) > 1 or (in_place and op.output.size == 1)),
     )
 
 
