@@ -159,7 +159,10 @@ class Player:
         kernel_seconds: of each task's kernel, once, for a trace.
         """
         self._kernel_seconds = kernel_seconds
-        self._program, self._seconds, self._host_seconds, self._last = program, seconds, host_seconds, last
+        self._program, self._last = program, last
+        self._seconds, self._host_seconds = (
+            each.tolist() if each.ndim == 1 else each for each in (seconds, host_seconds)
+        )
         if last and program.ready:
             self._marks = [(0, self.device)]
         self._events(program.events)
@@ -177,7 +180,7 @@ class Player:
             after, waited_after = self._clocks(), self._waited()
             steps = [b - a for a, b in zip(before, after, strict=False)] if len(before) == len(after) else []
             alike = n < times and self.trace is None and not self._marks and self._steady(after, steps)
-            if alike and len(waited) == len(waited_after) and np.allclose(waited, waited_after, rtol=SAME, atol=0.0):
+            if alike and len(waited) == len(waited_after) and all(map(_are_close, waited, waited_after)):
                 self._skip(times - n, after, steps, sums)
                 return
             before, waited = after, waited_after
@@ -196,11 +199,9 @@ class Player:
             *(flight.end for flight in self._flights()),
         ]
 
-    def _waited(self) -> Numbers:
+    def _waited(self) -> list[Numbers]:
         """What kernels waited for on each link since weights were last copied out, and since they were before."""
-        return np.array(
-            [all_ - marked.get(queue, 0.0) for queue, all_ in self._blocked.items() for marked in self._before]
-        )
+        return [all_ - marked.get(queue, 0.0) for queue, all_ in self._blocked.items() for marked in self._before]
 
     def _amounts(self) -> dict[Any, tuple[Numbers, Numbers]]:
         amounts = {key: (own.times, own.exposed) for key, own in self.sums.items()}
@@ -211,10 +212,10 @@ class Player:
         if not steps:
             return False
         device, step = clocks[0], steps[0]
-        floor = np.minimum(device, self._copied[0]) if self._gathers else device  # before which nothing starts
-        close = SAME * np.maximum(np.abs(step), 1e-12)
+        floor = _lesser(device, self._copied[0]) if self._gathers else device  # before which nothing starts
+        close = SAME * _larger(abs(step), 1e-12)
         return all(
-            bool(np.all((np.abs(moved - step) <= close) | ((moved < step) & (clock <= floor))))
+            _everywhere((abs(moved - step) <= close) | ((moved < step) & (clock <= floor)))
             for clock, moved in zip(clocks, steps, strict=True)
         )
 
@@ -299,13 +300,13 @@ class Player:
     def _kernels(self, phase: StepPhase, row: int, parts: int = 1) -> None:
         """Those of a row, or one of so many parts of them, more slowly while collectives take processors."""
         seconds, host = self._seconds[row] / parts, self._host_seconds[row] / parts
-        start = np.maximum(self.device, self.host)
+        start = _larger(self.device, self.host)
         for flight in self._flights():
             share = flight.of.price.processors
-            beside = np.maximum(0.0, np.minimum(seconds / (1 - share), flight.end - start))
+            beside = _larger(0.0, _lesser(seconds / (1 - share), flight.end - start))
             seconds = seconds + beside * share
         self.host = self.host + host
-        self.device = np.maximum(start + seconds, self.host)
+        self.device = _larger(start + seconds, self.host)
         self._half = seconds / 2
         if self.trace is not None:
             self._note_kernels(phase, row, float(start), float(self.device))
@@ -354,14 +355,14 @@ class Player:
         """A collective beside kernels."""
         own = self._summed(event.phase, event.layer, event.message)
         seconds, queue, *_ = own.price
-        start = np.maximum(self.links.get(queue, 0.0), ready)
-        start = start if event.waiting == "sum" else np.maximum(start, self.host)
+        start = _larger(self.links.get(queue, 0.0), ready)
+        start = start if event.waiting == "sum" else _larger(start, self.host)
         flights = self._scatters
         if event.waiting == "gather":
             flights = self._gathers.setdefault(event.layer.rpartition(".")[0], [])
             before = self._before[0 if event.phase == "forward" else 1].get(queue, 0.0)
-            blocked, since = self._blocked.get(queue, 0.0) - before, np.maximum(self.device - start, TINY)
-            shared = np.minimum(seconds, blocked * np.minimum(1.0, seconds / since))  # with what kernels waited for
+            blocked, since = self._blocked.get(queue, 0.0) - before, _larger(self.device - start, TINY)
+            shared = _lesser(seconds, blocked * _lesser(1.0, seconds / since))  # with what kernels waited for
             seconds, self.device = seconds + shared, self.device + shared
             own.exposed = own.exposed + shared
         flight = Flight(own, start + seconds)
@@ -370,29 +371,29 @@ class Player:
         self._note(queue, _label(event.message), event.phase, start, flight.end)
 
     def _wait(self, flight: Flight) -> None:
-        flight.of.exposed = flight.of.exposed + np.maximum(0.0, flight.end - self.device)
-        self.device = np.maximum(self.device, flight.end)
+        flight.of.exposed = flight.of.exposed + _larger(0.0, flight.end - self.device)
+        self.device = _larger(self.device, flight.end)
 
     def _block(self, event: Sending, earlier: Numbers) -> None:
         """A collective that the next kernel waits for, started so much before the last is done; it shares its link."""
         own = self._summed(event.phase, event.layer, event.message)
         seconds, queue, share, _ = own.price
-        start = np.maximum(self.device - earlier, self.host)
+        start = _larger(self.device - earlier, self.host)
         busy = self.links.get(queue, 0.0)
-        shared = np.minimum(seconds, np.maximum(0.0, busy - start))
+        shared = _lesser(seconds, _larger(0.0, busy - start))
         for flight in self._flights():
             if flight.of.price.queue == queue:
                 flight.end = flight.end + shared * (flight.end > start)
         end = start + seconds + shared
         self.links[queue] = busy + shared
         self._blocked[queue] = self._blocked.get(queue, 0.0) + seconds
-        slowed = np.minimum(earlier, seconds) * share
+        slowed = _lesser(earlier, seconds) * share
         self._note(queue, _label(event.message), event.phase, start, end)
-        done = np.maximum(end, self.device + slowed)
+        done = _larger(end, self.device + slowed)
         own.exposed = own.exposed + done - self.device
         self.device = done
         if event.waiting == "host":
-            self.host = np.maximum(self.host, done)
+            self.host = _larger(self.host, done)
 
     def _parts(self, event: Parts) -> None:
         """Kernels in parts, each beside what the next one waits for."""
@@ -403,7 +404,7 @@ class Player:
             waiting = []
             for message in (message for part, message in event.messages if part == n):
                 own = self._summed(event.phase, event.layer, message)
-                start = np.maximum(np.maximum(self.links.get(own.price.queue, 0.0), self.device), self.host)
+                start = _larger(_larger(self.links.get(own.price.queue, 0.0), self.device), self.host)
                 waiting.append(Flight(own, start + own.price.seconds))
                 self.links[own.price.queue] = waiting[-1].end
                 self._note(own.price.queue, _label(message), event.phase, start, waiting[-1].end)
@@ -413,6 +414,28 @@ class Player:
                 del self._scatters[len(self._scatters) - len(waiting) :]
         for flight in waiting:
             self._wait(flight)
+
+
+def _larger(a: Numbers, b: Numbers) -> Numbers:
+    """``np.maximum``, which takes several times as long for two numbers as they do."""
+    if isinstance(a, float) and isinstance(b, float):
+        return a if a >= b else b
+    return np.maximum(a, b)
+
+
+def _lesser(a: Numbers, b: Numbers) -> Numbers:
+    if isinstance(a, float) and isinstance(b, float):
+        return a if a <= b else b
+    return np.minimum(a, b)
+
+
+def _everywhere(truth: Any) -> bool:
+    """Whether it is so for all numbers that one play serves."""
+    return bool(truth) if isinstance(truth, (bool, np.bool_)) else bool(truth.all())
+
+
+def _are_close(a: Numbers, b: Numbers) -> bool:
+    return _everywhere(abs(a - b) <= SAME * abs(b))
 
 
 def _label(message: Message) -> str:
