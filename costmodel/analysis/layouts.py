@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, get_args
@@ -429,12 +430,14 @@ def _results(search: LayoutSearch) -> dict[str, Any]:
 
 
 def _defaults(model: Architecture) -> dict[str, Any]:
-    """Of `DEFAULTS` what the model takes."""
-    try:
-        _ = predict(model, **DEFAULTS) if model.HAS_ATTENTION else None
-    except CostModelError:  # of scores that are changed before their softmax
-        return {"precision": DEFAULTS["precision"]}
-    return {name: value for name, value in DEFAULTS.items() if name != "attention" or model.HAS_ATTENTION}
+    """Of `DEFAULTS` what the model takes; of fused attention the kernel that it has, such as for values of a size of
+    their own."""
+    precision = {"precision": DEFAULTS["precision"]}
+    for attention in (DEFAULTS["attention"], "efficient") if model.HAS_ATTENTION else ():
+        with suppress(CostModelError):  # of scores that are changed before their softmax no kernel is fused
+            predict(model, **precision, attention=attention)
+            return {**precision, "attention": attention}
+    return precision
 
 
 def _values(name: str, value: Any) -> Sequence[Any]:

@@ -5,6 +5,7 @@ Blocks need not be alike: each stretch of equal ones is traced once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
@@ -178,9 +179,24 @@ def stack_of(model: TransformerSpec, tape: Tape, block: Body) -> BlockStack:
     if tape.layout.stage is None:
         return BlockStack(model.pattern, model.layers, block)
     own = own_parts(tape.layout, model)
-    turns = own.start % len(model.pattern)
-    pattern = [*model.pattern[turns:], *model.pattern[:turns]][: len(own)]
-    return BlockStack(pattern, len(own), block)
+    return BlockStack(stage_pattern(model, own), len(own), block)
+
+
+def stage_pattern(model: TransformerSpec, own: range) -> list[Variant]:
+    """The variants of a stage's first blocks, which those after them repeat, see `TransformerSpec.pattern`."""
+    pattern = model.pattern
+    turns = own.start % len(pattern)
+    return [*pattern[turns:], *pattern[:turns]][: len(own)]
+
+
+def block_kinds(model: TransformerSpec) -> dict[str, int]:
+    """How many blocks there are of each kind, by what all that they call is named by; nothing if kinds share a name."""
+    kinds, layers = dict.fromkeys(model.pattern), int(model.layers)
+    if len(kinds) == 1:
+        return {"block.": layers}
+    stack = BlockStack(model.pattern, layers, lambda _, x: x)
+    counts = Counter(f"block.{stack.name(model.pattern[n % len(model.pattern)])}." for n in range(layers))
+    return dict(counts) if len(counts) == len(kinds) else {}
 
 
 WORDS = {
@@ -244,7 +260,7 @@ class BlockStack:
 
     def _groups(self, tape: Tape, groups: Sequence[Group], x: Tensor) -> Tensor:
         for group, alike in groupby(groups):
-            name = self._name(group[0]) if len(group) == 1 else GROUP
+            name = self.name(group[0]) if len(group) == 1 else GROUP
             x = _applied(tape, lambda x, group=group: self._group(tape, group, x), x, len(list(alike)), name)
         return x
 
@@ -259,10 +275,10 @@ class BlockStack:
             return self.body(group[0], x)
         for variant, alike in groupby(group):
             each = partial(tape.in_unit, partial(self.body, variant))
-            x = _applied(tape, each, x, len(list(alike)), self._name(variant))
+            x = _applied(tape, each, x, len(list(alike)), self.name(variant))
         return x
 
-    def _name(self, variant: Variant) -> str:
+    def name(self, variant: Variant) -> str:
         """The fields in which blocks differ, as one word."""
         differing = [field for field in Variant._fields if len({getattr(v, field) for v in self.pattern}) > 1]
         words = [WORDS[field][getattr(variant, field)] for field in differing if field != "hidden"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import BatchShape, default_tokens, refuse
-from costmodel.architectures.blocks import body
+from costmodel.architectures.blocks import body, stage_pattern
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.moe import assumptions
 from costmodel.architectures.pooler import pooled, summarised
@@ -62,9 +62,9 @@ class Transformer(TransformerSpec):
         return [("experts", assumptions(self.experts, shape.batch * (shape.seq or 1))), *conventions]
 
     def stage_kind(self, layout: Layout) -> object:
-        """See `Architecture.stage_kind`: its blocks."""
+        """See `Architecture.stage_kind`: how many blocks it has, and of which variants these are."""
         own = own_parts(layout, self)
-        return len(own), own.start % len(self.pattern)
+        return len(own), *stage_pattern(self, own)
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sequences of `seq` tokens, or of the context's up to 2,048."""

@@ -54,8 +54,12 @@ def variants(patterns: Sequence[Sequence[Any]], layers: int, dense: int) -> list
     if length > 1 or dense:  # only then does it matter how many blocks there are
         check_varied(layers)
         length = int(layers) if dense else min(length, int(layers))
-    period = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
-    return [variant._replace(routed=False).plain for variant in period[:dense]] + [v.plain for v in period[dense:]]
+    turns = min(lcm(*map(len, patterns)), length)
+    rounds = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(turns)]
+    routed = [variant.plain for variant in rounds]
+    unrouted = [variant._replace(routed=False).plain for variant in rounds] if dense else routed
+    every = range(length)
+    return [unrouted[n % turns] for n in every[:dense]] + [routed[n % turns] for n in every[dense:]]
 
 
 def check_varied(layers: int) -> None:

@@ -241,20 +241,35 @@ class RankPeaks:
             arrival = tape.handed_on
 
     def _least_sharded(self, settings: Settings) -> int:
-        """What the first rank of a pipeline of sharded weights has at least [bytes].
+        """What the ranks of a pipeline of sharded weights have at least, that has most [bytes].
 
         Gradients of whole weights are added up over the micro-batches, and sharded after the last. Where one pass
         forward and one backward take turns they are there with the most micro-batches in flight.
         """
         schedule = settings.layout.pipeline(settings.micro_batches)
-        own = [self._stages(settings, schedule)[stage] for stage in schedule.stages_of(0)]
+        stages = self._stages(settings, schedule)
+        turns_taken = schedule.name in TURNS_TAKEN and schedule.microbatches >= 2 * schedule.ranks
+        most: dict[tuple[StageKey, ...], int] = {}
+        for rank in range(schedule.ranks):
+            own = tuple(stages[stage] for stage in schedule.stages_of(rank))
+            if own in most:
+                continue  # an earlier rank has as many micro-batches in flight, or more
+            gradients = [self._once(("gradients", key), partial(self._gradients, key, settings)) for key in own]
+            throughout = self._held(settings, own).throughout
+            most[own] = throughout + max(gradients)
+            if turns_taken:
+                kept = min(self._once(("kept", key), partial(self._kept, key)) for key in own)
+                most[own] = throughout + sum(gradients) + (schedule.in_flight(rank) - 1) * kept
+        return max(most.values())
+
+    def _gradients(self, key: StageKey, settings: Settings) -> int:
+        """Those of all weights of a stage, whole [bytes]."""
         dtype = settings.policy.gradient_dtype
-        gradients = [sum(size_bytes(s.graded * s.times, dtype) for s in self._tape(key).updated) for key in own]
-        throughout = self._held(settings, own).throughout
-        if schedule.name not in TURNS_TAKEN or schedule.microbatches < 2 * schedule.ranks:
-            return throughout + max(gradients)
-        kept = min(sum(size for _, size in kept_of(self._tape(key))) for key in own)
-        return throughout + sum(gradients) + (schedule.in_flight(0) - 1) * kept
+        return sum(size_bytes(storage.graded * storage.times, dtype) for storage in self._tape(key).updated)
+
+    def _kept(self, key: StageKey) -> int:
+        """What a stage keeps of a micro-batch for backward [bytes]."""
+        return sum(size for *_, size in kept_of(self._tape(key)))
 
     def _least_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
         """What a rank has with most micro-batches in flight, at least [bytes]."""

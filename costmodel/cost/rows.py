@@ -151,14 +151,17 @@ def newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Origi
     return saved
 
 
-def kept_of(tape: Tape) -> Iterator[tuple[int, int]]:
-    """Of each call, or recomputed stretch: its times, and in all these what none before keeps for backward [bytes]."""
+def kept_of(tape: Tape) -> Iterator[tuple[str, int, int]]:
+    """Of each call, or recomputed stretch: its name, or that of its first call; its times; and in all these what none
+    before keeps for backward [bytes]."""
     charged: set[Storage] = set()
-    blocks = [block for block in tape.root.blocks() if block.recomputed]
-    yield from ((int(block.times), newly_kept(block.saved, charged, "computed")) for block in blocks)
+    for block in tape.root.blocks():
+        if block.recomputed:
+            name = next((call.name for call in block.calls()), "")
+            yield name, int(block.times), newly_kept(block.saved, charged, "computed")
     for call in tape.root.calls():
         own = call.results if call.recomputed else call.saved
-        yield int(call.times), newly_kept(own, charged, "computed")
+        yield call.name, int(call.times), newly_kept(own, charged, "computed")
 
 
 def miscount(tape: Tape) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import repeat
+from operator import itemgetter
 from typing import NamedTuple, get_args
 
 import numpy as np
 
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.blocks import block_kinds
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.peaks import RankPeaks
@@ -76,15 +78,43 @@ class PipelineShapes(NamedTuple):
         return PipelineShapes(*(column[which] for column in self))
 
 
+class BlockCosts(NamedTuple):
+    """What each block costs at least, by its kind, the cheapest kind first: how many of it there are, and the cost."""
+
+    kinds: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[str, int, float]], kinds: Mapping[str, int]) -> BlockCosts:
+        """Those of parts: the layer of each, how often it happens, and its cost in all. kinds: see `block_kinds`."""
+        sums = dict.fromkeys(kinds, 0.0)
+        for layer, times, cost in parts:
+            if (kind := kind_of(layer, times, kinds)) is not None:
+                sums[kind] += cost
+        return cls(tuple(sorted(((kinds[kind], cost / kinds[kind]) for kind, cost in sums.items()), key=itemgetter(1))))
+
+    def least(self, blocks: Numbers) -> Numbers:
+        """That of so many blocks, whichever they are."""
+        cost, before = 0.0 * blocks, 0
+        for count, each in self.kinds:
+            cost = cost + np.clip(blocks - before, 0, count) * each
+            before += count
+        return cost
+
+
+def kind_of(layer: str, times: int, kinds: Mapping[str, int]) -> str | None:
+    """The kind of blocks that have a layer which happens so often, as often each; None: it is around them."""
+    return next((kind for kind, count in kinds.items() if layer.startswith(kind) and times % count == 0), None)
+
+
 class PassFloor(NamedTuple):
     """What one micro-batch takes at least, forward and back [s]: of the device, if it waits for nothing but collectives
     whose result the next kernel needs; or of the host, to start all of these.
 
-    whole: of all blocks and what is around them. block: of each block. tail: of what comes after them.
+    whole: of all blocks and what is around them. blocks: of each block. tail: of what comes after them.
     """
 
     whole: float
-    block: float
+    blocks: BlockCosts
     tail: float
 
     def step_seconds(self, layouts: PipelineShapes, micro_batches: Numbers) -> Numbers:
@@ -95,9 +125,9 @@ class PassFloor(NamedTuple):
         at least the mean of all, and at least what the one with the last stage does.
         """
         ranks, stages, blocks, splits, v_shaped = layouts
-        ramp = np.where(splits, 0.0, (ranks - 1) * blocks * self.block)
+        ramp = np.where(splits, 0.0, self.blocks.least((ranks - 1) * blocks))
         mean = micro_batches * self.whole / ranks + ramp / 2
-        last = micro_batches * (stages * blocks * self.block + self.tail) + np.where(v_shaped, 0.0, ramp)
+        last = micro_batches * (self.blocks.least(stages * blocks) + self.tail) + np.where(v_shaped, 0.0, ramp)
         return (1 - SLACK) * np.where(ranks == 1, micro_batches * self.whole, np.maximum(mean, last))
 
 
@@ -105,22 +135,25 @@ class PassTasks(NamedTuple):
     """What one micro-batch asks for in all stages, before any of it is timed.
 
     tasks: kernels, with how often each happens. messages: whose result the next kernel needs. kept: for backward, by
-    how often [bytes]. after: layers that come after the blocks.
+    layer and how often [bytes]. after: layers that come after the blocks.
     """
 
     tasks: tuple[Task, ...]
     messages: tuple[tuple[str, int, Message], ...]
-    kept: tuple[tuple[int, int], ...]
+    kept: tuple[tuple[str, int, int], ...]
     after: frozenset[str]
 
     @classmethod
-    def of(cls, tape: Tape, settings: Settings, blocks: int, *, fuse: bool) -> PassTasks:
-        """Those of a rank that has all of a model's blocks. Left out is what micro-batches share, and their sums."""
+    def of(cls, tape: Tape, settings: Settings, kinds: Mapping[str, int], *, fuse: bool) -> PassTasks:
+        """Those of a rank that has all of a model's blocks. Left out is what micro-batches share, and their sums.
+
+        kinds: see `block_kinds`.
+        """
         calls = [*tape.root.calls()]
         left_out = {storage.name for storage in tape.trained} | {call.name for call in calls if is_once_a_step(call)}
         every = work_of(tape, settings, fuse=fuse).tasks
         tasks = [task for task in every if task.phase != "update" and task.layer not in left_out]
-        repeated = [n for n, call in enumerate(calls) if blocks > 1 and int(call.times) % blocks == 0]
+        repeated = [n for n, call in enumerate(calls) if kind_of(call.name, int(call.times), kinds) is not None]
         start = repeated[-1] + 1 if repeated else len(calls)
         return cls(
             tuple(task._replace(times=int(task.times) // settings.micro_batches) for task in tasks),
@@ -134,7 +167,7 @@ class PassTasks(NamedTuple):
         """All that may depend on how many samples a micro-batch has."""
         kernels = (task.kernel for task in self.tasks)
         own = [n for each in kernels for n in (each.flops, each.read, each.written, *(each.sizes or ()))]
-        return [*own, *(message.elements for *_, message in self.messages), *(size for _, size in self.kept)]
+        return [*own, *(message.elements for *_, message in self.messages), *(size for *_, size in self.kept)]
 
     def with_numbers(self, numbers: Iterable[int]) -> PassTasks:
         """The same with others in their place."""
@@ -148,7 +181,7 @@ class PassTasks(NamedTuple):
         return PassTasks(
             tuple(task._replace(kernel=kernel(task.kernel)) for task in self.tasks),
             tuple((name, times, own._replace(elements=next(each))) for name, times, own in self.messages),
-            tuple((times, next(each)) for times, _ in self.kept),
+            tuple((name, times, next(each)) for name, times, _ in self.kept),
             self.after,
         )
 
@@ -190,19 +223,20 @@ def interpolated(batches: Sequence[int], trace_of: Callable[[int], PassTasks]) -
 class PassWork:
     """What one micro-batch asks for in all stages, each by its layer and how often it happens.
 
-    kernels: their seconds, and the host's. messages: whose result the next kernel needs. blocks: of the model. after:
-    layers that come after the blocks. kept: for backward of all; block: of that each block [bytes].
+    kernels: their seconds, and the host's. messages: whose result the next kernel needs. kinds: of the model's blocks,
+    see `block_kinds`. after: layers that come after the blocks. kept: for backward of all; own: of that each block
+    [bytes].
     """
 
     kernels: tuple[tuple[str, int, float, float], ...]
     messages: tuple[tuple[str, int, Message], ...]
-    blocks: int
+    kinds: Mapping[str, int]
     after: frozenset[str]
     kept: int
-    block: int
+    own: BlockCosts
 
     @classmethod
-    def of_several(cls, several: Sequence[PassTasks], blocks: int, model: KernelModel) -> list[PassWork]:
+    def of_several(cls, several: Sequence[PassTasks], kinds: Mapping[str, int], model: KernelModel) -> list[PassWork]:
         """Those of micro-batches of several sizes, whose kernels are timed together."""
         slowest = 1.0 if model.tier == "ceiling" else model.constants.slowest_device
         seconds = iter(KernelTable([task.kernel for each in several for task in each.tasks]).times(model))
@@ -213,10 +247,10 @@ class PassWork:
                     for task in each.tasks
                 ),
                 each.messages,
-                blocks,
+                kinds,
                 each.after,
-                sum(size for _, size in each.kept),
-                sum(size for times, size in each.kept if blocks > 1 and times % blocks == 0) // max(1, blocks),
+                sum(size for *_, size in each.kept),
+                BlockCosts.of(each.kept, kinds),
             )
             for each in several
         ]
@@ -227,7 +261,7 @@ class PassWork:
             return self.kept
         schedule = layout.pipeline(micro_batches)
         passes = min(schedule.in_flight(0), micro_batches * layout.vpp)
-        return passes * _blocks_of_a_stage(self.blocks, layout) * self.block
+        return passes * int(self.own.least(_blocks_of_a_stage(sum(self.kinds.values()), layout)))
 
     def floors(self, prices: Prices) -> tuple[PassFloor, PassFloor]:
         """What it takes of the device, and of the host, at least."""
@@ -239,9 +273,8 @@ class PassWork:
     def _floor(self, parts: Iterable[tuple[str, int, float]]) -> PassFloor:
         """The sum of parts, each of a layer, so many times."""
         every = [(name, times, times * seconds) for name, times, seconds in parts]
-        repeated = sum(seconds for _, times, seconds in every if self.blocks > 1 and times % self.blocks == 0)
         tail = sum(seconds for name, _, seconds in every if name in self.after)
-        return PassFloor(sum(seconds for *_, seconds in every), repeated / max(1, self.blocks), tail)
+        return PassFloor(sum(seconds for *_, seconds in every), BlockCosts.of(every, self.kinds), tail)
 
 
 class LayoutSteps:
@@ -277,18 +310,18 @@ class LayoutSteps:
         alike = whole._replace(dp=1, fsdp=1, zero=0, reshard=True)  # copies and shares compute the same
         key = settings.checkpoint, alike
         if (settings.batch, key) not in self._works:
-            blocks = blocks_of(self.ranks.model)
+            kinds = kinds_of(self.ranks.model)
 
             def tasks(batch: int) -> PassTasks:
                 own = replace(settings, batch=batch)
                 tape = trace(self.ranks.model, own, layout=whole)
-                return PassTasks.of(tape, own, blocks, fuse=self.fuses)
+                return PassTasks.of(tape, own, kinds, fuse=self.fuses)
 
             try:
                 several = interpolated(batches or [settings.batch], tasks)
             except CostModelError:  # of another batch, or of this one too
                 several = {settings.batch: tasks(settings.batch)}
-            works = PassWork.of_several([*several.values()], blocks, self.models[layout.runtime])
+            works = PassWork.of_several([*several.values()], kinds, self.models[layout.runtime])
             self._works |= {(batch, key): work for batch, work in zip(several, works, strict=True)}
         return self._works[settings.batch, key]
 
@@ -332,6 +365,11 @@ class LayoutSteps:
 def blocks_of(model: Architecture) -> int:
     """Blocks of one kind that a pipeline's stages share out evenly; 0 of a model that may be cut otherwise."""
     return int(peek(model.layers or 0)) if isinstance(model, Transformer) else 0
+
+
+def kinds_of(model: Architecture) -> dict[str, int]:
+    """Of these how many there are of each kind, see `block_kinds`."""
+    return block_kinds(model) if isinstance(model, Transformer) and model.layers > 1 else {}
 
 
 def _blocks_of_a_stage(blocks: int, layout: Layout) -> int:

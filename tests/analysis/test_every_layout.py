@@ -243,14 +243,29 @@ def test_pipelines_of_sharded_weights_are_layouts_too(timed_layouts: Any) -> Non
         assert entry.seconds == pytest.approx(entry.prediction.on("h100-sxm").seconds, rel=1e-9)
 
 
-def test_bounds_are_never_above_what_is_worked_out(timed_layouts: Any) -> None:
-    steps = timed_layouts.search.steps
-    for entry in timed_layouts:
+def check_bounds(found: Any) -> None:
+    steps = found.search.steps
+    for entry in found:
         settings = entry.prediction.settings
-        shapes = PipelineShapes.of([settings.layout], MODEL.layers)
+        shapes = PipelineShapes.of([settings.layout], entry.model.layers)
         for work in (steps.work(replace(settings, checkpoint="none")), steps.work(settings)):
             assert steps.least_seconds(work, settings.layout, shapes, settings.micro_batches) <= entry.seconds
         assert work.kept_bytes(settings.layout, settings.micro_batches) <= entry.peak
+
+
+def test_bounds_are_never_above_what_is_worked_out(timed_layouts: Any) -> None:
+    check_bounds(timed_layouts)
+
+
+def test_bounds_count_blocks_of_several_kinds() -> None:
+    experts = {"experts.count": 4, "experts.per_token": 2, "experts.width": 16, "experts.shared_width": 16}
+    latent = {"kv_heads": None, "head_size": 12, "rotary.size": 4, "latent.width": 8, "latent.value_head_size": 8}
+    model = cm.load("deepseek-v2-lite", over={**SIZE, **latent, **experts, "mlp_width": 64})
+    found = cm.layouts(model, **{**TIMED, "checkpoint": "none", "pp": 2, "batch": 1, "ep": [1, 2]}, every=True)
+    assert found.search.fixed["attention"] == "efficient"
+    check_bounds(found)
+    work = found.search.steps.work(found.best.prediction.settings)
+    assert [count for count, kept in sorted(work.own.kinds) if kept] == [1, 3]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
@@ -299,7 +314,7 @@ def test_micro_batches_between_others_are_not_traced(
         assert [each[:2] for each in work.kernels] == [each[:2] for each in alone.kernels]
         for own, other in zip(work.kernels, alone.kernels, strict=True):
             assert own[2:] == pytest.approx(other[2:], rel=1e-12)
-        assert (work.messages, work.kept, work.block) == (alone.messages, alone.kept, alone.block)
+        assert (work.messages, work.kept, work.own) == (alone.messages, alone.kept, alone.own)
 
 
 @examples(20)
