@@ -33,6 +33,7 @@ from costmodel.cost.timeline import (
     reserved_bytes,
     timeline_of,
     timeline_of_rank,
+    timelines_of,
 )
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
@@ -274,10 +275,21 @@ class Costs:
             return self.rank.timeline
         if self.place is not None:
             return timeline_of_rank(self.model, self.settings, self.place, self._persistent)
+        return timeline_of(self.model, self.tape, self.settings, self._allotted)
+
+    def share_passes(self, others: Sequence[Costs]) -> None:
+        """Work out timelines at once, of one device: `others` differ in the optimizer alone."""
+        costs = [self, *others]
+        settings, persistent = [each.settings for each in costs], [each._allotted for each in costs]
+        for each, timeline in zip(costs, timelines_of(self.model, self.tape, settings, persistent), strict=True):
+            each.timeline = timeline
+
+    @property
+    def _allotted(self) -> dict[str, int]:
+        """What is there throughout, as the allocator takes it."""
         allocator = self.settings.allocator
         exact = allocator == "exact"
-        persistent = self._persistent if exact else persistent_bytes(self.tapes, self.settings, ALLOTTED[allocator])
-        return timeline_of(self.model, self.tape, self.settings, persistent)
+        return self._persistent if exact else persistent_bytes(self.tapes, self.settings, ALLOTTED[allocator])
 
     @cached_property
     def _persistent(self) -> dict[str, int]:

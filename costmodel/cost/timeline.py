@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from operator import add
@@ -148,6 +148,7 @@ class Timeline(Answer):
 
     messages: the collectives, by the number of their moment. ready: see `Lifetimes`.
     every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
+    passes: another optimizer's timeline, whose forward and backward are this one's too; see `timelines_of`.
     question: what it is the timeline of. persistent: what is there throughout [bytes]. moments: what runs, step by
     step. levels: what comes and goes at each [bytes]. changes: what is taken before each and given back after it
     [bytes]. loops: steps that happen again.
@@ -169,6 +170,7 @@ class Timeline(Answer):
     messages: tuple[tuple[int, Message], ...] = ()
     question: TimelineQuestion | None = field(default=None, compare=False)
     ready: tuple[int, ...] = ()
+    passes: Timeline | None = field(default=None, compare=False)
 
     @cached_property
     def steps(self) -> tuple[TimelineStep, ...]:
@@ -209,10 +211,20 @@ class Timeline(Answer):
         """The moments of `highest`, and what comes and goes at each."""
         if not self.every:
             return [(self.moments[now], [line[now] for line in self.levels]) for now in self._highest(self._totals)]
-        peaks: list[tuple[Moment, Sequence[int]]] = []
-        for moments in self.phases.values():
-            levels = [(self.moments[now], level) for now in moments for level in self.every[now]]
-            peaks += [levels[place] for place in undominated([sum(level[1:], level[0]) for _, level in levels])]
+        return [peak for peaks in self._peaks_of.values() for peak in peaks]
+
+    @cached_property
+    def _peaks_of(self) -> dict[MomentPhase, list[tuple[Moment, Sequence[int]]]]:
+        """Of each phase the moments that may be highest, with letters, and what comes and goes at each."""
+        peaks: dict[MomentPhase, list[tuple[Moment, Sequence[int]]]] = {}
+        if self.passes is not None:
+            peaks |= self.passes._peaks_of
+            peaks.pop("optimizer")
+        for phase, moments in self.phases.items():
+            if phase not in peaks:
+                levels = [(self.moments[now], level) for now in moments for level in self.every[now]]
+                places = undominated([sum(level[1:], level[0]) for _, level in levels])
+                peaks[phase] = [levels[place] for place in places]
         return peaks
 
     @cached_property
@@ -223,7 +235,18 @@ class Timeline(Answer):
     @cached_property
     def temporaries(self) -> int:
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
-        return self.most(TEMPORARIES)
+        if not self.every or "optimizer" not in self.phases:
+            return self.most(TEMPORARIES)
+        own = self.every[self.phases["optimizer"][0] :]
+        return largest([self._temporaries_before, *(level[TEMPORARIES] for variants in own for level in variants)])
+
+    @cached_property
+    def _temporaries_before(self) -> int:
+        """As `temporaries`, of letters, before the optimizer's step."""
+        if self.passes is not None:
+            return self.passes._temporaries_before
+        before = self.every[: self.phases["optimizer"][0]]
+        return largest([level[TEMPORARIES] for variants in before for level in variants])
 
     @typed
     def most(self, line: Annotated[int, Bounds("the place of a line", 0, most=len(LINES) - 1)]) -> int:
@@ -404,9 +427,34 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
 
     persistent: what is there throughout.
     """
-    allotted = ALLOTTED[settings.allocator]
-    lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
-    earlier = earlier_gradients(tape, settings, allotted)
+    lifetimes = _lives(tape, settings, Lifetimes(ALLOTTED[settings.allocator]), loops=True)
+    return _timeline(TimelineQuestion(model, settings, tape), lifetimes, persistent)
+
+
+def timelines_of(
+    model: Architecture, tape: Tape, settings: Sequence[Settings], persistent: Sequence[Mapping[str, int]]
+) -> list[Timeline]:
+    """As `timeline_of`, of settings that differ in the optimizer alone: forward and backward are walked once."""
+    lifetimes = Lifetimes(ALLOTTED[settings[0].allocator])
+    passes = _passes(tape, settings[0], lifetimes, loops=True)
+    walked = (lifetimes.moments, lifetimes.allocations, lifetimes.loops, lifetimes.messages)
+    lengths = list(map(len, walked))
+    timelines: list[Timeline] = []
+    for each, throughout in zip(settings, persistent, strict=True):
+        for entries, length in zip(walked, lengths, strict=True):
+            del entries[length:]
+        _end(tape, each, passes, lifetimes)
+        timeline = _timeline(TimelineQuestion(model, each, tape), lifetimes, throughout)
+        timelines.append(timeline)
+    first, *others = timelines
+    if any({phase for phase, *_ in each.moments[lengths[0] :]} != {"optimizer"} for each in timelines):
+        return timelines
+    return [first, *(replace(other, passes=first) for other in others)]
+
+
+def _timeline(question: TimelineQuestion, lifetimes: Lifetimes, persistent: Mapping[str, int]) -> Timeline:
+    _, settings, tape = question
+    earlier = earlier_gradients(tape, settings, lifetimes.allotted)
     alive = {**dict.fromkeys(Alive._fields, 0), **persistent, "gradients": earlier}
     for line in ON_HOST:
         alive.pop(line)
@@ -421,7 +469,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
         loops,
         every,
         tuple(lifetimes.messages),
-        TimelineQuestion(model, settings, tape),
+        question,
         tuple(lifetimes.ready),
     )
 
@@ -487,12 +535,24 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
     Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
     held to the end, and what the loss alone reads is not.
     """
+    _end(tape, settings, _passes(tape, settings, lifetimes, loops=loops), lifetimes)
+    return lifetimes
+
+
+class _Passes(NamedTuple):
+    """Forward and backward, walked. gradients: of weights, which stay. runtime: whose rank it is, of some."""
+
+    forward: ForwardLiveness
+    gradients: list[Allocation]
+    runtime: Any
+
+
+def _passes(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> _Passes:
     runtime = rank_of(tape, settings)
     if runtime is not None:
         runtime.start_forward(lifetimes)
     send_buffers(tape, lifetimes)
-    staged = tape.layout.stage is not None and not tape.training
-    if staged and not tape.layout.first:
+    if _staged(tape) and not tape.layout.first:
         lifetimes.send(handed(tape, "receive"), lifetimes.moment("forward", "received", ""))
     forward = ForwardLiveness(tape, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
@@ -505,18 +565,27 @@ def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool)
         gradients += backward.gradients
         send_gradients(lifetimes, gradient_sums(tape, lifetimes, backward.arrivals))
         gradients += forward.sharding.gradients if forward.sharding else []
-        if runtime is None:
-            update(in_turn(tape, forward.weights), [tape], settings, lifetimes)
-            send_weights(tape, lifetimes)
-        else:
-            runtime.end_backward(lifetimes)
-            runtime.update(lifetimes)
-    if staged and not tape.layout.last:
+    return _Passes(forward, gradients, runtime)
+
+
+def _end(tape: Tape, settings: Settings, passes: _Passes, lifetimes: Lifetimes) -> None:
+    """The optimizer's step after the passes, or what is handed to the next stage; what stays does to the last."""
+    forward, gradients, runtime = passes
+    if tape.training and runtime is None:
+        update(in_turn(tape, forward.weights), [tape], settings, lifetimes)
+        send_weights(tape, lifetimes)
+    elif tape.training:
+        runtime.end_backward(lifetimes)
+        runtime.update(lifetimes)
+    if _staged(tape) and not tape.layout.last:
         lifetimes.send(handed(tape, "send"), lifetimes.moment("forward", "sent", ""))
     last = len(lifetimes.moments) - 1
     for allocation in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):
         allocation.died = last
-    return lifetimes
+
+
+def _staged(tape: Tape) -> bool:
+    return tape.layout.stage is not None and not tape.training
 
 
 def handed(tape: Tape, operation: Literal["send", "receive"]) -> list[Message]:

@@ -101,7 +101,9 @@ def _leaf(leaf: Forms, formulas: Distinct) -> list[Any]:
             listed.setdefault(of, {}).setdefault(key.number, list(key.place)).append(number)
 
     def items(section: str, optimizer: str = "", rank: int = 0) -> list[list[Any]]:
-        return list(listed.get((section, optimizer, rank), {}).values())
+        """Those that are the same whatever the optimizer, then its own."""
+        of = ("", optimizer) if optimizer else ("",)
+        return [item for each in of for item in listed.get((section, each, rank), {}).values()]
 
     ranks: dict[str, list[Any]] = {}
     for section, optimizer, rank in named:
@@ -122,7 +124,7 @@ def _leaf(leaf: Forms, formulas: Distinct) -> list[Any]:
             optimizer: [
                 [named["quantity", optimizer, 0].get(quantity, -1) for quantity in MODEL_QUANTITIES],
                 own,
-                items("kernel") + items("kernel", optimizer),
+                items("kernel", optimizer),
             ]
             for optimizer, own in ranks.items()
         },

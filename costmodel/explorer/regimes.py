@@ -247,15 +247,21 @@ class PageForms(ClosedForms):
                 values[Key("row", column, number=number, place=(row.name, row.kind))] = getattr(row, column)
         settings, of_model = prediction.settings, _of_model(prediction)
         values |= self._of_kernels(prediction)
-        for optimizer in self.optimizers or (settings.optimizer,):
-            other = prediction
-            if optimizer != settings.optimizer:
+        several = {label_of(settings.optimizer): prediction}
+        for optimizer in self.optimizers:
+            if (label := label_of(optimizer)) not in several:
                 other = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.tape)
                 other.layers = prediction.layers  # no optimizer changes them
-            label = label_of(optimizer)
+                several[label] = other
+        others = [*several.values()][1:]
+        shared = False
+        if others and prediction.ranks_in_order[0] is prediction:
+            prediction.share_passes(others)
+            shared = all(other.timeline.passes is not None for other in others)
+        for label, other in several.items():
             values |= {Key("quantity", name, label): value for name, value in of_model.items()}
             for place, rank in enumerate(other.ranks_in_order):
-                values |= _of_rank(rank, label, place)
+                values |= _of_rank(rank, label, place, shared)
             if self.stack is not None and settings.training:
                 values |= self._of_tasks(update_tasks(other.tape, other.settings), label)
         return values
@@ -319,11 +325,11 @@ def _of_model(prediction: Prediction) -> dict[str, int]:
     return values
 
 
-def _of_rank(rank: Costs, optimizer: str, place: int) -> Iterator[tuple[Key, int]]:
-    """What a rank holds, computes, has alive at most and sends."""
+def _of_rank(rank: Costs, optimizer: str, place: int, shared: bool) -> Iterator[tuple[Key, int]]:
+    """What a rank holds, computes, has alive at most and sends. shared: with others but for the optimizer's step."""
 
-    def key(section: str, name: str, number: int = 0, at: tuple[str, ...] = ()) -> Key:
-        return Key(section, name, optimizer, number, at, place)
+    def key(section: str, name: str, number: int = 0, at: tuple[str, ...] = (), of: str = optimizer) -> Key:
+        return Key(section, name, of, number, at, place)
 
     for name in OF_RANKS:
         yield key("rank", name), rank.number(name)
@@ -333,17 +339,25 @@ def _of_rank(rank: Costs, optimizer: str, place: int) -> Iterator[tuple[Key, int
     timeline = rank.timeline
     for line, size in timeline.persistent._asdict().items():
         yield key("persistent", line), size
-    for number, moment in enumerate(timeline.moments):
-        yield key("moment", "", number, moment), 0
-        around = (line[2 * number + side] for line in timeline.changes for side in (0, 1))
-        for name, change in zip(CHANGES, around, strict=True):
+    passes = timeline.phases["optimizer"][0] if shared else 0
+    first = passes if timeline.passes is not None else 0
+    around = [side for line in timeline.changes for side in (line[::2], line[1::2])]
+    for number, moment in enumerate(timeline.moments[first:], first):
+        of = optimizer if number >= passes else ""
+        yield Key("moment", "", of, number, moment, place), 0
+        for name, side in zip(CHANGES, around, strict=True):
+            change = side[number]
             if type(change) is not int or change:
-                yield key("moment", name, number, moment), change
+                yield Key("moment", name, of, number, moment, place), change
     for number, loop in enumerate(timeline.loops):
-        yield key("loop", "", number, (str(loop.start), str(loop.end))), loop.more
+        if loop.end > first:
+            of = optimizer if loop.end > passes else ""
+            yield key("loop", "", number, (str(loop.start), str(loop.end)), of), loop.more
     for number, step in enumerate(timeline.highest):
-        for line in LINES:
-            yield key("level", line, number, (step.phase, step.layer, step.rounds)), getattr(step.alive, line)
+        if step.phase == "optimizer" or not first:
+            of = "" if shared and step.phase != "optimizer" else optimizer
+            for line in LINES:
+                yield key("level", line, number, (step.phase, step.layer, step.rounds), of), getattr(step.alive, line)
     for number, row in enumerate(rank.collectives.sums()):
         for column in SUMS:
             yield key("sum", column, number, (row["axis"], row["operation"], row["dtype"])), row[column]

@@ -94,12 +94,11 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
     slice, an index, the end of a range or a key. Any other object it asks for it, by ``__index__`` and ``__hash__``.
     """
 
-    __slots__ = ("decisions", "expression", "guarded", "value")
+    __slots__ = ("decisions", "expression", "value")
 
     value: int
     expression: Polynomial
     decisions: Decisions | None
-    guarded: bool
 
     if TYPE_CHECKING:
 
@@ -109,12 +108,12 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
 
     else:
         __class__ = property(lambda self: SymInt)
+        guarded = property(lambda self: self.decisions is not None)
 
         def __init__(self, value, expression, decisions):
             self.value = value
             self.expression = expression
             self.decisions = decisions
-            self.guarded = decisions is not None
 
     def __reduce__(self) -> Any:
         return _SymInt, (self.value, self.expression, self.decisions)
@@ -204,11 +203,15 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
         distinct: dict[Polynomial, int] = {}
         for place in sorted(range(len(sizes)), key=lambda place: -peek(sizes[place])):
             distinct.setdefault(expression(sizes[place]), place)
-        candidates: dict[Polynomial, int] = {}
-        for candidate, place in distinct.items():
-            if not any(never_below(other, candidate) for other in candidates):
-                candidates[candidate] = place
-        return sorted(candidates.values())
+        largest: list[Polynomial] = []
+        for candidate in distinct:
+            for at, other in enumerate(largest):
+                if never_below(other, candidate):
+                    largest.insert(0, largest.pop(at))  # which most likely is above the next too
+                    break
+            else:
+                largest.append(candidate)
+        return sorted(distinct[candidate] for candidate in largest)
 
 
 @dataclass
@@ -324,15 +327,22 @@ def formulas_of(values: Mapping[Name, int], point: Mapping[str, int]) -> dict[Na
     formulas, known = dict[Name, Polynomial](), dict[Polynomial, int]()
     for name, value in values.items():
         formula = formulas[name] = expression(value)
-        if formula not in known:
-            known[formula] = formula.value(point)
-        if known[formula] != peek(value):
-            raise ArithmeticError(f"a formula gives {known[formula]}, not {peek(value)}")
+        if type(value) is not _SymInt:
+            continue
+        number = known.get(formula)
+        if number is None:
+            number = known[formula] = formula.value(point)
+        if number != value.value:
+            raise ArithmeticError(f"a formula gives {number}, not {value.value}")
     return formulas
 
 
-def _arithmetic(op: Callable[[Any, Any], Any], neutral: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _arithmetic(
+    op: Callable[[Any, Any], Any], neutral: int, commutes: bool
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def forward(self: _SymInt, other: Any) -> Any:
+        if type(other) is _SymInt:
+            return _SymInt(op(self.value, other.value), op(self.expression, other.expression), self.decisions)
         if type(other) is int:
             if other == neutral:
                 return self
@@ -342,6 +352,8 @@ def _arithmetic(op: Callable[[Any, Any], Any], neutral: int) -> tuple[Callable[.
         return self._with(op(self.value, peek(other)), op(self.expression, expression(other)))
 
     def reflected(self: _SymInt, other: Any) -> Any:
+        if type(other) is int and commutes:
+            return forward(self, other)
         if not isinstance(other, int):
             return NotImplemented
         return self._with(op(peek(other), self.value), op(expression(other), self.expression))
@@ -350,7 +362,7 @@ def _arithmetic(op: Callable[[Any, Any], Any], neutral: int) -> tuple[Callable[.
 
 
 for _name, _op, _neutral in (("add", operator.add, 0), ("sub", operator.sub, 0), ("mul", operator.mul, 1)):
-    _forward, _reflected = _arithmetic(_op, _neutral)
+    _forward, _reflected = _arithmetic(_op, _neutral, _name == "add")  # a number times a quotient may cancel
     setattr(_SymInt, f"__{_name}__", _forward)
     setattr(_SymInt, f"__r{_name}__", _reflected)
 

@@ -148,9 +148,13 @@ def readable(
     A maximum is one of such sums. fractions: whether an exact quotient is distributed over the terms of what is
     divided, each a fraction then, or is a function, whose value is whole.
     """
+    return _readable(formula, tuple(counts), tuple(fronts), fractions)
+
+
+@lru_cache(REMEMBERED)
+def _readable(formula: Polynomial, counts: tuple[str, ...], fronts: tuple[str, ...], fractions: bool) -> Sum:
     if len(candidates := arguments("max", formula)) > 1:
-        sums = [readable(candidate, counts, fronts, fractions=fractions) for candidate in candidates]
-        return Sum.of(_function("max", sums))
+        return Sum.of(_function("max", [_readable(candidate, counts, fronts, fractions) for candidate in candidates]))
     parts: dict[Powers, Terms] = {}
     for powers, c in _expanded(formula, fractions).terms:
         counted = tuple(power for power in powers if power[0].name in counts)
@@ -176,18 +180,22 @@ def _expanded(formula: Polynomial, fractions: bool) -> Sum:
     """The same polynomial, term by term."""
     total: Terms = {}
     for monomial, coefficient in formula.terms.items():
-        product: Terms = {(): coefficient}
+        letters = [(_letter(atom.key), n) for atom, n in monomial if atom.op == "letter"]
+        product: Terms = {_sorted(letters): coefficient}
         for atom, n in monomial:
-            for _ in range(n):
+            for _ in range(n if atom.op != "letter" else 0):
                 product = _multiplied(product, _terms_of(atom, fractions))
         for powers, c in product.items():
             total[powers] = total.get(powers, 0) + c
     return Sum.of(total)
 
 
+@lru_cache(REMEMBERED)
+def _letter(name: str) -> Factor:
+    return Factor("letter", name)
+
+
 def _terms_of(atom: Atom, fractions: bool) -> Terms:
-    if atom.op == "letter":
-        return {((Factor("letter", atom.args[0]), 1),): 1}
     args = [_expanded(argument, fractions) for argument in atom.args]
     if atom.op != "quotient" or not fractions:
         return _function(atom.op, args)
