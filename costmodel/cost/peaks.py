@@ -228,6 +228,9 @@ class RankPeaks:
         """What tells each stage of a pipeline from those of others. Raises CostModelError."""
         layout = settings.layout
         alike = _alike(layout)._replace(pp=2, vpp=1, schedule="1f1b")
+        if layout.fsdp > 2:  # how many ranks these are matters to whether it is legal, and to what is made of a tape
+            self._once(("legal", alike), lambda: self.model.local(layout) is not None)
+            alike = alike._replace(fsdp=2)
         common = self._once(("common", settings.batch, settings.checkpoint, alike), lambda: len(self._known))
         return self._once(("stages", common, schedule.stages), lambda: [*self._traced(settings, schedule, common)])
 
@@ -312,18 +315,17 @@ class RankPeaks:
         return self._known[key]  # type: ignore[return-value]
 
     def _on_copies(self, settings: Settings, key: StageKey) -> Tape:
-        """The tape of a stage on as many copies of the model as there are."""
+        """The tape of a stage on as many copies of the model, and shares of its weights, as there are."""
         tape = copy(self._tape(key))
-        tape.layout = tape.layout._replace(dp=settings.layout.dp)
+        tape.layout = tape.layout._replace(dp=settings.layout.dp, fsdp=settings.layout.fsdp)
         return tape
 
     def _held(self, settings: Settings, stages: Sequence[StageKey]) -> Held:
         """What a rank's weights take, of these stages."""
 
         def held(stage: StageKey) -> Held:
-            return self._once(
-                ("held", stage, settings.layout.dp), lambda: _held(self._on_copies(settings, stage), settings)
-            )
+            copies = settings.layout.dp, settings.layout.fsdp
+            return self._once(("held", stage, copies), lambda: _held(self._on_copies(settings, stage), settings))
 
         return Held.of_rank([held(stage) for stage in stages])
 

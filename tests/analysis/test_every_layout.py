@@ -268,6 +268,23 @@ def test_bounds_count_blocks_of_several_kinds() -> None:
     assert [count for count, kept in sorted(work.own.kinds) if kept] == [1, 3]
 
 
+def test_weights_of_stages_are_split_over_as_many_ranks_as_there_are() -> None:
+    """A stage is traced once for all numbers of ranks that its weights are split over."""
+    model = cm.load("mixtral-8x7b", over={**SIZE, "mlp_width": 24, "experts.count": 4})
+    shared, refused = RankPeaks(model), 0
+    for fsdp, ep in [(2, 1), (4, 1), (32, 1), (2, 2), (4, 2), (8, 4), (32, 2)]:
+        settings = Settings(seq=16, batch=1, accumulate=4, pp=2, fsdp=fsdp, ep=ep)
+        try:
+            held = RankPeaks(model).held(settings)
+        except SettingError as error:
+            refused += 1
+            with pytest.raises(SettingError, match=re.escape(str(error))):
+                shared.held(settings)
+        else:
+            assert shared.held(settings) == held
+    assert refused == 1
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
 @pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])
 def test_copies_shares_and_stages_ask_the_same_of_a_micro_batch(name: str, precision: str) -> None:
