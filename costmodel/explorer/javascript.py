@@ -47,6 +47,7 @@ class Formulas:
         self.quotients: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._known: dict[Polynomial, int] = {}
+        self._sums: dict[Sum, str] = {}
 
     def number(self, formula: Polynomial) -> int:
         """The number of a formula, which is written if it is new."""
@@ -73,9 +74,12 @@ class Formulas:
 
     def _sum(self, of: Sum) -> str:
         """A sum, with what is added before what is subtracted: JavaScript takes no power right behind a bare minus."""
-        first, *others = sorted(of.ordered or [((), 0)], key=lambda term: term[1] < 0)
-        signed = (f"{'-' if number < 0 else '+'}{self._product(powers, abs(number))}" for powers, number in others)
-        return self._product(*first) + "".join(signed)
+        text = self._sums.get(of)
+        if text is None:
+            first, *others = sorted(of.ordered or [((), 0)], key=lambda term: term[1] < 0)
+            signed = (f"{'-' if number < 0 else '+'}{self._product(powers, abs(number))}" for powers, number in others)
+            text = self._sums[of] = self._product(*first) + "".join(signed)
+        return text
 
     def _product(self, powers: Powers, number: Fraction | int) -> str:
         factors = [self._factor(factor) + (f"**{n}n" if n > 1 else "") for factor, n in powers]

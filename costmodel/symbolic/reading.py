@@ -102,8 +102,10 @@ class Sum(NamedTuple):
     @property
     def ordered(self) -> list[tuple[Powers, Fraction | int]]:
         """Terms by the powers of their factors, the highest of the first factor first, as sympy writes them."""
+        if len(self.terms) == 1:
+            return list(self.terms)
         factors = sorted({factor for powers, _ in self.terms for factor, _ in powers}, key=lambda factor: factor.order)
-        terms = sorted(self.terms, key=lambda term: [-dict(term[0]).get(factor, 0) for factor in factors])
+        terms = sorted(self.terms, key=lambda term: _exponents(dict(term[0]), factors))
         if len(terms) == 2 and not terms[1][0] and terms[0][1] < 0 < terms[1][1] and len(terms[0][0]) == 1:
             return terms[::-1]
         return terms
@@ -111,13 +113,7 @@ class Sum(NamedTuple):
     @property
     def order(self) -> Any:
         """What sympy sorts it by among others."""
-        if len(self.terms) > 1:
-            return (3, 1, "Add"), (len(self.terms), tuple(Sum(frozenset([term])).order for term in self.ordered)), 1, 1
-        powers, c = next(iter(self.terms), ((), 0))
-        if not powers:
-            return (1, 0, "Number"), (0, ()), 1, c
-        factors = tuple((*factor.order, n, 1) for factor, n in powers)
-        return (*factors[0][:3], c) if len(factors) == 1 else ((3, 0, "Mul"), (len(factors), factors), 1, c)
+        return _order_of_sum(self)
 
     def text(self, values: Mapping[str, Any]) -> str:
         """As it is written, with `values` for letters."""
@@ -138,6 +134,22 @@ class Sum(NamedTuple):
 
         products = ((c, sympy.Mul(*(factor.sympy() ** n for factor, n in powers))) for powers, c in self.terms)
         return sympy.Add(*(sympy.Rational(*Fraction(c).as_integer_ratio()) * each for c, each in products))
+
+
+@lru_cache(REMEMBERED)
+def _order_of_sum(of: Sum) -> Any:
+    if len(of.terms) > 1:
+        return (3, 1, "Add"), (len(of.terms), tuple(Sum(frozenset([term])).order for term in of.ordered)), 1, 1
+    powers, c = next(iter(of.terms), ((), 0))
+    if not powers:
+        return (1, 0, "Number"), (0, ()), 1, c
+    factors = tuple((*factor.order, n, 1) for factor, n in powers)
+    return (*factors[0][:3], c) if len(factors) == 1 else ((3, 0, "Mul"), (len(factors), factors), 1, c)
+
+
+def _exponents(powers: Mapping[Factor, int], factors: Sequence[Factor]) -> list[int]:
+    """Of each factor its exponent in a product, negated: what has the highest comes first."""
+    return [-powers.get(factor, 0) for factor in factors]
 
 
 def readable(
