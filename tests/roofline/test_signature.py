@@ -36,6 +36,15 @@ def test_what_is_broadcast_breaks_the_loop_into_rows(second, inner: int, rows: i
     assert found.strands[1].flat == (rows == 1)
 
 
+def test_numpy_makes_an_iterator_where_arrays_differ_in_shape_or_one_number_is_read_and_written() -> None:
+    one, number = array(1, 8), array(1, 1)
+    assert not loop(NumpyCall("add", (one, one), array(1, 8))).iterated
+    assert loop(NumpyCall("add", (one, array(8)), array(1, 8))).iterated, "though each is walked through in one step"
+    assert loop(NumpyCall("sqrt", (number,), number)).iterated
+    assert not loop(NumpyCall("sqrt", (number,), array(1, 1))).iterated
+    assert not loop(NumpyCall("copyto", (array(8),), one)).iterated, "a copy is none of universal functions"
+
+
 def test_axes_are_walked_in_the_order_of_memory() -> None:
     across = array(6, 4).transpose(1, 0)
     both = loop(NumpyCall("exp", (across,), Ref((4, 6), Buffer(24, "float32"), (1, 4))))
