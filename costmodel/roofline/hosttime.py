@@ -297,13 +297,13 @@ def _loop(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
             overhead = max(overhead, rates.call("repeated", loop.dtype))
         return loop.elements * rate, 0.0, overhead
     if name == "copyto":
-        whole = loop.rows * max(rates.row(_copying(loop, number), loop.dtype)(loop.inner) for number in ragged)
+        whole = loop.rows * max(rates.row(_copying(loop, number), loop.dtype, loop.inner) for number in ragged)
         compute = min(loop.elements * rate, whole)
         return compute, whole - compute, rates.call(name, loop.dtype, scalars)
     step = loop.strands[ragged[0]].step
     if len(ragged) == 1 and len(loop.strands) == 3 and ragged[0] != 2 and step < 2:
         return _repeated(loop, step, rates, rate)
-    extra = sum(rates.row(_pattern(loop, number), loop.dtype)(loop.inner) for number in ragged)
+    extra = sum(rates.row(_pattern(loop, number), loop.dtype, loop.inner) for number in ragged)
     return loop.elements * rate, loop.rows * extra, rates.call("repeated", loop.dtype)
 
 
@@ -311,7 +311,7 @@ def _repeated(loop: LoopSignature, step: int, rates: Rates, rate: float) -> tupl
     """A broadcast row or column: an addition's measured time, and by how much the function is slower than adding."""
     pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
     slower = max(rate - rates.rate("add", loop.dtype, False, loop.in_place), 0.0)
-    whole = loop.rows * rates.row(pattern, loop.dtype)(loop.inner) + loop.elements * slower
+    whole = loop.rows * rates.row(pattern, loop.dtype, loop.inner) + loop.elements * slower
     compute = min(loop.elements * rate, whole)
     return compute, whole - compute, rates.call("repeated", loop.dtype)
 

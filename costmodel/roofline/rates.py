@@ -27,6 +27,7 @@ from costmodel.roofline.probes import (
     ROW_LENGTHS,
     STALE,
     STALE_MANNERS,
+    VECTOR,
     WINDOW_BYTES,
     WorkingSets,
     placed,
@@ -102,7 +103,7 @@ class Rates:
         self.ops = {name: op for thorough in (True, False) for name, op in probes(sets, thorough) if name in seconds}
         self.call = cache(self._call)
         self.rate = cache(self._rate)
-        self.row = cache(self._row)
+        self.rows = cache(self._rows)
         self.windows = cache(self._windows_of)
         self.power_of = cache(self._power_of)
         self.reduced = cache(self._reduced)
@@ -414,14 +415,18 @@ class Rates:
 
     # Rows
 
-    def _row(self, pattern: str, dtype: str) -> LogTable:
-        """Seconds that each inner loop of a length costs: for a copy or a repeated row or column all of it, for others
+    def row(self, pattern: str, dtype: str, length: int) -> float:
+        """Time that each inner loop of a length costs [s]: for a copy or a repeated row or column all of it, for others
         what it adds."""
+        return self.rows(pattern, dtype, length % VECTOR == 0)(length)
+
+    def _rows(self, pattern: str, dtype: str, even: bool) -> LogTable:
+        """By length; even: of multiples of `VECTOR`."""
         lengths, values = [], []
         whole = pattern.startswith(("copy", "row", "column"))
         for length in ROW_LENGTHS:
-            name = f"{pattern} {length} {dtype}"
-            if name in self.seconds:
+            name, like = f"{pattern} {length} {dtype}", length < VECTOR or (length % VECTOR == 0) == even
+            if name in self.seconds and (like or dtype != "float32"):
                 size = self.ops[name].output.size
                 plain = 0.0 if whole else self._rate("add", dtype, False, "in place" in pattern) * size
                 call = self._call("copyto" if pattern.startswith("copy") else "repeated", dtype)
@@ -465,7 +470,8 @@ class Rates:
     def doubt(self) -> float:
         """90 % quantile of the relative leave-one-out errors of row costs."""
         patterns = ("row", "column", "row in place", "column in place", "copy part")
-        errors = [e for pattern in patterns for e in self.row(pattern, "float32").left_out()]
+        tables = [self.rows(pattern, "float32", even) for pattern in patterns for even in (True, False)]
+        errors = [e for table in tables for e in table.left_out()]
         return sorted(errors)[int(0.9 * len(errors))]
 
     # Products

@@ -202,7 +202,7 @@ def test_rows_longer_than_any_probe_take_as_much_longer() -> None:
 
     rates = calibration().rates
     for table, length in (
-        (rates.row("column", "float32"), ROW_LENGTHS[-1]),
+        (rates.rows("column", "float32", True), ROW_LENGTHS[-1]),
         (rates.reduced("add.reduce", "outer", "float32", True), REDUCED_LENGTHS[-1]),
     ):
         assert table(5 * length) == pytest.approx(5 * table(length))
