@@ -232,11 +232,11 @@ GATHERED_WIDTHS = (1, 9, 60, 700)
 ROWS_ELEMENTS = 45_000
 """Elements in all the rows of one such probe."""
 
-ROW_LENGTHS = (1, 2, 4, 7, 8, 14, 24, 28, 56, 62, 112, 210, 440, 900, 1800, 4088, 4090, 4610, 4616, 9000)
+ROW_LENGTHS = (1, 2, 7, 8, 14, 28, 56, 62, 112, 210, 440, 1800, 4088, 4090, 4616, 9000)
 """Lengths of inner loops at which the cost of starting one is measured: multiples of `VECTOR`, and others."""
-VECTOR = 8
+VECTOR, BUFFERED = 8, 4096
 """Elements that loads and stores move at once: rows of multiples of it begin where these do, and others are slower by
-up to a quarter."""
+up to a quarter. So long at most are rows that NumPy joins in a buffer; of longer ones each is a loop of its own."""
 
 WINDOW_BYTES, WINDOW_LENGTH = RESIDENT_BYTES // 2, 112
 """What strided windows touch in a core's own caches, whole lines of it [bytes], and elements in a row of them."""
@@ -375,7 +375,7 @@ def _functions(dtype: str, thorough: bool) -> Iterator[Named]:
 
 def _rows(dtype: str) -> Iterator[Named]:
     """One operand that is not contiguous: a row or a column repeated, part of longer rows, every other element."""
-    for length in ROW_LENGTHS if dtype == "float32" else ROW_LENGTHS[1::5]:
+    for length in ROW_LENGTHS if dtype == "float32" else ROW_LENGTHS[1::4]:
         rows = max(ROWS_ELEMENTS // length, 2)
         pitch, double = (
             length + 2,

@@ -15,6 +15,7 @@ from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.probes import (
     AGED,
     AGES,
+    BUFFERED,
     FIRST,
     FIRST_BYTES,
     GATHERED_WIDTHS,
@@ -425,7 +426,8 @@ class Rates:
         lengths, values = [], []
         whole = pattern.startswith(("copy", "row", "column"))
         for length in ROW_LENGTHS:
-            name, like = f"{pattern} {length} {dtype}", length < VECTOR or (length % VECTOR == 0) == even
+            name, apart = f"{pattern} {length} {dtype}", VECTOR <= length <= BUFFERED
+            like = not apart or (length % VECTOR == 0) == even
             if name in self.seconds and (like or dtype != "float32"):
                 size = self.ops[name].output.size
                 plain = 0.0 if whole else self._rate("add", dtype, False, "in place" in pattern) * size
