@@ -46,18 +46,17 @@ LARGEST = 3_000_000
 """Bytes of a page; what would be larger is refused."""
 MACHINES = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "t4")
 """What a page gives seconds on unless others are named."""
-POLICY = "script-src 'sha256-{script}' 'sha256-{code}'; style-src 'sha256-{style}'; "
-"""What the page may run: its own script and style."""
 DOCUMENT = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {policy}base-uri 'none'; form-action 'none'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {policy}; base-uri 'none'; form-action 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
 <title>costmodel explorer</title>
-{style}</head>
+<style>{style}</style>
+</head>
 <body>
 {body}
 </body>
@@ -342,7 +341,6 @@ def page_of(data: Any, tables: Any, formulas: str, laws: str) -> str:
 
     tables: those of each model and machine, which are packed with the formulas, as they would be most of the page.
     """
-    style = _part("page.css")
     script = "\n".join(
         [
             '"use strict";',
@@ -361,8 +359,15 @@ def page_of(data: Any, tables: Any, formulas: str, laws: str) -> str:
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     parts = {"DATA": text, "PACKED": b64encode(packed).decode(), "SCRIPT": script}
     body = re.sub(r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], _part("page.html"))
-    policy = POLICY.format(script=_digest(script), code=_digest(code), style=_digest(style))
-    return DOCUMENT.format(policy=policy, style=f"<style>{style}</style>\n", body=body)
+    return document(body, script, code)
+
+
+def document(body: str, *scripts: str) -> str:
+    """A page in the explorer's style, which lets nothing but these scripts run."""
+    style = _part("page.css")
+    allowed = {"script-src": scripts, "style-src": [style]}
+    policy = [" ".join([what, *(f"'sha256-{_digest(each)}'" for each in own)]) for what, own in allowed.items() if own]
+    return DOCUMENT.format(policy="; ".join(policy), style=style, body=body)
 
 
 @cache

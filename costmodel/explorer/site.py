@@ -14,15 +14,21 @@ from costmodel.display.answer import Data
 from costmodel.display.units import show_count
 from costmodel.documents.files import check_writable, write
 from costmodel.errors import CostModelError, shown, unknown
-from costmodel.explorer.page import DOCUMENT, explore
+from costmodel.explorer.page import document, explore
 from costmodel.importers.zoo import models
 
-BODY = """<h1>What models cost</h1>
-<p>A page for each: sizes and settings to turn, and what they cost at once.</p>
+BODY = """<header>
+  <h1>What models cost</h1>
+  <p id="subtitle">A page for each: sizes and settings to turn, and what they cost at once.</p>
+</header>
+<main class="list">
 <table>
-<tr><th>model</th><th>kind</th><th>parameters</th></tr>
+<thead><tr><th>model</th><th class="word">kind</th><th>parameters</th></tr></thead>
+<tbody>
 {rows}
-</table>"""
+</tbody>
+</table>
+</main>"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,11 +85,11 @@ def explore_ready(
             refused[entry.name] = str(error)
         name = escape(entry.name)
         link = f'<a href="{name}.html">{name}</a>' if entry.name in pages else f"{name}: {escape(refused[entry.name])}"
-        rows.append(f"<tr><td>{link}</td><td>{entry.architecture}</td><td>{show_count(entry.params)}</td></tr>")
+        kind = f'<td class="word">{entry.architecture}</td>'
+        rows.append(f"<tr><td>{link}</td>{kind}<td>{show_count(entry.params)}</td></tr>")
         if progress:
             progress(done, len(entries))
     if not pages:
         raise CostModelError(next(iter(refused.values()), "there is no such ready model"))
-    body = BODY.format(rows="\n".join(rows))
-    write(DOCUMENT.format(policy="", style="", body=body), place / "index.html")
+    write(document(BODY.format(rows="\n".join(rows))), place / "index.html")
     return Site(str(place), pages, refused)

@@ -315,6 +315,8 @@ def test_a_site_has_a_page_for_each_model_and_one_that_leads_to_them(tmp_path: P
     assert [*site.pages] == ["gpt2-small"]
     assert "attention" in site.refused["mlp-mnist"]
     index = (tmp_path / "site" / "index.html").read_text()
+    assert "style-src 'sha256-" in index
+    assert "script-src" not in index, "it runs nothing"
     for name, size in site.pages.items():
         assert f'href="{name}.html"' in index
         assert (tmp_path / "site" / f"{name}.html").stat().st_size == size
