@@ -277,13 +277,6 @@ class Costs:
             return timeline_of_rank(self.model, self.settings, self.place, self._persistent)
         return timeline_of(self.model, self.tape, self.settings, self._allotted)
 
-    def share_passes(self, others: Sequence[Costs]) -> None:
-        """Work out timelines at once, of one device: `others` differ in the optimizer alone."""
-        costs = [self, *others]
-        settings, persistent = [each.settings for each in costs], [each._allotted for each in costs]
-        for each, timeline in zip(costs, timelines_of(self.model, self.tape, settings, persistent), strict=True):
-            each.timeline = timeline
-
     @property
     def _allotted(self) -> dict[str, int]:
         """What is there throughout, as the allocator takes it."""
@@ -398,6 +391,14 @@ _FROM_TAPE: dict[str, Callable[[Costs], int]] = {
     "kv_bytes_per_token": lambda p: sum(size_bytes(token, s.dtype) * s.times for s, token, _ in p.tape.cached),
 }
 """Quantities that are no sums of rows' columns; other lines of memory are those of what is there throughout."""
+
+
+def share_passes(alike: Sequence[Costs]) -> None:
+    """Work out timelines at once, of one device: what they are of differs in the optimizer alone."""
+    first, settings = alike[0], [each.settings for each in alike]
+    timelines = timelines_of(first.model, first.tape, settings, [each._allotted for each in alike])
+    for each, timeline in zip(alike, timelines, strict=True):
+        each.timeline = timeline
 
 
 def with_letters(costs: Costs, *, generic: bool) -> Costs:

@@ -14,7 +14,7 @@ from costmodel.analysis.closed_forms import ClosedForms, Forms, Leaf, Refusal
 from costmodel.analysis.predict import Prediction
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
-from costmodel.cost.costs import Costs
+from costmodel.cost.costs import Costs, share_passes
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.ranks import held_params
 from costmodel.cost.recipes import SIZES
@@ -256,7 +256,7 @@ class PageForms(ClosedForms):
         others = [*several.values()][1:]
         shared = False
         if others and prediction.ranks_in_order[0] is prediction:
-            prediction.share_passes(others)
+            share_passes([prediction, *others])
             shared = all(other.timeline.passes is not None for other in others)
         for label, other in several.items():
             values |= {Key("quantity", name, label): value for name, value in of_model.items()}
