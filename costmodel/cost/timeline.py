@@ -39,7 +39,7 @@ from costmodel.cost.liveness import (
 from costmodel.cost.persistent import ON_HOST, earlier_gradients, persistent_tensors
 from costmodel.cost.pipeline import PipelineRank
 from costmodel.cost.question import question
-from costmodel.cost.runtimes import rank_of
+from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.cost.sharding import share_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, shortened
@@ -544,7 +544,7 @@ class _Passes(NamedTuple):
 
     forward: ForwardLiveness
     gradients: list[Allocation]
-    runtime: Any
+    runtime: RankRuntime | None
 
 
 def _passes(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> _Passes:
@@ -574,7 +574,7 @@ def _end(tape: Tape, settings: Settings, passes: _Passes, lifetimes: Lifetimes) 
     if tape.training and runtime is None:
         update(in_turn(tape, forward.weights), [tape], settings, lifetimes)
         send_weights(tape, lifetimes)
-    elif tape.training:
+    elif tape.training and runtime is not None:
         runtime.end_backward(lifetimes)
         runtime.update(lifetimes)
     if _staged(tape) and not tape.layout.last:

@@ -377,10 +377,7 @@ def _rows(dtype: str) -> Iterator[Named]:
     """One operand that is not contiguous: a row or a column repeated, part of longer rows, every other element."""
     for length in ROW_LENGTHS if dtype == "float32" else ROW_LENGTHS[1::4]:
         rows = max(ROWS_ELEMENTS // length, 2)
-        pitch, double = (
-            length + 2,
-            2 * length + 1,
-        )  # an image with a border, and one of which every other pixel is taken
+        pitch, double = length + 2, 2 * length + 1  # with a border; every other pixel of an image
         full = array(rows, length, dtype=dtype)
         out = array(rows, length, dtype=dtype)
         wide = array(rows, length, dtype=dtype, strides=(pitch, 1), elements=rows * pitch)
