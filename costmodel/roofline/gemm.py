@@ -49,6 +49,8 @@ MOST_FAR = 1.5
 SEEN, ROUNDS = 0.05, 5
 """Share of a product's time from which an operand's way is seen in it; how often each operand's exposure is found."""
 SHARED: Mapping[str, tuple[str, ...]] = {
+    "dot": ("multiply-adds",),
+    "loop": ("multiply-adds", "m"),
     "vector": ("multiply-adds", "pieces"),
     "small": ("multiply-adds", "whole tiles", "a far", "b far"),
     "narrow": ("whole tiles",),
@@ -56,6 +58,8 @@ SHARED: Mapping[str, tuple[str, ...]] = {
 }
 """The parts of each regime that do not depend on the layout."""
 OWN: Mapping[str, tuple[str, ...]] = {
+    "dot": ("call", "one", "a far", "b far"),
+    "loop": ("call", "one"),
     "vector": ("call", "one", "n", "k", "a far", "b far"),
     "small": ("call", "one", "n", "c", "m ends", "n ends"),
     "narrow": ("call", "a", "b", "m ends", "n ends", "a far", "b far", "b beyond"),
@@ -105,7 +109,13 @@ def _ends(length: int, wide: int) -> int:
 
 
 def regime_of(p: ProductSignature) -> str:
-    """Which code path of OpenBLAS a product takes (interface/gemm.c, and the limits that its x86 kernels give)."""
+    """Which code path a product takes: of NumPy (umath/matmul.c.src), which asks BLAS for a dot product or a vector's,
+    and loops itself where each result is a single product; of OpenBLAS (interface/gemm.c, and the limits that its x86
+    kernels give)."""
+    if p.m == p.n == 1:
+        return "dot"
+    if p.k == 1:
+        return "loop"
     if p.m == 1 or p.n == 1:
         return "vector"
     if p.m * p.n * p.k <= SMALL and not (p.b_transposed and (p.m * p.n > SMALL_RESULT or p.k < SMALL_DEPTH)):

@@ -212,9 +212,9 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
         seconds, memory = rates.product(signature, operands, [ref.bytes for ref in op.accesses])
         batch, call = signature.batch, rates.call("matmul", signature.dtype)
         return TimeTerms((seconds - memory) * batch, memory * batch, call, reach=max(operands))
-    compute, rows, overhead = _loop(signature, rates)
-    moved, apart = _far(op, signature, rates, operands)
     reach = max(operands, default=0.0)
+    compute, rows, overhead = _loop(signature, rates, reach)
+    moved, apart = _far(op, signature, rates, operands)
     memory = joined(compute + rows, moved, _power(signature, rates, reach)) - compute - rows + apart
     return TimeTerms(compute, memory, overhead, rows, reach=reach)
 
@@ -263,17 +263,19 @@ def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float]) -> Time
     if g.name in ELEMENTWISE:
         compute = g.rows * rates.rate(g.name, g.dtype, False)
         return TimeTerms(compute, 0.0, rates.call(g.name, g.dtype))
-    overhead = rates.gathered_call(g.name, g.dtype)
+    overhead, reach = rates.gathered_call(g.name, g.dtype), max(operands, default=0.0)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
+    if g.name == "take":
+        compute = g.rows * g.width * rates.near(compute / (g.rows * g.width), "copyto", reach, ITEM_BYTES[g.dtype])
     size = g.rows * g.width * ITEM_BYTES[g.dtype]
     written = size * rates.far(operands[-1], "one", written=True)
     power = rates.power_of("copy part")(operands[-1])
     memory = joined(compute, written, power) - compute + size * rates.windowed(operands[0], "part")
-    return TimeTerms(compute, memory, overhead, reach=max(operands, default=0.0))
+    return TimeTerms(compute, memory, overhead, reach=reach)
 
 
-def _loop(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
-    """Compute on operands in cache, starting rows, overhead of the call [s]."""
+def _loop(loop: LoopSignature, rates: Rates, reach: float) -> tuple[float, float, float]:
+    """Compute on operands in cache, at a reuse distance of `reach`, starting rows, overhead of the call [s]."""
     if loop.reduced:
         table = rates.reduced(loop.name, loop.reduced, loop.dtype, loop.inner % 16 == 0)
         whole = loop.rows * table(loop.inner)
@@ -295,6 +297,9 @@ def _loop(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:
         overhead = rates.call(name, loop.dtype, scalars)
         if loop.iterated:
             overhead = max(overhead, rates.call("repeated", loop.dtype))
+        if name != "fill":
+            access = name if name == "copyto" else "in place" if loop.in_place else "two" if len(read) > 1 else "one"
+            rate = rates.near(rate, access, reach, max(*read, written))
         return loop.elements * rate, 0.0, overhead
     if name == "copyto":
         whole = loop.rows * max(rates.row(_copying(loop, number), loop.dtype, loop.inner) for number in ragged)

@@ -66,12 +66,12 @@ BOXES = (
     SizeBox(6, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7),
     SizeBox(4, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7, layout="b"),
     SizeBox(8, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7, layout="b"),
-    SizeBox(24, (3, 3, 3), (400, 400, 1200), 100, 1e6),
-    SizeBox(24, (3, 3, 3), (400, 400, 1200), 100, 1e6, layout="b"),
+    SizeBox(21, (3, 3, 3), (400, 400, 1200), 100, 1e6),
+    SizeBox(21, (3, 3, 3), (400, 400, 1200), 100, 1e6, layout="b"),
     SizeBox(8, (3, 3, 3), (400, 400, 400), 100, 1e6, layout="a"),
     SizeBox(6, (1, 8, 8), (1, 6000, 6000), 500, 1e7),
     SizeBox(8, (8, 1, 8), (6000, 1, 6000), 500, 1e7),
-    SizeBox(16, (1, 8, 8), (1, 6000, 8000), 500, 2e7, layout="b"),
+    SizeBox(14, (1, 8, 8), (1, 6000, 8000), 500, 2e7, layout="b"),
 )
 """Convolutions, small, large and wide; linear layers and their gradients; narrow products, small ones, vectors."""
 
@@ -106,6 +106,10 @@ def _attention(step: int) -> tuple[int, int, int, int, str]:
 
 DEPTHWISE = ((26, 870, 9), (88, 210, 9), (50, 2900, 9), (210, 70, 25), (44, 420, 25), (310, 40, 9))
 """(batch, pixels, taps) of convolutions channel by channel, each a vector times a small matrix."""
+WITHOUT_BLAS = ((30, 1, 1, 3), (30, 20, 24, 1), (30, 1, 1, 160), (30, 1, 200, 1))
+WITHOUT_BLAS += ((30, 1, 1, 24), (30, 1, 40, 1), (30, 1, 1, 1100), (30, 30, 1, 1))
+"""(batch, m, n, k) of dot products, and of those that add up a single product, which NumPy does itself; as many of
+either among the first half."""
 
 
 def _rounded(size: int, grid: int) -> int:
@@ -505,12 +509,11 @@ STREAMING_ROWS = (3, 37)
 def _products(dtype: str, thorough: bool) -> Iterator[Named]:
     for m, n, k, layout in product_shapes(dtype, thorough):
         yield f"product {m} {n} {k} {layout or 'plain'} {dtype}", product(m, n, k, dtype, layout)
-    for batch, n, k in DEPTHWISE:
-        operands = array(batch, 1, k, dtype=dtype), array(batch, k, n, dtype=dtype)
-        yield (
-            f"products {batch} 1 {n} {k} plain {dtype}",
-            NumpyCall("matmul", operands, array(batch, 1, n, dtype=dtype)),
-        )
+    without = WITHOUT_BLAS if dtype == "float32" or thorough else WITHOUT_BLAS[: len(WITHOUT_BLAS) // 2]
+    for batch, m, n, k in (*((batch, 1, n, k) for batch, n, k in DEPTHWISE), *without):
+        operands = array(batch, m, k, dtype=dtype), array(batch, k, n, dtype=dtype)
+        op = NumpyCall("matmul", operands, array(batch, m, n, dtype=dtype))
+        yield f"products {batch} {m} {n} {k} plain {dtype}", op
     for batch, m, n, k, layout in batched_shapes(dtype, thorough):
         op = heads(batch, m, n, k, dtype, layout)
         yield f"products {batch} {m} {n} {k} {layout or 'plain'} {dtype}", op

@@ -44,6 +44,9 @@ fits best: from 32, where the longer hides the other, to 1, where they add up, a
 NEAR_BYTES = 16 * 1024
 """What the first cache holds beside a call's own code and arrays [bytes]."""
 
+WAITING = 1.25
+"""By how much longer a function takes at most than one that only loads and stores, if it waits for that alone."""
+
 READ = {"one": 1, "two": 2}
 """How many operands are read for one that is written."""
 LEAST_STEP, LEAST_NEAR = 1.2, 0.02
@@ -104,6 +107,7 @@ class Rates:
         self.ops = {name: op for thorough in (True, False) for name, op in probes(sets, thorough) if name in seconds}
         self.call = cache(self._call)
         self.rate = cache(self._rate)
+        self._nearest = cache(self._nearest_of)
         self.rows = cache(self._rows)
         self.windows = cache(self._windows_of)
         self.power_of = cache(self._power_of)
@@ -413,6 +417,24 @@ class Rates:
                 whole = min(self.seconds[probe], self.seconds.get(again, self.seconds[probe]))
                 rates.append(max(whole - call, 0.05 * whole) / self.ops[probe].output.size)
         return min(rates)
+
+    def near(self, rate: float, access: str, distance: float, itemsize: int = 4) -> float:
+        """Time per element of operands at a reuse distance, of which `rate` is that in a core's own caches [s].
+
+        access: "copyto", or see `far`. The first cache hands elements out faster than the next, which matters as far as
+        a function waits for them.
+        """
+        there, usual = (itemsize / 4 * self._nearest(access)(size) for size in (distance, RESIDENT_BYTES))
+        return min(rate, joined(parted(rate, WAITING * usual, self.power), there, self.power))
+
+    def _nearest_of(self, access: str) -> LogTable:
+        """Time per element of a function that does little else but load and store, by working set [s]."""
+        name = {"one": "negative", "two": "add", "in place": "multiply in place"}.get(access, access)
+        call = self._call(name.split()[0], "float32", int("place" in name))
+        sizes = [size for size in self.sets.curve if size <= RESIDENT_BYTES]
+        probes = [f"curve {name} {size} float32" for size in sizes]
+        each = [max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size for probe in probes]
+        return LogTable(sizes, lowest(each))
 
     # Rows
 

@@ -15,11 +15,21 @@ from costmodel.roofline.gemm import ProductFit
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.probes import AGED, AGES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, elementwise, placed, probes
+from costmodel.roofline.probes import (
+    AGED,
+    AGES,
+    LARGE_PRODUCTS,
+    RATE_BYTES,
+    STALE,
+    WINDOW_BYTES,
+    elementwise,
+    placed,
+    probes,
+)
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.signature import ProductSignature
+from costmodel.roofline.signature import ProductSignature, signature_of
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, SETS, STEP, calibration
 
 
@@ -86,6 +96,44 @@ def test_memory_costs_only_what_does_not_fit_the_cache() -> None:
     found = predict_seconds(large, slow_memory())
     assert found.dominant == "memory"
     assert found.terms.reach == sum(ref.bytes for ref in (large.inputs[0], large.outputs[0]))
+
+
+def test_the_first_cache_hands_out_faster_what_is_computed_sooner() -> None:
+    """Sums and copies wait for it, what computes for longer does not; `ELEMENT` is what the next cache takes."""
+    seconds = dict(calibration().seconds)
+    for name in ("add", "negative", "copyto"):
+        for size in SETS.curve[:2]:
+            probe = f"curve {name} {size} float32"
+            seconds[probe] = CALL + (seconds[probe] - CALL) / 4
+    for size in RATE_BYTES[:2]:
+        probe = f"rate tanh {size} float32"
+        seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
+
+    def elements(name: str, size: int) -> float:
+        program = program_of([op := elementwise(name, size, "float32")], [op.output])
+        return predict_seconds(program, calibration(seconds=seconds)).terms.compute / op.output.size
+
+    for name in ("add", "copyto"):
+        assert elements(name, 20_000) == pytest.approx(ELEMENT / 4, rel=0.03)
+        assert elements(name, 300_000) == pytest.approx(ELEMENT, rel=0.02)
+    assert elements("tanh", 20_000) == pytest.approx(10 * ELEMENT, rel=0.02)
+
+
+def test_products_that_blas_is_not_asked_for_have_laws_of_their_own() -> None:
+    """Of one query and one key: dot products of features, and what loops without adding anything up."""
+    looped, dotted = 200 * FLOP, 20 * FLOP
+    seconds = dict(calibration().seconds)
+    for name, op in probes(SETS):
+        product = signature_of(op) if op.name == "matmul" else None
+        if isinstance(product, ProductSignature) and min(product.m * product.n, product.k) == 1:
+            seconds[name] = CALL + product.flops * (looped if product.k == 1 else dotted)
+    by = calibration(seconds=seconds)
+    for name, flop in (("scores", dotted), ("mix", looped)):
+        program = layer("gpt2-small", f"block.attention.{name}", batch=5, seq=1)
+        assert predict_seconds(program, by).seconds == pytest.approx(STEP + CALL + 2 * 5 * 12 * 64 * flop, rel=0.02)
+    alike = layer("gpt2-small", "block.attention.mix", batch=5, seq=2)
+    expected = predict_seconds(alike, calibration()).seconds
+    assert predict_seconds(alike, by).seconds == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.slow
