@@ -215,7 +215,10 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
     reach = max(operands, default=0.0)
     compute, rows, overhead = _loop(signature, rates, reach)
     moved, apart = _far(op, signature, rates, operands)
-    memory = joined(compute + rows, moved, _power(signature, rates, reach)) - compute - rows + apart
+    beside = compute + rows
+    if _is_mixed(signature):  # bools are cast first, piece by piece, before the function loads the rest
+        beside = min(beside, signature.elements * rates.rate(signature.name, signature.dtype, False))
+    memory = joined(beside, moved, _power(signature, rates, reach)) - beside + apart
     return TimeTerms(compute, memory, overhead, rows, reach=reach)
 
 
@@ -253,9 +256,8 @@ def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[fl
             total += lines * rates.far(far, "in place" if loop.in_place and written else access, written=written)
     if loop.name == "copyto" and len(op.operands) == 1 and all(each.flat and each.step == 1 for each in loop.strands):
         total *= rates.copied(op.traffic_bytes)
-    if loop.reduced == "outer":  # one row after the other is added to the output
-        again = op.operands[0].size // op.output.size - 1
-        total += again * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
+    if loop.reduced == "outer":  # to what it begins with one row after the other is added, there and back
+        total += _begun(loop, rates)[0] * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
     return total, apart
 
 
@@ -278,9 +280,10 @@ def _loop(loop: LoopSignature, rates: Rates, reach: float) -> tuple[float, float
     """Compute on operands in cache, at a reuse distance of `reach`, starting rows, overhead of the call [s]."""
     if loop.reduced:
         table = rates.reduced(loop.name, loop.reduced, loop.dtype, loop.inner % 16 == 0)
-        whole = loop.rows * table(loop.inner)
-        compute = min(loop.elements * (table(LONG) / LONG), whole)
-        return compute, whole - compute, rates.call(loop.name, loop.dtype)
+        rows, begun = _begun(loop, rates) if loop.reduced == "outer" else (loop.rows, 0.0)
+        whole = rows * table(loop.inner)
+        compute = min(rows * loop.inner * (table(LONG) / LONG), whole)
+        return compute + begun, whole - compute, rates.call(loop.name, loop.dtype)
     name, (*read, written) = loop.name, (strand.itemsize for strand in loop.strands)
     if name == "copyto" and read == [1] and written > 1 and not loop.scalars:
         name = WIDENED
@@ -288,7 +291,7 @@ def _loop(loop: LoopSignature, rates: Rates, reach: float) -> tuple[float, float
         return _masked(loop, rates)
     if name == "copyto" and loop.scalars:
         name = "fill"
-    if written > 1 and 1 in read and name != WIDENED:
+    if _is_mixed(loop):
         name = MIXED
     scalars = loop.scalars if name != "fill" else 0
     ragged = [number for number, strand in enumerate(loop.strands) if not strand.flat or strand.step != 1]
@@ -312,6 +315,14 @@ def _loop(loop: LoopSignature, rates: Rates, reach: float) -> tuple[float, float
     return loop.elements * rate, loop.rows * extra, rates.call("repeated", loop.dtype)
 
 
+def _begun(loop: LoopSignature, rates: Rates) -> tuple[int, float]:
+    """Of a reduction of rows how many are added to what it begins with, and the time that takes: a sum with zeros,
+    others with their first row (NumPy, ``PyUFunc_Reduce``: where there is an initial value)."""
+    if loop.name == "add.reduce":
+        return loop.rows, loop.inner * rates.rate("fill", loop.dtype, False)
+    return loop.rows - 1, loop.inner * rates.rate("copyto", loop.dtype, False)
+
+
 def _repeated(loop: LoopSignature, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
     """A broadcast row or column: an addition's measured time, and by how much the function is slower than adding."""
     pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
@@ -329,6 +340,12 @@ def _is_masked(loop: LoopSignature) -> bool:
         and read[-1:] == [1]
         and (len(read) > 1 or loop.scalars > 0 or loop.strands[-1].itemsize == 1)
     )
+
+
+def _is_mixed(loop: LoopSignature) -> bool:
+    """Whether NumPy casts bools for it."""
+    *read, written = (strand.itemsize for strand in loop.strands)
+    return loop.name != "copyto" and written > 1 and 1 in read
 
 
 def _masked(loop: LoopSignature, rates: Rates) -> tuple[float, float, float]:

@@ -467,7 +467,8 @@ class Rates:
         for n in lengths:
             probe = f"{name} {direction} {n} {dtype}"
             rows = max(self.ops[probe].operands[0].size // n, 1)
-            values.append(max(self.seconds[probe] - self._call(name, dtype), 0.0) / rows)
+            begun = n * self._rate("fill", dtype, False) if direction == "outer" else 0.0  # of zeros
+            values.append(max(self.seconds[probe] - self._call(name, dtype) - begun, 0.0) / rows)
         return LogTable(lengths, values, growing=True)
 
     def _gathered(self, name: str, dtype: str) -> LogTable:

@@ -100,6 +100,8 @@ def _share(distance: float, capacity: float) -> float:
 ELEMENT = {"exp": 0.45, "tanh": 0.9, "log": 0.6, "divide": 0.12, "sqrt": 0.2, "reciprocal": 0.12, "random": 2.0}
 ELEMENT |= {"add.reduce": 0.07, "maximum.reduce": 0.06, "searchsorted": 10.0, "multiply": 0.07, "copyto": 0.05}
 """Nanoseconds an element, and 0.08 of others."""
+CAST = 0.4
+"""Nanoseconds a bool that is cast."""
 
 
 class MadeUpClock(Clockwork):
@@ -212,6 +214,11 @@ class MadeUpClock(Clockwork):
         ragged = not all(strand.flat and strand.step == 1 for strand in signature.strands)
         rows = signature.rows if ragged or signature.reduced else 0
         compute = signature.elements * rate + rows * host.row
+        if signature.reduced == "outer":  # zeros to which rows are added, there and back
+            compute += signature.inner * ELEMENT["copyto"]
+            moved += rows * op.output.bytes * host.cost(2 * op.output.bytes, "written")
+        if op.name != "copyto" and op.output.dtype != "bool" and any(ref.dtype == "bool" for ref in op.accesses):
+            overhead += signature.elements * CAST  # piece by piece, before the rest
         return overhead + (compute**host.overlap + moved**host.overlap) ** (1 / host.overlap)
 
     def _moved(self, op: NumpyCall, places: list[list[tuple[float, float]]]) -> float:

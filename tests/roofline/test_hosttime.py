@@ -22,11 +22,12 @@ from costmodel.roofline.probes import (
     RATE_BYTES,
     STALE,
     WINDOW_BYTES,
+    array,
     elementwise,
     placed,
     probes,
 )
-from costmodel.roofline.program import Program, program_of
+from costmodel.roofline.program import NumpyCall, Program, program_of
 from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import ProductSignature, signature_of
@@ -134,6 +135,18 @@ def test_products_that_blas_is_not_asked_for_have_laws_of_their_own() -> None:
     alike = layer("gpt2-small", "block.attention.mix", batch=5, seq=2)
     expected = predict_seconds(alike, calibration()).seconds
     assert predict_seconds(alike, by).seconds == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_sum_over_rows_begins_with_zeros() -> None:
+    """So that of few rows it takes longer for each than of many, of which probes are."""
+    seconds = dict(calibration().seconds)
+    for name, op in probes(SETS):
+        if name.startswith("add.reduce outer"):
+            seconds[name] = CALL + (op.output.size + op.operands[0].size) * ELEMENT
+    for rows in (2, 40):
+        op = NumpyCall("add.reduce", (array(rows, 5000),), array(5000), {"axis": 0})
+        found = predict_seconds(program_of([op], [op.output]), calibration(seconds=seconds))
+        assert found.seconds == pytest.approx(STEP + CALL + (1 + rows) * 5000 * ELEMENT, rel=0.01)
 
 
 @pytest.mark.slow
