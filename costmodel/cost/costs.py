@@ -28,13 +28,8 @@ from costmodel.cost.ranks import Collectives, Ranks
 from costmodel.cost.recipes import Polynomials, Recipe, recipe_of, settings_at
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.runtimes import rank_of
-from costmodel.cost.timeline import (
-    Timeline,
-    reserved_bytes,
-    timeline_of,
-    timeline_of_rank,
-    timelines_of,
-)
+from costmodel.cost.timeline import Timeline, timeline_of, timeline_of_rank, timelines_of
+from costmodel.cost.walk import reserved_bytes
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.tape import Tape

@@ -7,18 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from operator import add
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from costmodel.cost.allocator import ALLOTTED, segment_bytes
-from costmodel.cost.backward import BackwardLiveness, update
-from costmodel.cost.data_parallel import (
-    gradient_sums,
-    in_turn,
-    send_buffers,
-    send_gradients,
-    send_weights,
-)
-from costmodel.cost.forward import ForwardLiveness
+from costmodel.cost.allocator import ALLOTTED
 from costmodel.cost.liveness import (
     ACTIVATIONS,
     CACHE,
@@ -26,21 +17,18 @@ from costmodel.cost.liveness import (
     GRADIENTS,
     LINES,
     TEMPORARIES,
-    Allocation,
     Course,
     Lifetimes,
     LineBytes,
     Moment,
     MomentLoop,
     MomentPhase,
-    Stream,
     unrolled,
 )
 from costmodel.cost.persistent import ON_HOST, earlier_gradients, persistent_tensors
 from costmodel.cost.pipeline import PipelineRank
 from costmodel.cost.question import question
-from costmodel.cost.runtimes import RankRuntime, rank_of
-from costmodel.cost.sharding import share_of
+from costmodel.cost.walk import end_of, lives_of, passes_of
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, shortened
 from costmodel.display.units import show_bytes, show_exact
@@ -298,7 +286,7 @@ class Timeline(Answer):
             return None
         _, settings, tape = self.question
         allotted = ALLOTTED[settings.allocator]
-        lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
+        lifetimes = lives_of(tape, settings, Lifetimes(allotted), loops=True)
         now = self._totals.index(max(self._totals))
         allocations = [
             NamedAllocation(_LINES[a.line], int(allotted(a.size)), _origin(*lifetimes.moments[a.born]))
@@ -427,7 +415,7 @@ def timeline_of(model: Architecture, tape: Tape, settings: Settings, persistent:
 
     persistent: what is there throughout.
     """
-    lifetimes = _lives(tape, settings, Lifetimes(ALLOTTED[settings.allocator]), loops=True)
+    lifetimes = lives_of(tape, settings, Lifetimes(ALLOTTED[settings.allocator]), loops=True)
     return _timeline(TimelineQuestion(model, settings, tape), lifetimes, persistent)
 
 
@@ -436,14 +424,14 @@ def timelines_of(
 ) -> list[Timeline]:
     """As `timeline_of`, of settings that differ in the optimizer alone: forward and backward are walked once."""
     lifetimes = Lifetimes(ALLOTTED[settings[0].allocator])
-    passes = _passes(tape, settings[0], lifetimes, loops=True)
+    passes = passes_of(tape, settings[0], lifetimes, loops=True)
     walked = (lifetimes.moments, lifetimes.allocations, lifetimes.loops, lifetimes.messages)
     lengths = list(map(len, walked))
     timelines: list[Timeline] = []
     for each, throughout in zip(settings, persistent, strict=True):
         for entries, length in zip(walked, lengths, strict=True):
             del entries[length:]
-        _end(tape, each, passes, lifetimes)
+        end_of(tape, each, passes, lifetimes)
         timeline = _timeline(TimelineQuestion(model, each, tape), lifetimes, throughout)
         timelines.append(timeline)
     first, *others = timelines
@@ -503,95 +491,6 @@ def timeline_of_rank(
         every,
         tuple(lifetimes.messages),
     )
-
-
-def reserved_bytes(tape: Tape, settings: Settings) -> int:
-    """Bytes of segments that PyTorch's CUDA caching allocator takes for what stays and for one step, replayed.
-
-    Every round of a repeated block is replayed by itself.
-    """
-    lifetimes = _lives(tape, settings, Lifetimes(), loops=False)
-    lives: dict[Stream, list[tuple[int, int, int]]] = {
-        "layers": [(size, -1, died) for size, died in lifetimes.released]
-    }
-    for allocation in lifetimes.allocations:
-        lives.setdefault(allocation.stream, []).append((allocation.size, allocation.born, allocation.died))
-    elsewhere = (*ON_HOST, "cache") if lifetimes.released else ON_HOST
-    persistent = [(size, times) for line, size, times in persistent_tensors([tape], settings) if line not in elsewhere]
-    gradients: list[tuple[int, int]] = []
-    if (runtime := rank_of(tape, settings)) is not None:
-        persistent.append((runtime.lasting_bytes, 1))
-    elif settings.micro_batches > 1 or tape.layout.bucket_view:
-        gradients = [(share_of(tape, s).gradient_bytes, s.times) for s in tape.updated]
-    lasting: dict[Stream, list[tuple[int, int]]] = {"layers": persistent}
-    lasting.setdefault("reduce" if tape.layout.shards > 1 else "layers", []).extend(gradients)
-    streams: set[Stream] = {*lives, *lasting}
-    return sum(segment_bytes(lasting.get(stream, []), lives.get(stream, [])) for stream in streams)
-
-
-def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> Lifetimes:
-    """What comes and goes in one step.
-
-    Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
-    held to the end, and what the loss alone reads is not.
-    """
-    _end(tape, settings, _passes(tape, settings, lifetimes, loops=loops), lifetimes)
-    return lifetimes
-
-
-class _Passes(NamedTuple):
-    """Forward and backward, walked. gradients: of weights, which stay. runtime: whose rank it is, of some."""
-
-    forward: ForwardLiveness
-    gradients: list[Allocation]
-    runtime: RankRuntime | None
-
-
-def _passes(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> _Passes:
-    runtime = rank_of(tape, settings)
-    if runtime is not None:
-        runtime.start_forward(lifetimes)
-    send_buffers(tape, lifetimes)
-    if _staged(tape) and not tape.layout.first:
-        lifetimes.send(handed(tape, "receive"), lifetimes.moment("forward", "received", ""))
-    forward = ForwardLiveness(tape, lifetimes, loops=loops)
-    if not lifetimes.moments:  # nothing but views of the input, which is there all along
-        lifetimes.moment("forward", "input", "")
-    gradients: list[Allocation] = []
-    if tape.training:
-        gradients = [] if runtime is None else runtime.start_backward(lifetimes)
-        accumulates = settings.micro_batches > 1 or (runtime is not None and runtime.drops) or tape.layout.bucket_view
-        backward = BackwardLiveness(forward, accumulates=accumulates)
-        gradients += backward.gradients
-        send_gradients(lifetimes, gradient_sums(tape, lifetimes, backward.arrivals))
-        gradients += forward.sharding.gradients if forward.sharding else []
-    return _Passes(forward, gradients, runtime)
-
-
-def _end(tape: Tape, settings: Settings, passes: _Passes, lifetimes: Lifetimes) -> None:
-    """The optimizer's step after the passes, or what is handed to the next stage; what stays does to the last."""
-    forward, gradients, runtime = passes
-    if tape.training and runtime is None:
-        update(in_turn(tape, forward.weights), [tape], settings, lifetimes)
-        send_weights(tape, lifetimes)
-    elif tape.training and runtime is not None:
-        runtime.end_backward(lifetimes)
-        runtime.update(lifetimes)
-    if _staged(tape) and not tape.layout.last:
-        lifetimes.send(handed(tape, "send"), lifetimes.moment("forward", "sent", ""))
-    last = len(lifetimes.moments) - 1
-    for allocation in (forward.output, *forward.persistent, *(place for _, place in forward.ends), *gradients):
-        allocation.died = last
-
-
-def _staged(tape: Tape) -> bool:
-    return tape.layout.stage is not None and not tape.training
-
-
-def handed(tape: Tape, operation: Literal["send", "receive"]) -> list[Message]:
-    """What a stage hands to the next, or is handed by the one before."""
-    tensors = tape.result if operation == "send" else tape.arrived
-    return [Message(operation, "pp", tape.layout.pp, y.size, y.dtype) for y in tensors]
 
 
 FOLDED = "Rounds that are alike stand as one step, at the one of them that has most alive."
