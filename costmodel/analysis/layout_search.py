@@ -174,13 +174,14 @@ class AlikeWays:
     """Ways to run a step whose micro-batches ask for the same work, but for what is recomputed.
 
     batches: of all ways that differ in the size of these alone. numbers: of their meshes. micro_batches, shapes: of
-    each, as arrays. works, bounds: by what is recomputed that work, None where all ways are worked out, and a bound on
-    the seconds of each way.
+    each, as arrays. different: of meshes the first of each kind, of which another may be legal. works, bounds: by what
+    is recomputed that work, None where all ways are worked out, and a bound on the seconds of each way.
     """
 
     batch: int
     batches: Sequence[int]
     numbers: Numbers
+    different: Sequence[int]
     micro_batches: Numbers
     shapes: PipelineShapes
     works: dict[Any, PassWork | None] = field(default_factory=dict)
@@ -334,9 +335,13 @@ class LayoutSearch:
         shapes = PipelineShapes.of(map(self._pipeline, meshes), blocks_of(self.model))
         members = {batch: np.flatnonzero(each % batch == 0) for batch in self._divisors}
         batches = [batch for batch, which in members.items() if len(which)]
+        kinds: dict[tuple[Any, ...], int] = {}
+        kind_of = np.array([kinds.setdefault(_kind_of_copies(mesh), len(kinds)) for mesh in meshes])
         for batch in batches:
             which = members[batch]
-            ways = AlikeWays(batch, batches, np.array(numbers)[which], each[which] // batch, shapes.chosen(which))
+            own = np.array(numbers)[which]
+            different = own[np.sort(np.unique(kind_of[which], return_index=True)[1])].tolist()
+            ways = AlikeWays(batch, batches, own, different, each[which] // batch, shapes.chosen(which))
             self._bounds(ways, "none")
             yield ways
 
@@ -350,7 +355,7 @@ class LayoutSearch:
         """A bound on the seconds of each of the ways, from any of them that is legal; zeros if there is none."""
         if checkpoint not in ways.bounds:
             ways.works[checkpoint], ways.bounds[checkpoint] = None, np.zeros(len(ways.numbers))
-            for number in self._different(ways) if self.within is not None else ():
+            for number in ways.different if self.within is not None else ():
                 settings = self._checked(number, checkpoint)
                 if isinstance(settings, str):
                     continue
@@ -361,15 +366,6 @@ class LayoutSearch:
                     ways.works[checkpoint], ways.bounds[checkpoint] = work, least
                     break
         return ways.bounds[checkpoint]
-
-    def _different(self, ways: AlikeWays) -> list[int]:
-        """Of meshes that compute alike the first of each kind, of which another may be legal."""
-        kinds: dict[tuple[Any, ...], int] = {}
-        for number in map(int, ways.numbers):
-            mesh = self.meshes[number]
-            degrees = (mesh[name] > 1 for name in ("pp", "fsdp", "dp"))
-            kinds.setdefault((*degrees, *map(mesh.get, ("schedule", "zero"))), number)
-        return [*kinds.values()]
 
     def _later(self, ways: AlikeWays, member: int) -> list[tuple[int, float]]:
         """Of a way what may be recomputed, by number, each with a bound on its seconds; the others are counted."""
@@ -561,6 +557,11 @@ class LayoutSearch:
 
     def __repr__(self) -> str:
         return f"<LayoutSearch of {self.model.title} over {self.devices} devices>"
+
+
+def _kind_of_copies(mesh: Mesh) -> tuple[Any, ...]:
+    """What decides, of meshes whose micro-batches compute alike, whether one is legal, but for the size of degrees."""
+    return *(mesh[name] > 1 for name in ("pp", "fsdp", "dp")), *map(mesh.get, ("schedule", "zero"))
 
 
 @contextmanager

@@ -499,26 +499,41 @@ def with_numbers(kernel: Kernel, number: Callable[[Any], Any]) -> Kernel:
 
 
 class KernelTable:
-    """Many kernels [K], those of one law in columns of numbers [k, 1], so that a model takes all of them at once."""
+    """Many kernels [K], those of one law in columns of numbers [k, 1], so that a model takes all of them at once.
 
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
+    numbers: of each kernel flops, read, written, and sizes in place of its own, of several steps [K, 7, steps].
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], numbers: Numbers = None) -> None:
         self.count = len(kernels)
         alike: dict[tuple[Any, ...], list[int]] = {}
         for number, kernel in enumerate(kernels):
             alike.setdefault(law_of(kernel), []).append(number)
-        self._laws = [(np.array(places), _columns([kernels[n] for n in places])) for places in alike.values()]
+        self._laws = [
+            (np.array(places), _columns([kernels[n] for n in places], None if numbers is None else numbers[places]))
+            for places in alike.values()
+        ]
 
-    def times(self, model: KernelModel) -> list[Numbers]:
-        """Seconds of each kernel, with all its launches; arrays if the model's constants are arrays."""
+    def seconds(self, model: KernelModel) -> Numbers:
+        """Of each kernel, with all its launches [K, 1], in as many columns as steps or the model's constants have."""
         laws = [(places, model.kernel_time(kernel)) for places, kernel in self._laws]
         times = np.empty((self.count, max((seconds.shape[1] for _, seconds in laws), default=1)))
         for places, seconds in laws:
             times[places] = seconds
+        return times
+
+    def times(self, model: KernelModel) -> list[Numbers]:
+        """Seconds of each kernel, with all its launches; arrays if the model's constants are arrays."""
+        times = self.seconds(model)
         return times.ravel().tolist() if times.shape[1] == 1 else list(times)
 
 
-def _columns(kernels: Sequence[Kernel]) -> Kernel:
-    """Kernels of one law as one whose numbers are columns."""
+def _columns(kernels: Sequence[Kernel], numbers: Numbers) -> Kernel:
+    """Kernels of one law as one whose numbers are columns, see `KernelTable`."""
     rows = [(k.flops, k.read, k.written, k.launches, *(k.sizes or ())) for k in kernels]
-    columns = iter(np.array(rows, float).T[..., None])
-    return with_numbers(kernels[0], lambda _: next(columns))
+    columns = [*np.array(rows, float).T[..., None]]
+    if numbers is not None:
+        flops, read, written, *sizes = np.moveaxis(np.asarray(numbers, float), 1, 0)
+        columns = [flops, read, written, columns[3], *sizes]
+    each = iter(columns)
+    return with_numbers(kernels[0], lambda _: next(each))

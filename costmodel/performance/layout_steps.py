@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import repeat
 from operator import itemgetter
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -84,12 +83,8 @@ class BlockCosts(NamedTuple):
     kinds: tuple[tuple[int, float], ...]
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[str, int, float]], kinds: Mapping[str, int]) -> BlockCosts:
-        """Those of parts: the layer of each, how often it happens, and its cost in all. kinds: see `block_kinds`."""
-        sums = dict.fromkeys(kinds, 0.0)
-        for layer, times, cost in parts:
-            if (kind := kind_of(layer, times, kinds)) is not None:
-                sums[kind] += cost
+    def of(cls, sums: Mapping[str, float], kinds: Mapping[str, int]) -> BlockCosts:
+        """Those of what all blocks of each kind cost. kinds: see `block_kinds`."""
         return cls(tuple(sorted(((kinds[kind], cost / kinds[kind]) for kind, cost in sums.items()), key=itemgetter(1))))
 
     def least(self, blocks: Numbers) -> Numbers:
@@ -164,34 +159,62 @@ class PassTasks(NamedTuple):
 
     @property
     def numbers(self) -> list[int]:
-        """All that may depend on how many samples a micro-batch has."""
+        """All that may depend on how many samples a micro-batch has: of each kernel, each message, and what is kept."""
         kernels = (task.kernel for task in self.tasks)
-        own = [n for each in kernels for n in (each.flops, each.read, each.written, *(each.sizes or ()))]
+        own = [n for each in kernels for n in (each.flops, each.read, each.written, *(each.sizes or NO_SIZES))]
         return [*own, *(message.elements for *_, message in self.messages), *(size for *_, size in self.kept)]
 
-    def with_numbers(self, numbers: Iterable[int]) -> PassTasks:
-        """The same with others in their place."""
-        each = iter(numbers)
-
-        def kernel(own: Kernel) -> Kernel:
-            flops, read, written = next(each), next(each), next(each)
-            sizes = own.sizes and Product(next(each), next(each), next(each), next(each))
-            return own._replace(flops=flops, read=read, written=written, sizes=sizes)
-
-        return PassTasks(
-            tuple(task._replace(kernel=kernel(task.kernel)) for task in self.tasks),
-            tuple((name, times, own._replace(elements=next(each))) for name, times, own in self.messages),
-            tuple((name, times, next(each)) for name, times, _ in self.kept),
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What does not depend on it."""
+        return (
+            [(*task[:4], *task[5:], *_form(task.kernel)) for task in self.tasks],
+            [(name, times, message[:3], message.dtype) for name, times, message in self.messages],
+            [(name, times) for name, times, _ in self.kept],
             self.after,
         )
 
-    @property
-    def form(self) -> PassTasks:
-        """What does not depend on it."""
-        return self.with_numbers(repeat(0))
+
+NO_SIZES = Product(0, 0, 0, 0)
 
 
-def interpolated(batches: Sequence[int], trace_of: Callable[[int], PassTasks]) -> dict[int, PassTasks]:
+def _form(kernel: Kernel) -> tuple[object, ...]:
+    return kernel.name, kernel.sort, kernel.dtype, kernel.launches, kernel.sizes is None, kernel.stored
+
+
+class PassSeries(NamedTuple):
+    """What micro-batches of several sizes ask for, alike but for numbers: those of each [numbers, batches]."""
+
+    tasks: PassTasks
+    batches: Sequence[int]
+    numbers: Numbers
+
+    @classmethod
+    def of(cls, several: Mapping[int, PassTasks]) -> PassSeries:
+        """That of one or more, by their sizes."""
+        numbers = [tasks.numbers for tasks in several.values()]
+        try:
+            columns = np.array(numbers, dtype=np.int64)
+        except OverflowError:
+            columns = np.array(numbers, dtype=object)
+        return cls(next(iter(several.values())), [*several], columns.T)
+
+    def of_kernels(self) -> Numbers:
+        """Numbers of each kernel: flops, read, written, and sizes [kernels, 7, batches]."""
+        count = len(self.tasks.tasks)
+        return self.numbers[: 7 * count].reshape(count, 7, len(self.batches))
+
+    def of_messages(self) -> Numbers:
+        """Elements of each message [messages, batches]."""
+        start = 7 * len(self.tasks.tasks)
+        return self.numbers[start : start + len(self.tasks.messages)]
+
+    def of_kept(self) -> Numbers:
+        """What is kept for backward, by layer [layers, batches]."""
+        return self.numbers[7 * len(self.tasks.tasks) + len(self.tasks.messages) :]
+
+
+def interpolated(batches: Sequence[int], trace_of: Callable[[int], PassTasks]) -> Iterator[PassSeries]:
     """What micro-batches of each of ascending sizes ask for, of which as few as may be are traced.
 
     Where what is traced in the middle lies on the line between both ends, all others are taken to lie on it too; else
@@ -200,60 +223,127 @@ def interpolated(batches: Sequence[int], trace_of: Callable[[int], PassTasks]) -
     trace_once = cache(trace_of)
     low, high, half = batches[0], batches[-1], len(batches) // 2
     traced = {batch: trace_once(batch) for batch in (low, batches[half], high)}
-    if len(batches) <= 3:
-        return traced
     forms = [tasks.form for tasks in traced.values()]
-    if forms[0] == forms[1] == forms[2]:
-        start, middle, end = (tasks.numbers for tasks in traced.values())
-        slopes, rests = zip(
-            *(divmod(last - own, high - low) for own, last in zip(start, end, strict=True)), strict=True
-        )
-
-        def line(batch: int) -> Iterator[int]:
-            return (own + slope * (batch - low) for own, slope in zip(start, slopes, strict=True))
-
-        if not any(rests) and [*line(batches[half])] == middle:
-            others = (batch for batch in batches if batch not in traced)
-            return traced | {batch: traced[low].with_numbers(line(batch)) for batch in others}
+    if all(form == forms[0] for form in forms):
+        series = PassSeries.of(traced)
+        if len(batches) <= 3:
+            yield series
+            return
+        start, middle, end = series.numbers.T
+        slopes = (end - start) // (high - low)
+        columns = start[:, None] + slopes[:, None] * (np.array(batches) - low)
+        if (columns[:, half] == middle).all() and (columns[:, -1] == end).all():
+            yield PassSeries(traced[low], batches, columns)
+            return
+    elif len(batches) <= 3:
+        for batch, tasks in traced.items():
+            yield PassSeries.of({batch: tasks})
+        return
     first = half + 1 if forms[0] == forms[1] else 1
-    return interpolated(batches[:first], trace_once) | interpolated(batches[first - (first > 1) :], trace_once)
+    yield from interpolated(batches[:first], trace_once)
+    yield from interpolated(batches[first - (first > 1) :], trace_once)
+
+
+class PassSums(NamedTuple):
+    """What parts of a pass take in all [s, or bytes]: the whole, its blocks by kind, and what comes after these."""
+
+    whole: float
+    kinds: Mapping[str, float]
+    tail: float
+
+    def with_parts(self, parts: Iterable[tuple[PassPart, float]]) -> PassSums:
+        """The same with more parts, each with what it takes in all."""
+        whole, kinds, tail = self.whole, dict(self.kinds), self.tail
+        for part, cost in parts:
+            whole += cost
+            if part.kind is not None:
+                kinds[part.kind] += cost
+            tail += cost if part.after else 0.0
+        return PassSums(whole, kinds, tail)
+
+    def floor(self, counts: Mapping[str, int]) -> PassFloor:
+        """As a bound. counts: of blocks of each kind."""
+        return PassFloor(self.whole, BlockCosts.of(self.kinds, counts), self.tail)
+
+
+class PassPart(NamedTuple):
+    """A layer of a pass: the kind of blocks that it is of, if any, and whether it comes after the blocks."""
+
+    layer: str
+    kind: str | None
+    after: bool
+
+
+class PassTimes(NamedTuple):
+    """How what a pass asks for is added up. parts: of each; times: how often each happens. kinds: of blocks."""
+
+    parts: list[PassPart]
+    times: list[int]
+    kinds: Collection[str]
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, int]], tasks: PassTasks, kinds: Mapping[str, int]) -> PassTimes:
+        """Those of rows of a layer and how often it happens."""
+        every = [*rows]
+        parts = [PassPart(layer, kind_of(layer, times, kinds), layer in tasks.after) for layer, times in every]
+        return cls(parts, [times for _, times in every], kinds)
+
+    def sums(self, costs: Numbers) -> list[PassSums]:
+        """Those of several passes, whose rows cost so much each [rows, passes]."""
+        whole, tail = _added(costs), _added(costs[[part.after for part in self.parts]])
+        kinds = {kind: _added(costs[[part.kind == kind for part in self.parts]]) for kind in self.kinds}
+        return [PassSums(whole[n], {kind: sums[n] for kind, sums in kinds.items()}, tail[n]) for n in range(len(whole))]
+
+
+def _added(costs: Numbers) -> list[Any]:
+    """Sums of columns, from the first row to the last."""
+    return np.add.accumulate(costs, axis=0)[-1].tolist() if len(costs) else [0] * costs.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
 class PassWork:
-    """What one micro-batch asks for in all stages, each by its layer and how often it happens.
+    """What one micro-batch asks for in all stages.
 
-    kernels: their seconds, and the host's. messages: whose result the next kernel needs. kinds: of the model's blocks,
-    see `block_kinds`. after: layers that come after the blocks. kept: for backward of all; own: of that each block
-    [bytes].
+    device, host: seconds of its kernels, and of the host to start them. messages: whose result the next kernel needs,
+    with how often each happens. kinds: of the model's blocks, see `block_kinds`. kept: for backward of all; own: of
+    that each block [bytes].
     """
 
-    kernels: tuple[tuple[str, int, float, float], ...]
-    messages: tuple[tuple[str, int, Message], ...]
+    device: PassSums
+    host: PassSums
+    messages: Sequence[tuple[PassPart, int, Message]]
     kinds: Mapping[str, int]
-    after: frozenset[str]
     kept: int
     own: BlockCosts
 
     @classmethod
-    def of_several(cls, several: Sequence[PassTasks], kinds: Mapping[str, int], model: KernelModel) -> list[PassWork]:
+    def of_series(cls, series: PassSeries, kinds: Mapping[str, int], model: KernelModel) -> dict[int, PassWork]:
         """Those of micro-batches of several sizes, whose kernels are timed together."""
         slowest = 1.0 if model.tier == "ceiling" else model.constants.slowest_device
-        seconds = iter(KernelTable([task.kernel for each in several for task in each.tasks]).times(model))
-        return [
-            cls(
-                tuple(
-                    (task.layer, task.times, slowest * float(next(seconds)), float(model.host_time(task)))
-                    for task in each.tasks
-                ),
-                each.messages,
+        tasks = series.tasks
+        every = PassTimes.of(((task.layer, task.times) for task in tasks.tasks), tasks, kinds)
+        times = np.array(every.times)[:, None]
+        table = KernelTable([task.kernel for task in tasks.tasks], series.of_kernels())
+        device = every.sums(times * (slowest * table.seconds(model)))
+        (host,) = every.sums(times * np.array([[float(model.host_time(task))] for task in tasks.tasks]))
+        kept = PassTimes.of(((layer, times) for layer, times, _ in tasks.kept), tasks, kinds).sums(series.of_kept())
+        sent = PassTimes.of(((layer, times) for layer, times, _ in tasks.messages), tasks, kinds)
+        return {
+            batch: cls(
+                device[n],
+                host,
+                [
+                    (part, times, message._replace(elements=size))
+                    for part, times, (*_, message), size in zip(
+                        sent.parts, sent.times, tasks.messages, series.of_messages()[:, n].tolist(), strict=True
+                    )
+                ],
                 kinds,
-                each.after,
-                sum(size for *_, size in each.kept),
-                BlockCosts.of(each.kept, kinds),
+                int(kept[n].whole),
+                BlockCosts.of(kept[n].kinds, kinds),
             )
-            for each in several
-        ]
+            for n, batch in enumerate(series.batches)
+        }
 
     def kept_bytes(self, layout: Layout, micro_batches: int) -> int:
         """What the first rank of a layout keeps for backward when it has most micro-batches in flight, at least."""
@@ -265,16 +355,8 @@ class PassWork:
 
     def floors(self, prices: Prices) -> tuple[PassFloor, PassFloor]:
         """What it takes of the device, and of the host, at least."""
-        sent = [(name, times, float(prices(message).seconds)) for name, times, message in self.messages]
-        device = [(name, times, seconds) for name, times, seconds, _ in self.kernels]
-        host = [(name, times, seconds) for name, times, _, seconds in self.kernels]
-        return self._floor([*device, *sent]), self._floor(host)
-
-    def _floor(self, parts: Iterable[tuple[str, int, float]]) -> PassFloor:
-        """The sum of parts, each of a layer, so many times."""
-        every = [(name, times, times * seconds) for name, times, seconds in parts]
-        tail = sum(seconds for name, _, seconds in every if name in self.after)
-        return PassFloor(sum(seconds for *_, seconds in every), BlockCosts.of(every, self.kinds), tail)
+        sent = ((part, times * float(prices(message).seconds)) for part, times, message in self.messages)
+        return self.device.with_parts(sent).floor(self.kinds), self.host.floor(self.kinds)
 
 
 class LayoutSteps:
@@ -318,11 +400,12 @@ class LayoutSteps:
                 return PassTasks.of(tape, own, kinds, fuse=self.fuses)
 
             try:
-                several = interpolated(batches or [settings.batch], tasks)
+                every = [*interpolated(batches or [settings.batch], tasks)]
             except CostModelError:  # of another batch, or of this one too
-                several = {settings.batch: tasks(settings.batch)}
-            works = PassWork.of_several([*several.values()], kinds, self.models[layout.runtime])
-            self._works |= {(batch, key): work for batch, work in zip(several, works, strict=True)}
+                every = [PassSeries.of({settings.batch: tasks(settings.batch)})]
+            for series in every:
+                works = PassWork.of_series(series, kinds, self.models[layout.runtime])
+                self._works |= {(batch, key): work for batch, work in works.items()}
         return self._works[settings.batch, key]
 
     def least_seconds(self, work: PassWork, layout: Layout, shapes: PipelineShapes, micro_batches: Numbers) -> Numbers:

@@ -677,7 +677,7 @@ class Settings(Frozen):
         """Whether there is a backward pass."""
         return self.mode == "train"
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """How the model is laid out over devices; what other degrees leave of them are copies of the model."""
         layout = Layout(

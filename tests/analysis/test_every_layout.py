@@ -328,9 +328,10 @@ def test_micro_batches_between_others_are_not_traced(
     others = LayoutSteps(RankPeaks(model), time_on(Costs(model, settings), "h100-sxm"))
     for work, batch in zip(together, batches, strict=True):
         alone = others.work(replace(settings, batch=batch))
-        assert [each[:2] for each in work.kernels] == [each[:2] for each in alone.kernels]
-        for own, other in zip(work.kernels, alone.kernels, strict=True):
-            assert own[2:] == pytest.approx(other[2:], rel=1e-12)
+        for own, other in ((work.device, alone.device), (work.host, alone.host)):
+            assert [own.whole, own.tail, *own.kinds.values()] == pytest.approx(
+                [other.whole, other.tail, *other.kinds.values()], rel=1e-12
+            )
         assert (work.messages, work.kept, work.own) == (alone.messages, alone.kept, alone.own)
 
 
@@ -461,12 +462,8 @@ def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int]) -
         work = steps.work(settings)
         shapes = PipelineShapes.of([settings.layout], cm.load(name).layers)
         assert steps.least_seconds(work, settings.layout, shapes, settings.micro_batches)[0] <= entry.seconds
-        assert {
-            message.operation for layer, _, message in work.messages if layer == "block.attention.output.scatter"
-        } == {
-            "reduce_scatter",
-            "all_gather",
-        }
+        scattered = [each for part, _, each in work.messages if part.layer == "block.attention.output.scatter"]
+        assert {message.operation for message in scattered} == {"reduce_scatter", "all_gather"}
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])
