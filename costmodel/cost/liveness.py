@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from itertools import accumulate
 from operator import add
 from typing import Literal, NamedTuple
@@ -146,33 +147,38 @@ class Lifetimes:
 
     def every_level(self, changes: Course) -> tuple[tuple[LineBytes, ...], ...]:
         """As `levels`, of letters: at each moment what it is in the first round, and in the last where that differs."""
-        alive, growths = self._flow(changes)
+        alive, growths = self._flow(changes, _plus)
         result = [[level] for level in zip(*alive, strict=True)]
         for (start, end, _), grown in zip(self.loops, growths, strict=True):
             if grown[TEMPORARIES] == 0:
                 for levels in result[start:end]:
-                    levels += [tuple(map(add, level, grown)) for level in levels]
+                    levels += [tuple(map(_plus, level, grown)) for level in levels]
             elif sum(grown) > 0:
                 for levels in result[start:end]:
-                    levels[:] = [tuple(map(add, level, grown)) for level in levels]
+                    levels[:] = [tuple(map(_plus, level, grown)) for level in levels]
         return tuple(map(tuple, result))
 
-    def _flow(self, changes: Course) -> tuple[list[list[int]], list[list[int]]]:
+    def _flow(self, changes: Course, plus: Callable[[int, int], int] = add) -> tuple[list[list[int]], list[list[int]]]:
         """Bytes alive at each moment, in the first round of every loop; what the rounds after that add to each line.
 
-        Inner loops are in front of those around them, which so contain what they add.
+        Inner loops are in front of those around them, which so contain what they add. plus: how sizes are added.
         """
         changed = list(map(list, changes))
         growths: list[list[int]] = []
         for start, end, more in self.loops:
-            grown = [more * sum(line[2 * start : 2 * end]) for line in changed]
+            grown = [more * reduce(plus, line[2 * start : 2 * end], 0) for line in changed]
             for line, added in zip(changed, grown, strict=True):
                 line[2 * end - 1] += added
             growths.append(grown)
-        return [list(accumulate(line))[::2] for line in changed], growths
+        return [list(accumulate(line, plus))[::2] for line in changed], growths
 
     def __repr__(self) -> str:
         return f"<Lifetimes: {len(self.moments)} moments, {len(self.allocations)} allocations>"
+
+
+def _plus(total: int, size: int) -> int:
+    """The sum, which takes no time where nothing is added: most changes are none."""
+    return total if type(size) is int and not size else total + size
 
 
 def unrolled(moments: int, loops: Sequence[MomentLoop]) -> list[int]:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 LARGEST = 3_000_000
 """Bytes of a page; what would be larger is refused."""
+CHUNK = 6
+"""Combinations that are explored in turn by one worker: neighbours share most of their formulas."""
 MACHINES = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "t4")
 """What a page gives seconds on unless others are named."""
 DOCUMENT = """<!doctype html>
@@ -173,13 +175,17 @@ def explore(
     ]
     bundles = [Bundle(_names(controls)) for controls in offered]
     refused: list[dict[str, str]] = [{} for _ in offered]
-    results = (executor.map if executor else map)(_explored, (job for *_, job in jobs))
-    for done, ((number, key, _), part) in enumerate(zip(jobs, results, strict=True), 1):
-        if isinstance(part, Part):
-            with uncollected():
-                bundles[number].add(key, part)
-        else:
-            refused[number][key] = part
+    several = [jobs[start : start + CHUNK] for start in range(0, len(jobs), CHUNK)]
+    results = (executor.map if executor else map)(_explored, ([job for *_, job in chunk] for chunk in several))
+    done = 0
+    for chunk, parts in zip(several, results, strict=True):
+        with uncollected():
+            for (number, key, _), part in zip(chunk, parts, strict=True):
+                if isinstance(part, Part):
+                    bundles[number].add(key, part)
+                else:
+                    refused[number][key] = part
+        done += len(chunk)
         if progress:
             progress(done, len(jobs))
     page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices, stack)
@@ -252,16 +258,20 @@ def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Explor
         yield ",".join(places), (controls.model, settings, sizes, offered, changed, stack)
 
 
-def _explored(job: Exploration) -> Part | str:
-    """What a combination's formulas are and where they hold, or why there are none."""
+@uncollected()
+def _explored(jobs: Sequence[Exploration]) -> list[Part | str]:
+    """Of each combination what its formulas are and where they hold, or why there are none."""
+    return [*map(_explored_one, jobs)]
+
+
+def _explored_one(job: Exploration) -> Part | str:
     model, settings, sizes, optimizers, changed, stack = job
     forms = PageForms(model, settings, sizes, optimizers, changed, stack)
     try:
         forms.explore()
     except CostModelError as error:
         return str(error)
-    with uncollected():
-        return part_of(forms)
+    return part_of(forms)
 
 
 def _page(

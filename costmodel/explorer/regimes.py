@@ -168,8 +168,7 @@ class PageForms(ClosedForms):
         """The regime of a point, which is counted if there has been no trace in it."""
         leaf = self.known(point)
         if leaf is None:
-            with uncollected():
-                self._count(point, leaf := self.at(point))
+            self._count(point, leaf := self.at(point))
         return leaf
 
     def _look(self, points: Iterable[Mapping[str, int]]) -> list[Mapping[str, int]]:

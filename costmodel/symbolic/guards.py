@@ -76,7 +76,7 @@ class Decisions:
         if of.constant is not None:
             return outcome
         if relation != "value":
-            of = of.primitive
+            of = of.cleared.primitive
             if of.constant is not None or _settled(relation, of):
                 return outcome
             if relation == "zero" and next(reversed(of.terms.values())) < 0:
@@ -196,6 +196,8 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
 
     def applied(self, op: str, sizes: Sequence[int]) -> _SymInt:
         """See `SymInt`."""
+        if op == "max":  # most are below what is largest here
+            sizes = [sizes[place] for place in self.undominated(sizes)]
         return self._with(OPERATIONS[op](*map(peek, sizes)), _FORMULAS[op](*map(expression, sizes)))
 
     def undominated(self, sizes: Sequence[int]) -> list[int]:

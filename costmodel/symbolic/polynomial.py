@@ -212,6 +212,18 @@ class Polynomial:
         return max(total, inner)
 
     @cached_property
+    def cleared(self) -> Polynomial:
+        """Times what its quotients divide by, as far as that is one term: of the same sign, since letters are positive.
+
+        Where it is asked for what they divide by divides.
+        """
+        for monomial in self.terms:
+            for atom, _ in monomial:
+                if atom.op == "quotient" and len(atom.args[1].terms) == 1:
+                    return (self * atom.args[1]).cleared
+        return self
+
+    @cached_property
     def primitive(self) -> Polynomial:
         """Without the number and the letters that every term has: of the same sign, since letters are positive."""
         if not self.terms:
