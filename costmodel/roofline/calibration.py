@@ -297,11 +297,11 @@ def _streaming(clock: Clock, least: int, most: int) -> Callable[[NumpyCall], flo
     Those of up to `least` bytes that are doublings of each other share memory, since touching it first takes longest.
     """
     sizes = takewhile(lambda size: size <= min(2 * least, most), (FIRST_BYTES << step for step in count()))
-    ops = {op.traffic_bytes: op for op in map(streaming, sizes)}
+    ops = {(op.name, op.traffic_bytes): op for op in map(streaming, sizes)}
     thunks = dict(zip(ops, clock.bind_each([*ops.values()], GATHERED_ROWS), strict=True))
 
     def seconds(op: NumpyCall) -> float:
-        thunk = thunks.get(op.traffic_bytes) or clock.bind_each([op], GATHERED_ROWS)[0]
+        thunk = thunks.get((op.name, op.traffic_bytes)) or clock.bind_each([op], GATHERED_ROWS)[0]
         call, ends = runner([thunk]), clock.now() + GLANCE
         fastest, samples = clock.run(call).wall, 1
         while samples < GLANCES or clock.now() < ends:

@@ -230,7 +230,7 @@ def _power(loop: LoopSignature, rates: Rates, reach: float) -> float:
     if loop.reduced and not loop.streams:
         return rates.power_of(f"reduced {loop.reduced}")(reach)
     if loop.reduced or not ragged:
-        return rates.power
+        return rates.power(reach)
     if loop.name == "copyto":
         return rates.power_of("copy second" if any(step not in (0, 1) for step in ragged) else "copy part")(reach)
     return rates.power_of("column" if 0 in ragged else "row")(reach)

@@ -183,6 +183,9 @@ def working_sets(seconds: Callable[[NumpyCall], float], least: int, most: int) -
     def cost(size: int) -> float:
         return seconds(streaming(size)) / size
 
+    def taken_in(size: int) -> float:
+        return seconds(filling(size)) / size
+
     sizes = [FIRST_BYTES]
     costs = {FIRST_BYTES: cost(FIRST_BYTES)}
     while 2 * sizes[-1] <= most:
@@ -200,6 +203,11 @@ def working_sets(seconds: Callable[[NumpyCall], float], least: int, most: int) -
     shared = [size for size in curve if size > RESIDENT_BYTES]
     slowest = min(costs[size] for size in curve[-2:])  # what disturbs a glance only adds to it
     beyond = next(size for size in shared if costs[size] * (1 + NEARLY) >= slowest)
+    further = [size for size in shared if size >= THINNED * beyond]
+    while further and taken_in(further[0]) > (1 + NEARLY) * min(taken_in(beyond) for _ in range(QUIET)):
+        # memory may hand out hardly more slowly than a cache that others use, but take in far more slowly
+        beyond = further[0]
+        further = [size for size in further if size >= THINNED * beyond]
     level = next(size for size in shared if costs[size] * (1 + FLAT) >= slowest)
     flat = _thinned([size for size in curve if size >= level])
     return WorkingSets(tuple(sorted({*(size for size in curve if size <= level), beyond, *flat})), beyond)
@@ -217,6 +225,8 @@ def _thinned(sizes: Sequence[int]) -> tuple[int, ...]:
 FLAT, STEEP = 0.05, 0.1
 """By how much each byte of twice the working set takes longer where nothing changes, and where sizes between are
 measured."""
+QUIET = 4
+"""Glances at what is filled, of which others, who use the cache too, leave one alone."""
 NEARLY = 0.25
 """By how much each byte takes longer at most than from where no cache helps any more: beyond that pages do, slowly."""
 
@@ -302,6 +312,11 @@ def streaming(size: int) -> NumpyCall:
     return elementwise("negative", size, "float32")
 
 
+def filling(size: int) -> NumpyCall:
+    """A function that only writes."""
+    return NumpyCall("copyto", (0.5,), array(size // 4))
+
+
 def masked(size: int, dtype: str) -> NumpyCall:
     """Floats times bools, which NumPy casts chunk by chunk."""
     n = size // (17 if dtype == "float64" else 9)
@@ -352,7 +367,7 @@ def _curves(sets: WorkingSets) -> Iterator[Named]:
             yield f"curve matmul long {size} float32", product(1, max(size // 4 // long, 1), long, "float32", "b")
         yield f"curve negative {size} float32", streaming(size)
         if size in sets.thinned:
-            yield f"curve fill {size} float32", NumpyCall("copyto", (0.5,), array(size // 4))
+            yield f"curve fill {size} float32", filling(size)
             yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
         yield f"curve add {size} float32", elementwise("add", size, "float32")
         yield f"curve multiply in place {size} float32", elementwise("multiply", size, "float32", True, True)
@@ -417,7 +432,7 @@ def _windows(sets: WorkingSets) -> Iterator[Named]:
             yield f"windows {manner} {size} float32", NumpyCall("copyto", (x,), array(rows, WINDOW_LENGTH))
 
 
-LOADING = ("exp", "tanh", "divide", "sqrt")
+LOADING = ("exp", "tanh", "divide")
 """Functions that compute for about as long as it takes to load what they compute with."""
 MANNERS = ("row", "column", "reduced inner", "reduced outer", "copy part", "copy second", "copy masked")
 """Loops of many rows: a row or a column repeated, sums of each row and of all of them, copies of parts of longer rows,

@@ -137,8 +137,8 @@ class Rates:
     def _streams(self) -> dict[str, LogTable]:
         return self._streams_by(self.power)
 
-    def _streams_by(self, power: float) -> dict[str, LogTable]:
-        """Where compute and memory time overlap so much."""
+    def _streams_by(self, power: Callable[[float], float]) -> dict[str, LogTable]:
+        """Where compute and memory time overlap so much, by working set."""
         per_element = {"one": ("negative", 8), "two": ("add", 12), "in place": ("multiply in place", 4)}
         beyond = {access: self._beyond(name, size, power) for access, (name, size) in per_element.items()}
         streams = {access: LogTable([*each], lowest([*each.values()])) for access, each in beyond.items()}
@@ -146,7 +146,7 @@ class Rates:
         fill = [streams["one"](size) * share(size) for size in self.sets.curve]
         return {**streams, "fill": LogTable(self.sets.curve, lowest(fill))}
 
-    def _beyond(self, name: str, per_element: int, power: float) -> dict[int, float]:
+    def _beyond(self, name: str, per_element: int, power: Callable[[float], float]) -> dict[int, float]:
         """Time per byte beyond that in cache, by working set [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = {}
@@ -154,7 +154,7 @@ class Rates:
             probe = f"curve {name} {size} float32"
             rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
         floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
-        parts = ((size, parted(rate, floor, power) / per_element) for size, rate in rates.items())
+        parts = ((size, parted(rate, floor, power(size)) / per_element) for size, rate in rates.items())
         return {size: each if size > RESIDENT_BYTES else 0.0 for size, each in parts}
 
     @cached_property
@@ -177,17 +177,19 @@ class Rates:
         return alone if written else ((read + 1) * whole - alone) / read
 
     @cached_property
-    def power(self) -> float:
-        """How far functions that stream through contiguous arrays compute while they load (an exponent of `POWERS`)."""
-        return min(POWERS, key=lambda power: sum(self._misloaded(name, power) for name in LOADING))
+    def power(self) -> LogTable:
+        """How far functions that stream through contiguous arrays compute while they load, by reuse distance (exponents
+        of `POWERS`): in a cache that others use as well as not at all in memory."""
+        streams = {power: self._streams_by(lambda _, power=power: power) for power in POWERS}
 
-    def _misloaded(self, name: str, power: float) -> float:
-        streams = self._streams_by(power)
+        def misloaded(size: int, power: float) -> float:
+            def moved(op: NumpyCall, size: int) -> float:
+                return op.traffic_bytes * streams[power]["two" if len(op.operands) > 1 else "one"](size)
 
-        def moved(op: NumpyCall, size: int) -> float:
-            return op.traffic_bytes * streams["two" if len(op.operands) > 1 else "one"](size)
+            return sum(self._misfit_of(name, name, size, moved, power) for name in LOADING)
 
-        return sum(self._misfit_of(name, name, size, moved, power) for size in self.sets.far)
+        best = [min(POWERS, key=lambda power: misloaded(size, power)) for size in self.sets.far]
+        return LogTable(self.sets.far, best)
 
     def _power_of(self, manner: str) -> LogTable:
         """The same of loops of many rows, by reuse distance: each begins a stream, which memory minds most."""
@@ -304,7 +306,9 @@ class Rates:
                 compute = op.output.size * self.rate(name, "float32", scalar, scalar)
                 operands = {*zip(op.accesses, distances, strict=False)}
                 moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
-                expected = self.call(name, "float32", int(scalar)) + joined(compute, moved, self.power)
+                expected = self.call(name, "float32", int(scalar)) + joined(
+                    compute, moved, self.power(max(distances[:-3]))
+                )
                 total += abs(log(expected / self.seconds[op.layer]))
         return total
 
@@ -425,7 +429,8 @@ class Rates:
         a function waits for them.
         """
         there, usual = (itemsize / 4 * self._nearest(access)(size) for size in (distance, RESIDENT_BYTES))
-        return min(rate, joined(parted(rate, WAITING * usual, self.power), there, self.power))
+        power = self.power(RESIDENT_BYTES)
+        return min(rate, joined(parted(rate, WAITING * usual, power), there, power))
 
     def _nearest_of(self, access: str) -> LogTable:
         """Time per element of a function that does little else but load and store, by working set [s]."""

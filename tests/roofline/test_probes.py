@@ -59,6 +59,15 @@ def test_the_curve_ends_where_a_doubling_changes_nothing_whatever_the_cache(cach
     assert sum(cache / 2 < size < 2 * cache for size in sets.curve) >= 4, "more of them where more changes"
 
 
+def test_memory_that_only_takes_in_more_slowly_is_beyond_all_caches() -> None:
+    """As where others use the cache too, so that it hands out hardly faster than memory."""
+    cache = 30 * MIB
+    handed, taken = copying((MIB, 1e11), (cache, 2.4e10), beyond=2e10), copying((cache, 2e10), beyond=8e9)
+    sets = working_sets(lambda op: (taken if op.name == "copyto" else handed)(op), least=700 * MIB, most=1 << 34)
+    assert cache < sets.beyond < 8 * cache
+    assert sets.far[-1] == sets.beyond
+
+
 def test_no_working_set_is_larger_than_what_is_free() -> None:
     sets = working_sets(copying((MIB, 1e11), (1 << 40, 5e10), beyond=1e10), least=64 * MIB, most=64 * MIB)
     assert 32 * MIB < sets.curve[-1] <= 64 * MIB
