@@ -38,6 +38,7 @@ from costmodel.hardware.cluster import LinkLike
 from costmodel.performance.laws import Numbers
 from costmodel.performance.layout_steps import LayoutStep, LayoutSteps, PassWork, PipelineShapes, blocks_of
 from costmodel.performance.time import Time, time_on
+from costmodel.training.frozen import varied
 from costmodel.training.layout import Layout
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
@@ -219,7 +220,7 @@ class LayoutSearch:
         self.meshes: list[Mesh] = []
         self.steps: LayoutSteps | None = None
         self._known: dict[tuple[int, Any], Settings | str] = {}
-        self._refused_kinds: dict[Hashable, str] = {}
+        self._kinds: dict[Hashable, Settings | str] = {}
         self._orders: dict[tuple[Any, ...], str] = {}
         self._local: dict[Any, str] = {}
         self._begin()
@@ -391,17 +392,22 @@ class LayoutSearch:
         """Settings of a mesh with its smallest micro-batch; why they are refused if they are."""
         if (number, checkpoint) not in self._known:
             mesh = self.meshes[number]
-            text = self._refused_kinds.get((self._kind(mesh), checkpoint))
-            self._known[number, checkpoint] = text or self._judged(mesh, checkpoint)
+            like = self._kinds.get((self._kind(mesh), checkpoint))
+            self._known[number, checkpoint] = like if isinstance(like, str) else self._judged(mesh, checkpoint, like)
         return self._known[number, checkpoint]
 
-    def _judged(self, mesh: Mesh, checkpoint: Any) -> Settings | str:
-        """Settings of a mesh that is judged by itself; why they are refused, with all of its kind, if they are."""
-        try:
-            settings = self._settings(mesh, self._batches(mesh)[0], 2 * mesh["pp"] * mesh.get("vpp", 1), checkpoint)
-        except CostModelError as error:
-            self._refused_kinds[self._kind(mesh), checkpoint] = str(error)
-            return str(error)
+    def _judged(self, mesh: Mesh, checkpoint: Any, like: Settings | None = None) -> Settings | str:
+        """Settings of a mesh; why they are refused, with all of its kind, if they are. like: others of its kind."""
+        sizes = {"batch": self._batches(mesh)[0], "accumulate": 2 * mesh["pp"] * mesh.get("vpp", 1)}
+        if like is not None:
+            settings = varied(like, **sizes, **{name: mesh[name] for name in DEGREES_OF_KINDS})
+        else:
+            try:
+                settings = Settings(**self.fixed, **mesh, **sizes, checkpoint=checkpoint)
+            except CostModelError as error:
+                self._kinds[self._kind(mesh), checkpoint] = str(error)
+                return str(error)
+            self._kinds[self._kind(mesh), checkpoint] = settings
         try:
             self._check_once(mesh, settings)
             self._check_model(settings)
@@ -417,7 +423,8 @@ class LayoutSearch:
 
     def _kind(self, mesh: Mesh) -> Hashable:
         """What decides whether settings of a mesh go together, whatever the model: of most degrees that they split."""
-        plain = mesh.get("ep", 1) == 1 and self.fixed.get("etp") is None  # else ranks of experts are to divide others
+        ranks = mesh["fsdp"] * mesh["cp"] if mesh["runtime"] == "torch" else mesh["dp"]  # which those of experts divide
+        plain = ranks % mesh.get("ep", 1) == 0 and self.fixed.get("etp") is None
         degrees = [mesh[name] > 1 if plain else mesh[name] for name in DEGREES_OF_KINDS]
         return *degrees, *(item for item in mesh.items() if item[0] not in DEGREES_OF_KINDS)
 

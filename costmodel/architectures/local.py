@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodel.architectures.base import nearest_divisor
@@ -65,11 +67,26 @@ def local(model: Model, layout: Layout) -> Model:
     return _split(model, degree, layout)
 
 
+@cache
+def _defaults(kind: type[TransformerSpec]) -> dict[str, Any]:
+    """What fields of a model are unless they are given."""
+    return {name: field.get_default() for name, field in kind.model_fields.items()}
+
+
+def _chosen(
+    model: TransformerSpec, names: Iterable[str] | None = None, *, beside: Container[str] = ()
+) -> Iterator[str]:
+    """Of these fields of a model, or of all beside some, those that are not at their defaults."""
+    plain = _defaults(type(model))
+    for name in plain if names is None else names:
+        if name not in beside and getattr(model, name) != plain[name]:
+            yield name
+
+
 def _fused(model: Model, degree: int) -> Model:
     """As Megatron-Core has it: query, key and value made at once, the vocabulary filled up."""
-    for name in type(model).model_fields:
-        if name not in MEGATRON and getattr(model, name) != type(model).model_fields[name].get_default():
-            raise SettingError(f"runtime='megatron' is not worked out for {name} of {model.title}: leave it out")
+    for name in _chosen(model, beside=MEGATRON):
+        raise SettingError(f"runtime='megatron' is not worked out for {name} of {model.title}: leave it out")
     if model.positions == "relative":
         raise SettingError(f"runtime='megatron' is not worked out for positions 'relative' of {model.title}")
     rows = VOCAB_MULTIPLE * degree
@@ -80,13 +97,10 @@ def _fused(model: Model, degree: int) -> Model:
 def _split(model: Model, degree: int, layout: Layout) -> Model:
     if degree == 1 and layout.expert_tp == 1:
         return model
-    for name in type(model).model_fields:
-        plain = type(model).model_fields[name].get_default()
-        if name not in (*SPLIT, *PLANNED, *WITHOUT_SP) and getattr(model, name) != plain and not layout.megatron:
-            raise SettingError(f"tp={degree} is not worked out for {name} of {model.title}: leave it out")
-    for name in WITHOUT_SP if layout.sp and not layout.megatron else ():
-        if getattr(model, name) != type(model).model_fields[name].get_default():
-            raise SettingError(f"sp=True is not worked out for {name} of {model.title}: leave it out")
+    for name in () if layout.megatron else _chosen(model, beside={*SPLIT, *PLANNED, *WITHOUT_SP}):
+        raise SettingError(f"tp={degree} is not worked out for {name} of {model.title}: leave it out")
+    for name in _chosen(model, WITHOUT_SP) if layout.sp and not layout.megatron else ():
+        raise SettingError(f"sp=True is not worked out for {name} of {model.title}: leave it out")
     if layout.sp and model.head is not None and model.head.transform is not None:
         raise SettingError(f"sp=True is not worked out for head.transform of {model.title}: leave it out")
     capped = model.experts is not None and model.experts.capacity_factor is not None
@@ -156,9 +170,8 @@ def _check_stages(model: TransformerSpec, layout: Layout) -> None:
     if layout.stages == 1:
         return
     check_stages(layout, model)
-    for name in WHOLE:
-        if getattr(model, name) != type(model).model_fields[name].get_default():
-            raise SettingError(f"pp={layout.pp} is not worked out for {name} of {model.title}: leave it out")
+    for name in _chosen(model, WHOLE):
+        raise SettingError(f"pp={layout.pp} is not worked out for {name} of {model.title}: leave it out")
     ends_in_bias = (model.head is not None and model.head.bias) or (
         model.classes is not None and model.classes.told_by != "first"
     )
@@ -212,9 +225,8 @@ def _check_context(model: TransformerSpec, layout: Layout) -> None:
     cp, ring = layout.cp, layout.cp_kind != "ulysses"
     if cp == 1:
         return
-    for name in type(model).model_fields:
-        if name not in BY_TOKEN and getattr(model, name) != type(model).model_fields[name].get_default():
-            raise SettingError(f"cp={cp} is not worked out for {name} of {model.title}: leave it out")
+    for name in _chosen(model, beside=BY_TOKEN):
+        raise SettingError(f"cp={cp} is not worked out for {name} of {model.title}: leave it out")
     if model.positions not in ("rotary", "learned", "none"):
         raise SettingError(f"cp={cp} is not worked out for positions {model.positions!r}: leave it out")
     if model.latent is not None and not layout.megatron:

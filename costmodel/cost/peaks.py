@@ -20,6 +20,7 @@ from costmodel.cost.persistent import ON_HOST, gradient_bytes, persistent_bytes,
 from costmodel.cost.pipeline import Passage, StagePasses, pass_name, step_ending
 from costmodel.cost.rows import kept_of
 from costmodel.cost.runtimes import rank_of
+from costmodel.errors import CostModelError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout
 from costmodel.training.dtypes import size_bytes
@@ -177,17 +178,32 @@ class RankPeaks:
 
         Raises CostModelError.
         """
-        settings = _with_like_weights(settings)
-        layout = settings.layout
-        if layout.pp == 1:
-            return self._once(("held", *_rank_key(settings)), lambda: _held(self.alone(settings).tape, settings))
-        schedule = layout.pipeline(settings.micro_batches)
+        like = _with_like_weights(settings)
+        if settings.layout.pp == 1:
+            return self._once(("held", *_rank_key(like)), lambda: _held(self.alone(like).tape, like))
+        schedule = settings.layout.pipeline(settings.micro_batches)
+        settings = self._once(("like", like), lambda: self._without_sequences(like, schedule))
         stages = self._stages(settings, schedule)
         ranks = [
             self._held(settings, [stages[stage] for stage in schedule.stages_of(rank)])
             for rank in range(schedule.ranks)
         ]
         return ranks[0]._replace(least=max(rank.least for rank in ranks))
+
+    def _without_sequences(self, settings: Settings, schedule: Schedule) -> Settings:
+        """Settings of which fewer differ yet, whose ranks have the same weights: those of a sequence have others."""
+        layout = settings.layout
+        torch, copies = layout.runtime == "torch", layout.cp
+        fsdp, dp = (copies * layout.fsdp, layout.dp) if torch else (layout.fsdp, copies * layout.dp)
+        zero = 0 if torch and layout.zero > 1 else layout.zero
+        dp = dp if zero else min(dp, 2 if torch else 2 * layout.ep)  # whole copies are alike
+        reshard = layout.reshard or settings.training  # which matters to what passes drop
+        try:
+            plain = replace(settings, cp=1, fsdp=fsdp, dp=dp, zero=zero, reshard=reshard)
+            masked = any(self._tape(stage).buffers for stage in self._stages(plain, schedule))
+        except CostModelError:
+            return settings
+        return settings if masked else plain
 
     def floor(self, settings: Settings) -> int:
         """What larger micro-batches of as many samples a step take too, at least [bytes]. Raises CostModelError.
@@ -231,15 +247,24 @@ class RankPeaks:
         if layout.fsdp > 2:  # how many ranks these are matters to whether it is legal, and to what is made of a tape
             self._once(("legal", alike), lambda: self.model.local(layout) is not None)
             alike = alike._replace(fsdp=2)
-        common = self._once(("common", settings.batch, settings.checkpoint, alike), lambda: len(self._known))
-        return self._once(("stages", common, schedule.stages), lambda: [*self._traced(settings, schedule, common)])
+        split = alike._replace(dp=1, zero=0, reshard=True)  # which say nothing of what is recorded
+        common, recorded = (
+            self._once(("common", settings.batch, settings.checkpoint, each), lambda: len(self._known))
+            for each in (alike, split)
+        )
+        return self._once(
+            ("stages", common, schedule.stages), lambda: [*self._traced(settings, schedule, common, recorded)]
+        )
 
-    def _traced(self, settings: Settings, schedule: Schedule, common: int) -> Iterator[StageKey]:
+    def _traced(self, settings: Settings, schedule: Schedule, common: int, recorded: int) -> Iterator[StageKey]:
         arrival: tuple[RoundLayout, ...] = ()
         for stage in range(schedule.stages):
             here = settings.layout._replace(stage=stage)
             key = StageKey(common, self.model.stage_kind(here), here.first, here.last, arrival)
-            tape = self._once(key, partial(trace, self.model, settings, layout=here, arrival=arrival))
+            tape = self._once(
+                key._replace(common=recorded), partial(trace, self.model, settings, layout=here, arrival=arrival)
+            )
+            self._once(key, partial(_laid_out, tape, here))
             yield key
             arrival = tape.handed_on
 
@@ -316,9 +341,8 @@ class RankPeaks:
 
     def _on_copies(self, settings: Settings, key: StageKey) -> Tape:
         """The tape of a stage on as many copies of the model, and shares of its weights, as there are."""
-        tape = copy(self._tape(key))
-        tape.layout = tape.layout._replace(dp=settings.layout.dp, fsdp=settings.layout.fsdp)
-        return tape
+        tape = self._tape(key)
+        return _laid_out(tape, tape.layout._replace(dp=settings.layout.dp, fsdp=settings.layout.fsdp))
 
     def _held(self, settings: Settings, stages: Sequence[StageKey]) -> Held:
         """What a rank's weights take, of these stages."""
@@ -352,6 +376,13 @@ class RankPeaks:
         return f"<RankPeaks of {self.model.title}>"
 
 
+def _laid_out(tape: Tape, layout: Layout) -> Tape:
+    """The same recorded on another layout."""
+    other = copy(tape)
+    other.layout = layout
+    return other
+
+
 def _once_through(extents: StageExtents) -> int:
     """The most alive while one micro-batch goes through a stage and back."""
     forward, backward = extents["forward"], extents["first"]
@@ -370,7 +401,10 @@ def _with_like_weights(settings: Settings) -> Settings:
     """
     ring: ContextKind = "ring" if settings.cp_kind == "all-gather" and settings.cp > 1 else settings.cp_kind
     sp = settings.sp and settings.runtime == "megatron"
-    return replace(settings, sp=sp, loss_parallel=False, cp_kind=ring)
+    checkpoint = "none" if settings.pp > 1 else settings.checkpoint  # else tapes are those of peaks too
+    values = {"sp": sp, "loss_parallel": False, "cp_kind": ring, "checkpoint": checkpoint}
+    differ = any(getattr(settings, name) != value for name, value in values.items())
+    return replace(settings, **values) if differ else settings
 
 
 def _alike(layout: Layout) -> Layout:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 from costmodel.documents.arguments import called
 
 C = TypeVar("C", bound=type)
+F = TypeVar("F", bound="Frozen")
 
 
 class _Signature:
@@ -65,6 +66,13 @@ class Frozen:
     def _is_default(self, name: str, value: Any) -> bool:
         default = self.__dataclass_fields__[name].default
         return type(value) is type(default) and value == default
+
+
+def varied(own: F, **values: Any) -> F:
+    """The same with other values as they are kept, which are not checked: for very many that are known to be right."""
+    other = object.__new__(type(own))
+    other.__dict__.update({name: own.__dict__[name] for name in own.__dataclass_fields__} | values)
+    return other
 
 
 class _Pending:

@@ -336,8 +336,8 @@ def _check_sharded_pipeline(settings: Settings, layout: Layout) -> None:
     if settings.policy.autocast is not None or settings.chosen("wrap"):
         name = "wrap" if settings.chosen("wrap") else "precision"
         raise SettingError(f"{_written(settings, name)} is not worked out with fsdp and pp: leave one of them out")
-    ahead = layout.pipeline(settings.micro_batches).gathered_ahead(0)
-    if layout.ep > 1 and settings.chosen("checkpoint") and ahead:
+    kept = layout.ep > 1 and settings.chosen("checkpoint")
+    if kept and layout.pipeline(settings.micro_batches).gathered_ahead(0):
         raise SettingError(
             f"checkpoint is not worked out with ep={layout.ep} and schedule={layout.schedule!r}, which gathers weights "
             "ahead: use gpipe or 1f1b"

@@ -480,6 +480,7 @@ def test_how_tokens_are_split_changes_no_weights(name: str, monkeypatch: pytest.
             settings = Settings(**run, accumulate=2 * mesh["pp"] * mesh.get("vpp", 1))
             with monkeypatch.context() as patch:
                 patch.setattr(peaks, "_with_like_weights", lambda settings: settings)
+                patch.setattr(RankPeaks, "_without_sequences", lambda ranks, settings, schedule: settings)
                 alone = RankPeaks(model).held(settings)
         except CostModelError:
             continue
