@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.analysis.predict import Prediction, predict
@@ -106,16 +106,17 @@ class ClosedForms:
         """Why there is no answer at a point; "" if there is one."""
         try:
             prediction = self.predict(point)
-            self._values(prediction)
+            self._forms(prediction, point)
             for quantity in self.quantities if self.timed else ():
                 prediction.value(quantity)
         except CostModelError as error:
             return str(error)
         return ""
 
-    def _values(self, prediction: Prediction) -> dict[Hashable, int]:
-        """What gets formulas; times are worked out from others."""
-        return {quantity: prediction.value(quantity) for quantity in self.quantities if quantity not in TIMED}
+    def _forms(self, prediction: Prediction, point: Mapping[str, int]) -> Forms:
+        """The formulas of what was traced at a point; times are worked out from others."""
+        values = {quantity: prediction.value(quantity) for quantity in self.quantities if quantity not in TIMED}
+        return Forms(formulas_of(values, point))
 
     def _trace(self, letters: Mapping[str, SymInt]) -> Leaf:
         point = {name: peek(letter) for name, letter in letters.items()}
@@ -126,13 +127,12 @@ class ClosedForms:
             settings = settings_of(self.settings | extents)
             check_applies(model, settings)
             prediction = Prediction(model, settings, trace(model, settings, layout=Layout()))
-            values = self._values(prediction)
-            time = self._timed(prediction) if self.timed else None
+            forms = self._forms(prediction, point)
+            return replace(forms, time=self._timed(prediction)) if self.timed else forms
         except CostModelError:
             if reason := self.reason(point):
                 return Refusal(reason, point)
             raise
-        return Forms(formulas_of(values, point), time)
 
     def _timed(self, prediction: Prediction) -> SymbolicTime:
         """What times are worked out from. Raises SettingError for one that there is not."""

@@ -299,7 +299,7 @@ def _page(
             combinations=len(bundle.trees),
             refused=tuple(dict.fromkeys(refused.values())),
             fixed=controls.fixed,
-            regimes=len(bundle.leaves.items),
+            regimes=len(bundle.leaves),
             formulas=len(bundle.formulas.texts),
         )
         for _, controls, bundle, refused in models

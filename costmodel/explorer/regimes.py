@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import random
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from costmodel.analysis.closed_forms import ClosedForms, Forms, Leaf, Refusal
@@ -24,16 +24,15 @@ from costmodel.explorer.laws import key_of, numbers_of
 from costmodel.graph.kernel import Kernel
 from costmodel.performance.laws import with_numbers
 from costmodel.performance.work import Task, update_tasks, work_of
-from costmodel.symbolic.guards import Branch, Condition
+from costmodel.symbolic.guards import Branch, Condition, expression
 from costmodel.symbolic.polynomial import Polynomial, Range
+from costmodel.symbolic.sizes import peek
 from costmodel.training.stacks import Stack
 
 COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind"))
 """What a layer's row says in numbers."""
 LINES = ("gradients", "activations", "casts", "cache", "temporaries")
 """What comes and goes during a step."""
-CHANGES = tuple(f"{line} {side}" for line in LINES for side in ("taken", "given back"))
-"""What may change around a moment: bytes taken before it, and those given back after it, which are negative."""
 OF_LEVELS = "memory.peak"
 """The quantity that has no formula of its own in the page, but is the highest of levels."""
 OF_RANKS = tuple(name for name in QUANTITIES if name.startswith(("memory.", "collectives.")) and name != OF_LEVELS)
@@ -72,22 +71,55 @@ class SliderSize(NamedTuple):
     discrete: bool = False
 
 
-class Key(NamedTuple):
-    """What a formula is of.
+class Distinct(dict[Any, int]):
+    """Items by number, each once."""
 
-    section: "row" or "kernel", or of an optimizer "quantity" or "kernel", or of one of its ranks too "rank",
-    "persistent", "level", "moment", "loop" or "sum". number: of a level, moment, loop, sum, kernel or row. place: of a
-    level or moment its phase, layer and rounds; of a loop the first moment and that after the last; of a sum its axis,
-    operation and type; of a kernel its layer, its phase, its law's key and whether it is run again for backward; of a
-    row its name and kind. rank: its place in a pipeline.
+    def __missing__(self, item: Any) -> int:
+        number = self[item] = len(self)
+        return number
+
+
+@dataclass(frozen=True)
+class PageLeaf(Forms):
+    """Formulas of one regime. outline: what each is of, as `bundle.Part.leaves` has it."""
+
+    outline: Sequence[Any] = ()
+
+
+class Numbers(dict[Polynomial, int]):
+    """The number that a formula has among others, of those of sizes traced at one point, where each gives its value."""
+
+    def __init__(self, formulas: Distinct, point: Mapping[str, int]) -> None:
+        super().__init__()
+        self.formulas, self.point = formulas, point
+
+    def of(self, size: int) -> int:
+        """That of a size's formula. Raises ArithmeticError if it gives another value."""
+        formula = expression(size)
+        number = self.get(formula)
+        if number is None:
+            if (value := formula.value(self.point)) != peek(size):
+                raise ArithmeticError(f"a formula gives {value}, not {peek(size)}")
+            number = self[formula] = self.formulas[formula]
+        return number
+
+    def all(self, sizes: Iterable[int]) -> list[int]:
+        """Those of several."""
+        return [self.of(size) for size in sizes]
+
+
+class RankOutline(NamedTuple):
+    """What a page says of a rank, by numbers of formulas; all but the loops are as `bundle.Part.leaves` has it.
+
+    loops: of moments the first, the one after the last, and how many more times they happen.
     """
 
-    section: str
-    name: str
-    optimizer: str = ""
-    number: int = 0
-    place: tuple[str, ...] = ()
-    rank: int = 0
+    quantities: list[int]
+    persistent: list[int]
+    levels: list[list[Any]]
+    sums: list[list[Any]]
+    moments: list[list[Any]]
+    loops: list[tuple[int, int, int]]
 
 
 @contextmanager
@@ -139,6 +171,7 @@ class PageForms(ClosedForms):
         self.optimizers = tuple(optimizers)
         self.stack = stack
         self.kernels: dict[str, Kernel] = {}
+        self.formulas = Distinct()
         self._branches: dict[int, ExploredBranch] = {}
 
     def explore(self, seed: int = 0) -> None:
@@ -239,50 +272,52 @@ class PageForms(ClosedForms):
                 branch.forms += 1
             node = node.after.get(branch.outcome(point))
 
-    def _values(self, prediction: Prediction) -> dict[Hashable, int]:
-        values: dict[Hashable, int] = {}
-        for number, row in enumerate(prediction.layers):
-            for column in COLUMNS:
-                values[Key("row", column, number=number, place=(row.name, row.kind))] = getattr(row, column)
+    def _forms(self, prediction: Prediction, point: Mapping[str, int]) -> Forms:
+        return PageLeaf({}, outline=self._outline(prediction, Numbers(self.formulas, point)))
+
+    def _outline(self, prediction: Prediction, numbers: Numbers) -> list[Any]:
+        rows = [
+            [row.name, row.kind, *numbers.all(getattr(row, column) for column in COLUMNS)] for row in prediction.layers
+        ]
         settings, of_model = prediction.settings, _of_model(prediction)
-        values |= self._of_kernels(prediction)
+        quantities = [numbers.of(of_model[name]) if name in of_model else -1 for name in MODEL_QUANTITIES]
+        kernels = self._of_kernels(prediction, numbers)
         several = {label_of(settings.optimizer): prediction}
         for optimizer in self.optimizers:
             if (label := label_of(optimizer)) not in several:
                 other = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.tape)
                 other.layers = prediction.layers  # no optimizer changes them
                 several[label] = other
-        others = [*several.values()][1:]
-        shared = False
-        if others and prediction.ranks_in_order[0] is prediction:
-            share_passes([prediction, *others])
-            shared = all(other.timeline.passes is not None for other in others)
+        if len(several) > 1 and prediction.ranks_in_order[0] is prediction:
+            share_passes([*several.values()])
+        by_optimizer: dict[str, list[Any]] = {}
+        alike: RankOutline | None = None
         for label, other in several.items():
-            values |= {Key("quantity", name, label): value for name, value in of_model.items()}
-            for place, rank in enumerate(other.ranks_in_order):
-                values |= _of_rank(rank, label, place, shared)
+            ranks = [_of_rank(rank, numbers, alike) for rank in other.ranks_in_order]
+            alike = alike or ranks[0]
+            update: list[Any] = []
             if self.stack is not None and settings.training:
-                values |= self._of_tasks(update_tasks(other.tape, other.settings), label)
-        return values
+                update = self._of_tasks(update_tasks(other.tape, other.settings), numbers)
+            own = [[*rank[:4], _course(rank.moments, rank.loops)] for rank in ranks]
+            by_optimizer[label] = [quantities, own, kernels + update]
+        return [rows, by_optimizer]
 
-    def _of_kernels(self, prediction: Prediction) -> dict[Hashable, int]:
+    def _of_kernels(self, prediction: Prediction, numbers: Numbers) -> list[Any]:
         """What a step asks of a machine whatever the optimizer."""
         if self.stack is None:
-            return {}
+            return []
         tasks = work_of(prediction.tape, prediction.settings, fuse=self.stack.fuses).tasks
-        return self._of_tasks([task for task in tasks if task.phase != "update"])
+        return self._of_tasks([task for task in tasks if task.phase != "update"], numbers)
 
-    def _of_tasks(self, tasks: Iterable[Task], optimizer: str = "") -> dict[Hashable, int]:
+    def _of_tasks(self, tasks: Iterable[Task], numbers: Numbers) -> list[Any]:
         """The numbers of each kernel."""
-        values: dict[Hashable, int] = {}
-        for number, task in enumerate(tasks):
+        outlines: list[Any] = []
+        for task in tasks:
             key = key_of(task.kernel)
             self.kernels.setdefault(key, with_numbers(task.kernel, lambda _: 1))
-            place = (task.layer, task.phase, key, "again" if task.again else "")
-            for name, size in numbers_of(task.kernel).items():
-                values[Key("kernel", name, optimizer, number, place)] = size
-            values[Key("kernel", "times", optimizer, number, place)] = task.times
-        return values
+            sizes = (*numbers_of(task.kernel).values(), task.times)
+            outlines.append([task.layer, task.phase, key, "again" if task.again else "", *numbers.all(sizes)])
+        return outlines
 
 
 def _changes_sign(difference: Polynomial, box: Mapping[str, Range]) -> bool:
@@ -324,39 +359,48 @@ def _of_model(prediction: Prediction) -> dict[str, int]:
     return values
 
 
-def _of_rank(rank: Costs, optimizer: str, place: int, shared: bool) -> Iterator[tuple[Key, int]]:
-    """What a rank holds, computes, has alive at most and sends. shared: with others but for the optimizer's step."""
+def _of_rank(rank: Costs, numbers: Numbers, alike: RankOutline | None) -> RankOutline:
+    """What a rank holds, computes, has alive at most and sends.
 
-    def key(section: str, name: str, number: int = 0, at: tuple[str, ...] = (), of: str = optimizer) -> Key:
-        return Key(section, name, of, number, at, place)
-
-    for name in OF_RANKS:
-        yield key("rank", name), rank.number(name)
-    yield key("rank", "params"), held_params(rank)
-    yield key("rank", "flops"), rank.flops.hardware
-    yield key("rank", "in_flight"), rank.in_flight
+    alike: what is said of one that differs in the optimizer alone.
+    """
     timeline = rank.timeline
-    for line, size in timeline.persistent._asdict().items():
-        yield key("persistent", line), size
-    passes = timeline.phases["optimizer"][0] if shared else 0
-    first = passes if timeline.passes is not None else 0
+    quantities = [*(rank.number(name) for name in OF_RANKS), held_params(rank), rank.flops.hardware, rank.in_flight]
+    moments: list[list[Any]] = []
+    levels: list[list[Any]] = []
+    if timeline.passes is not None:
+        assert alike is not None
+        moments += alike.moments[: timeline.phases["optimizer"][0]]
+        levels += [level for level in alike.levels if level[0] != "optimizer"]
     around = [side for line in timeline.changes for side in (line[::2], line[1::2])]
-    for number, moment in enumerate(timeline.moments[first:], first):
-        of = optimizer if number >= passes else ""
-        yield Key("moment", "", of, number, moment, place), 0
-        for name, side in zip(CHANGES, around, strict=True):
-            change = side[number]
-            if type(change) is not int or change:
-                yield Key("moment", name, of, number, moment, place), change
-    for number, loop in enumerate(timeline.loops):
-        if loop.end > first:
-            of = optimizer if loop.end > passes else ""
-            yield key("loop", "", number, (str(loop.start), str(loop.end)), of), loop.more
-    for number, step in enumerate(timeline.highest):
-        if step.phase == "optimizer" or not first:
-            of = "" if shared and step.phase != "optimizer" else optimizer
-            for line in LINES:
-                yield key("level", line, number, (step.phase, step.layer, step.rounds), of), getattr(step.alive, line)
-    for number, row in enumerate(rank.collectives.sums()):
-        for column in SUMS:
-            yield key("sum", column, number, (row["axis"], row["operation"], row["dtype"])), row[column]
+    for place in range(len(moments), len(timeline.moments)):
+        moment: list[Any] = [*timeline.moments[place]]
+        for change, side in enumerate(around):
+            size = side[place]
+            if type(size) is not int or size:
+                moment.append((change, numbers.of(size)))
+        moments.append(moment)
+    for step in timeline.highest:
+        if step.phase == "optimizer" or timeline.passes is None:
+            sizes = (getattr(step.alive, line) for line in LINES)
+            levels.append([step.phase, step.layer, step.rounds, *numbers.all(sizes)])
+    return RankOutline(
+        numbers.all(quantities),
+        numbers.all(timeline.persistent),
+        levels,
+        [
+            [row["axis"], row["operation"], row["dtype"], *numbers.all(row[column] for column in SUMS)]
+            for row in rank.collectives.sums()
+        ],
+        moments,
+        [(loop.start, loop.end, numbers.of(loop.more)) for loop in timeline.loops],
+    )
+
+
+def _course(moments: Sequence[list[Any]], loops: Iterable[tuple[int, int, int]]) -> list[Any]:
+    """Moments with those that happen again in a list of their own; inner loops come before those around them."""
+    course = [[moment] for moment in moments]
+    for first, after, more in loops:
+        again = [each for stretch in course[first:after] for each in stretch]
+        course[first:after] = [[[more, again]], *([] for _ in range(first + 1, after))]
+    return [each for stretch in course for each in stretch]
