@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from multiprocessing import parent_process
 from threading import Thread
 from typing import Any
@@ -28,12 +30,25 @@ def end_with_parent() -> None:
     Thread(target=wait_for_end, daemon=True).start()
 
 
-def _workers() -> AbstractContextManager[ProcessPoolExecutor | None]:
+OBJECTS = 1_000_000
+"""More than there were that garbage in cycles is searched for at: few of a page's many objects are."""
+
+
+@contextmanager
+def _workers() -> Iterator[ProcessPoolExecutor | None]:
     """A worker for each core; None where the system lets there be none, as without shared memory."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(OBJECTS, *thresholds[1:])  # which workers start with
     try:
-        return ProcessPoolExecutor(os.cpu_count(), initializer=end_with_parent)
-    except (OSError, ImportError):
-        return nullcontext()
+        try:
+            workers = ProcessPoolExecutor(os.cpu_count(), initializer=end_with_parent)
+        except (OSError, ImportError):
+            yield None
+            return
+        with workers:
+            yield workers
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 @verb(
