@@ -115,7 +115,9 @@ class ClosedForms:
 
     def _forms(self, prediction: Prediction, point: Mapping[str, int]) -> Forms:
         """The formulas of what was traced at a point; times are worked out from others."""
-        values = {quantity: prediction.value(quantity) for quantity in self.quantities if quantity not in TIMED}
+        values: dict[Hashable, int] = {
+            quantity: prediction.value(quantity) for quantity in self.quantities if quantity not in TIMED
+        }
         return Forms(formulas_of(values, point))
 
     def _trace(self, letters: Mapping[str, SymInt]) -> Leaf:
