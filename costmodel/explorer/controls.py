@@ -22,7 +22,7 @@ from costmodel.training.layout import DEGREES
 from costmodel.training.settings import SETTING_NAMES, SETTINGS
 
 CHOICES: dict[str, tuple[Any, ...]] = {
-    "mode": ("train", "inference", "decode"),
+    "mode": ("train", "inference", "prefill", "decode"),
     "optimizer": ("adamw", "sgd"),
     "precision": ("fp32", "bf16-autocast", "bf16"),
     "checkpoint": ("none", "selective", "block"),
@@ -189,6 +189,8 @@ def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, A
             yield _choice(SETTINGS[name].text, name, own.pop(name))
         elif name in CHOICES and name not in settings and (training or name not in OF_A_STEP):
             values = tuple(value for value in CHOICES[name] if _taken(model, {**settings, name: value}))
+            if "prefill" in values:  # an inference but for logits of the last token alone
+                values = tuple(value for value in values if value != "inference")
             if values:
                 yield _choice(SETTINGS[name].text, name, values)
     if "width" in model.DERIVED and isinstance(model, CNN) and "width" not in own:

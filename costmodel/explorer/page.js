@@ -76,6 +76,7 @@ function picture(tag, attributes, ...children) {
   return element;
 }
 const decoding = () => model().mode(state.choices) === "decode";
+const prefilling = () => model().mode(state.choices) === "prefill";
 const meaningOf = (size) => (size.name === "seq" && decoding() ? "tokens kept before" : size.meaning);
 // What a choice is about, and where what is chosen is from.
 const meaningOfChoice = (choice) => [choice.meaning, choice.sources[state.choices[choice.name]]].filter(Boolean).join(" ");
@@ -615,15 +616,42 @@ function stack(holder) {
   holder.classList.toggle("stacked", holder.scrollWidth > holder.clientWidth + 1);
 }
 
+// Of the page's batches the largest whose peak is within so many bytes, 0 if none is, and whether the page has no larger one.
+function requestsWithin(memory) {
+  const stops = data().sizes.find((size) => size.name === "batch")?.stops ?? [state.values.batch];
+  const fits = (batch) => {
+    const found = model().at({ ...state.values, batch }, state.choices);
+    return !("why" in found) && found.peak.total <= memory;
+  };
+  const most = stops[stops.length - 1];
+  let [low, high] = [0, most + 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (fits(middle)) low = middle;
+    else high = middle;
+  }
+  model().set(state.values);
+  return { count: low, all: low === most };
+}
+const requestsText = ({ count, all }) => `${showExact(count)}${all ? " or more" : ""}`;
+function showRequests() {
+  $("requests").hidden = !decoding() || !clock;
+  if (!$("requests").hidden)
+    $("requests").textContent = `Requests with ${showExact(state.values.seq)} tokens kept of each that fit its ${memoryText(clock.machine.memory)} at once: ${requestsText(requestsWithin(BigInt(clock.machine.memory)))}.`;
+}
+
 // Every machine with its own memory as the budget, and its seconds, which take longer to work out.
 function showMachines(timed) {
-  fill($("machines-table"), "Each machine's own memory against the peak, and seconds of a step", ["machine", "memory", "the peak", "to spare", "full", "a step", "four of five runs"], DATA.machines.map((machine) => {
+  const step = prefilling() ? "first token" : "a step";
+  const heads = ["machine", "memory", "the peak", "to spare", "full", step, "four of five runs", ...(decoding() ? ["requests that fit"] : [])];
+  fill($("machines-table"), "Each machine's own memory against the peak, and seconds of a step", heads, DATA.machines.map((machine) => {
     const time = timed ? timeOn(now, machine, state.values.batch) : null;
     const memory = BigInt(machine.memory);
     const spare = memory - now.peak.total;
     return [machine.name, [memoryText(machine.memory)], [spare >= 0n ? "fits" : "does not fit", ofPeak(() => now.peak)],
       [spare >= 0n ? showBytes(spare) : `−${showBytes(-spare)}`], [`${((100 * Number(now.peak.total)) / machine.memory).toFixed(0)}%`],
-      [time ? showSeconds(time.seconds) : "…"], [time ? rangeText(rangeOf(time)) : "…"]];
+      [time ? showSeconds(time.seconds) : "…"], [time ? rangeText(rangeOf(time)) : "…"],
+      ...(decoding() ? [[timed ? requestsText(requestsWithin(memory)) : "…"]] : [])];
   }));
 }
 
@@ -915,18 +943,22 @@ function showTime() {
   const machine = DATA.machines[state.machine];
   clock = machine ? timeOn(now, machine, state.values.batch) : null;
   $("time").hidden = !clock;
+  $("requests").hidden = true;
   cards.time.element.hidden = !clock;
   if (!clock) return;
   const each = "seq" in state.values ? (decoding() ? 1 : state.values.seq) : null;
   const rateOf = (seconds) => showCount(Math.round((state.values.batch * (each ?? 1)) / seconds));
   const rate = `${rateOf(clock.seconds)} ${each === null ? "samples" : "tokens"}/s`;
   const range = rangeOf(clock);
+  cards.time.element.querySelector("h3").textContent = prefilling() ? "Time to first token" : decoding() ? "Time of a token" : "Time of a step";
   cards.time.value.textContent = showSeconds(clock.seconds);
   cards.time.exact.textContent = `${rangeText(range)}; ${rate}, MFU ${(100 * clock.mfu).toFixed(0)}%`;
   const other = pinned ? timeOn(pinned, machine, state.other.values.batch) : null;
   cards.time.other.textContent = other ? `pinned ${showSeconds(other.seconds)} (${ratio(clock.seconds, other.seconds)})` : "";
+  const prompts = state.values.batch === 1 ? "a prompt" : `${showExact(state.values.batch)} prompts that are read at once`;
+  const what = prefilling() ? `The first token of ${prompts}` : decoding() ? "A token" : "A step";
   $("time-lead").textContent =
-    `A step typically takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); about four of five measured runs fall between `
+    `${what} typically takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); about four of five measured runs fall between `
     + `${showSeconds(range.low)} and ${showSeconds(range.high)}, and by the datasheet alone none takes less than ${showSeconds(clock.least)}. `
     + `That is ${rate}, four of five times ${rateOf(range.high)} to ${rateOf(range.low)}. `
     + "These are estimates in floating point, unlike all else here: kernels and drivers differ.";
@@ -1303,6 +1335,7 @@ function later() {
   clearTimeout(drawing);
   drawing = setTimeout(() => {
     if (DATA.machines.length) showMachines(true);
+    showRequests();
     showCourse();
     if (moved) showCurve();
   }, 200);

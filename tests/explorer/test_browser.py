@@ -126,14 +126,27 @@ def test_what_is_typed_gives_what_predict_says(name: str, browser: Any, request:
     assert opened.wrong == []
 
 
-def test_decoding_says_what_it_keeps_and_how_many_tokens_a_second(browser: Any, tmp_path: Path) -> None:
+def test_serving_says_when_the_first_token_is_there_what_is_kept_how_many_requests_fit_and_tokens_a_second(
+    browser: Any, tmp_path: Path
+) -> None:
     path, asked = tmp_path / "page.html", {"precision": "bf16", "attention": "flash"}
-    cm.explore("gpt2-small", out=path, mode=["inference", "decode"], on="t4", **asked)
+    cm.explore("gpt2-small", out=path, mode=["prefill", "decode"], on="t4", **asked)
     opened = Opened(browser, path, "#machine=t4")
+    first = cm.predict("gpt2-small", batch=8, seq=1024, mode="prefill", **asked).on("t4")
+    assert "Time to first token" in opened.text("#card-time")
+    assert f"{show_seconds(first.low)} to {show_seconds(first.high)}" in opened.text("#card-time")
+    assert f"The first token of 8 prompts that are read at once typically takes {show_seconds(first.seconds)}" in (
+        opened.text("#time-lead")
+    )
     opened.page.select_option(
         "#choice-0", label="decode"
     )  # with the whole context before there is no room for one more
     opened.settle()
+    requests = int(cm.max_batch("gpt2-small", "16 GiB", past=768, mode="decode", **asked))
+    opened.page.wait_for_selector("#requests", state="visible")
+    assert (
+        opened.text("#requests") == f"Requests with 768 tokens kept of each that fit its 16 GiB at once: {requests:,}."
+    )
     time = cm.predict("gpt2-small", batch=8, past=768, mode="decode", **asked).on("t4")
     assert opened.number("peak") == time.prediction.memory.peak
     assert "36.0 KiB of keys and values" in opened.text("#memory-lead")
