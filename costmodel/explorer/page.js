@@ -390,6 +390,13 @@ function conditionWords({ relation, number, outcome }) {
   return `${left} ${is} ${outcome ? than : most} ${right}`;
 }
 
+// The sizes that a condition is about, in words.
+function sizesOf({ number }) {
+  const letters = new Set(writtenOut(model().text(number)).match(/[A-Za-z_]\w*/g));
+  const words = data().sizes.filter((size) => letters.has(size.letter)).map((size) => meaningOf(size));
+  return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words[words.length - 1]}`;
+}
+
 function conditionText({ relation, number, outcome }) {
   const sign = relation === "value" ? `= ${outcome}` : relation === "zero" ? (outcome ? "= 0" : "≠ 0") : outcome ? "> 0" : "≤ 0";
   return [...math(writtenOut(model().text(number)), false), ` ${sign}`];
@@ -637,7 +644,8 @@ const requestsText = ({ count, all }) => `${showExact(count)}${all ? " or more" 
 function showRequests() {
   $("requests").hidden = !decoding() || !clock;
   if (!$("requests").hidden)
-    $("requests").textContent = `Requests with ${showExact(state.values.seq)} tokens kept of each that fit its ${memoryText(clock.machine.memory)} at once: ${requestsText(requestsWithin(BigInt(clock.machine.memory)))}.`;
+    $("requests").textContent = `Requests that fit the ${memoryText(clock.machine.memory)} of ${clock.machine.name} at once, with ${showExact(state.values.seq)} tokens kept of each: `
+      + `${requestsText(requestsWithin(BigInt(clock.machine.memory)))}.`;
 }
 
 // Every machine with its own memory as the budget, and its seconds, which take longer to work out.
@@ -1320,7 +1328,7 @@ function refusalText(found) {
     return `There is no answer here. ${point && !same ? `As at ${point.join(", ")}: ` : ""}${found.message}.`;
   }
   const turn = found.path[model().turn(found.path)];
-  const what = conditionWords(turn) ?? h("span", {}, ...conditionText(turn)).textContent;
+  const what = conditionWords(turn) ?? `a condition on ${sizesOf(turn)} comes out`;
   return `This page holds no formula where ${what}, as here. Most likely there is no such model or batch: ask costmodel predict, as below.`;
 }
 

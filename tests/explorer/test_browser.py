@@ -145,7 +145,8 @@ def test_serving_says_when_the_first_token_is_there_what_is_kept_how_many_reques
     requests = int(cm.max_batch("gpt2-small", "16 GiB", past=768, mode="decode", **asked))
     opened.page.wait_for_selector("#requests", state="visible")
     assert (
-        opened.text("#requests") == f"Requests with 768 tokens kept of each that fit its 16 GiB at once: {requests:,}."
+        opened.text("#requests")
+        == f"Requests that fit the 16 GiB of t4 at once, with 768 tokens kept of each: {requests:,}."
     )
     time = cm.predict("gpt2-small", batch=8, past=768, mode="decode", **asked).on("t4")
     assert opened.number("peak") == time.prediction.memory.peak
