@@ -72,7 +72,7 @@ def _refusal(leaf: Leaf) -> list[Any]:
     return [leaf.message, dict(leaf.point)]
 
 
-class Written(dict[int, int]):
+class WrittenFormulas(dict[int, int]):
     """Of the formulas of a part, by their place in it, the number that each has once it is written."""
 
     def __init__(self, part: Part, formulas: Formulas) -> None:
@@ -100,7 +100,7 @@ class Bundle:
 
     def add(self, key: str, part: Part) -> None:
         """Join the forms of one combination."""
-        numbers = Written(part, self.formulas)
+        numbers = WrittenFormulas(part, self.formulas)
         conditions = [self.conditions[relation, numbers[at]] for relation, at in part.conditions]
         leaves = [self._leaf(leaf, numbers) for leaf in part.leaves]
         self.kernels |= part.kernels
@@ -114,7 +114,7 @@ class Bundle:
                 nodes[place] = None if node is None else -1 - leaves[node]
         self.trees[key] = nodes[0]
 
-    def _leaf(self, leaf: Sequence[Any], numbers: Written) -> int:
+    def _leaf(self, leaf: Sequence[Any], numbers: WrittenFormulas) -> int:
         if isinstance(leaf[0], str):
             message, point = leaf
             return self.leaves[

@@ -86,7 +86,7 @@ class PageLeaf(Forms):
     outline: Sequence[Any] = ()
 
 
-class Numbers(dict[Polynomial, int]):
+class FormulaNumbers(dict[Polynomial, int]):
     """The number that a formula has among others, of those of sizes traced at one point, where each gives its value."""
 
     def __init__(self, formulas: Distinct, point: Mapping[str, int]) -> None:
@@ -273,9 +273,9 @@ class PageForms(ClosedForms):
             node = node.after.get(branch.outcome(point))
 
     def _forms(self, prediction: Prediction, point: Mapping[str, int]) -> Forms:
-        return PageLeaf({}, outline=self._outline(prediction, Numbers(self.formulas, point)))
+        return PageLeaf({}, outline=self._outline(prediction, FormulaNumbers(self.formulas, point)))
 
-    def _outline(self, prediction: Prediction, numbers: Numbers) -> list[Any]:
+    def _outline(self, prediction: Prediction, numbers: FormulaNumbers) -> list[Any]:
         rows = [
             [row.name, row.kind, *numbers.all(getattr(row, column) for column in COLUMNS)] for row in prediction.layers
         ]
@@ -302,14 +302,14 @@ class PageForms(ClosedForms):
             by_optimizer[label] = [quantities, own, kernels + update]
         return [rows, by_optimizer]
 
-    def _of_kernels(self, prediction: Prediction, numbers: Numbers) -> list[Any]:
+    def _of_kernels(self, prediction: Prediction, numbers: FormulaNumbers) -> list[Any]:
         """What a step asks of a machine whatever the optimizer."""
         if self.stack is None:
             return []
         tasks = work_of(prediction.tape, prediction.settings, fuse=self.stack.fuses).tasks
         return self._of_tasks([task for task in tasks if task.phase != "update"], numbers)
 
-    def _of_tasks(self, tasks: Iterable[Task], numbers: Numbers) -> list[Any]:
+    def _of_tasks(self, tasks: Iterable[Task], numbers: FormulaNumbers) -> list[Any]:
         """The numbers of each kernel."""
         outlines: list[Any] = []
         for task in tasks:
@@ -359,7 +359,7 @@ def _of_model(prediction: Prediction) -> dict[str, int]:
     return values
 
 
-def _of_rank(rank: Costs, numbers: Numbers, alike: RankOutline | None) -> RankOutline:
+def _of_rank(rank: Costs, numbers: FormulaNumbers, alike: RankOutline | None) -> RankOutline:
     """What a rank holds, computes, has alive at most and sends.
 
     alike: what is said of one that differs in the optimizer alone.
