@@ -1328,8 +1328,10 @@ function refusalText(found) {
     return `There is no answer here. ${point && !same ? `As at ${point.join(", ")}: ` : ""}${found.message}.`;
   }
   const turn = found.path[model().turn(found.path)];
-  const what = conditionWords(turn) ?? `a condition on ${sizesOf(turn)} comes out`;
-  return `This page holds no formula where ${what}, as here. Most likely there is no such model or batch: ask costmodel predict, as below.`;
+  const words = conditionWords(turn);
+  const sizes = sizesOf(turn);
+  const where = words ? `where ${words}, as here` : `for how a condition${sizes && ` on ${sizes}`} comes out here`;
+  return `This page holds no formula ${where}. Most likely there is no such model or batch: ask costmodel predict, as below.`;
 }
 
 // Draw the page before the next frame, however often it is asked for until then.
