@@ -9,6 +9,7 @@ from costmodel.analysis.closed_forms import Leaf, Refusal
 from costmodel.cost.timeline import Alive
 from costmodel.explorer.javascript import Formulas
 from costmodel.explorer.laws import ARGUMENTS
+from costmodel.explorer.playing import OF_LAYOUT, FormulaNumber
 from costmodel.explorer.regimes import (
     COLUMNS,
     LINES,
@@ -35,7 +36,8 @@ class Part(NamedTuple):
 
     nodes: of the tree, the root first, then each after the one that leads to it: a leaf's number, None where there has
     been no look, or [condition, outcome, node, outcome, node, ...]. A tree may be deeper than Python calls reach.
-    leaves: [rows, {optimizer: [quantities, ranks, kernels]}], or [message, point] of a refusal. A rank is [quantities,
+    leaves: [rows, {optimizer: [quantities, ranks, kernels, play]}], or [message, point] of a refusal. play: see
+    `PlayOutline`, of layouts alone. A rank is [quantities,
     persistent, levels, sums, course], and a course moments in order, each [phase, layer, rounds, (change, formula),
     ...], with [how many more times, [moments]] in place of those that happen again.
     kernels: one of each law.
@@ -95,6 +97,7 @@ class Bundle:
         self.conditions, self.nodes, self.leaves = Distinct(), Distinct(), Distinct()
         self.rows, self.levels, self.tasks, self.lists = Distinct(), Distinct(), Distinct(), Distinct()
         self.ranks, self.sums, self.moments, self.courses = Distinct(), Distinct(), Distinct(), Distinct()
+        self.plays = Distinct()
         self.kernels: dict[str, Kernel] = {}
         self.trees: dict[str, int | None] = {}
 
@@ -121,6 +124,11 @@ class Bundle:
                 (message, *(point[name] if name in point else point[OF_DECODING[name]] for name in self.sizes))
             ]
         rows, by_optimizer = leaf
+
+        def written(item: Any) -> Any:
+            if isinstance(item, FormulaNumber):
+                return numbers[item]
+            return tuple(map(written, item)) if isinstance(item, list | tuple) else item
 
         words = self.words
 
@@ -158,8 +166,9 @@ class Bundle:
                 formulas(quantities),
                 self.lists[tuple([rank(*each) for each in ranks])],
                 listed(self.tasks, kernels, 4),
+                -1 if play is None else self.plays[written(play)],
             )
-            for optimizer, (quantities, ranks, kernels) in by_optimizer.items()
+            for optimizer, (quantities, ranks, kernels, play) in by_optimizer.items()
         ]
         return self.leaves[(listed(self.rows, rows, 2), *forms)]
 
@@ -178,6 +187,7 @@ class Bundle:
             "courses": [*self.courses],
             "sums": [*self.sums],
             "tasks": [*self.tasks],
+            "plays": [*self.plays],
             "lists": [*self.lists],
             "columns": COLUMNS,
             "persistent": Alive._fields,
@@ -186,4 +196,5 @@ class Bundle:
             "rankQuantities": RANK_QUANTITIES,
             "sumColumns": SUMS,
             "arguments": ARGUMENTS,
+            "degrees": OF_LAYOUT,
         }

@@ -120,7 +120,7 @@ class Model {
     const { data } = this;
     const offered = data.choices.find((choice) => choice.name === "optimizer");
     const wanted = offered && this.training(choices) ? offered.labels[choices.optimizer] : null;
-    const [, quantities, ranks, tasks] = optimizers.find(([name]) => this.words(name) === wanted) ?? optimizers[0];
+    const [, quantities, ranks, tasks, play] = optimizers.find(([name]) => this.words(name) === wanted) ?? optimizers[0];
     const answer = { path, quantities: this.named(quantities, data.quantities) };
     answer.ranks = data.lists[ranks].map((at, place) => this.rank(place, ...data.ranks[at]));
     answer.rank = answer.ranks.reduce((a, b) => (b.peak.total > a.peak.total ? b : a)); // the heaviest, the first of equals
@@ -134,6 +134,8 @@ class Model {
       return { id: at, name: this.words(name), kind: this.words(kind), ...this.columns(numbers, data.columns) };
     });
     answer.tasks = data.lists[tasks].map((at) => this.task(data.tasks[at]));
+    answer.shared = play >= 0; // by several devices, whose step is played if Python has written how
+    if (answer.shared && data.plays[play].length) answer.played = new LAYOUTS.Rank(answer.tasks, data.plays[play], data.degrees, (number) => this.value(number));
     return answer;
   }
 
@@ -232,15 +234,17 @@ class Model {
   }
 }
 
-// Seconds of a step on a machine, by the laws of its kernels: what the device takes, or the host to start them.
-// Doubles, as in Python; kernels' numbers are exact in them below 2^53.
-function timeOn(answer, machine, batch) {
+// Seconds of a step on a machine, by the laws of its kernels: what the device takes, or the host to start them; of several
+// devices as it is played, or why there are none. Doubles, as in Python; kernels' numbers are exact in them below 2^53.
+function timeOn(answer, machine) {
+  const shared = answer.shared ? LAYOUTS.timeOf(answer, machine) : null;
+  if (shared?.why) return { machine, why: shared.why };
   const phases = ["forward", "backward", "update"].map((phase) => ({ phase, device: 0, least: 0, launches: 0 }));
   let useful = 0;
   let peak = 0;
   const typical = parametersOf(machine, null);
-  const tasks = answer.tasks.map((task) => {
-    const [seconds, least] = LAWS[machine.laws[task.law]](typical, ...task.arguments);
+  const tasks = answer.tasks.map((task, place) => {
+    const [seconds, least] = shared ? [shared.kernels[place], shared.floors[place]] : LAWS[machine.laws[task.law]](typical, ...task.arguments);
     const [flops, read, written, launches, rows, m, n, k] = task.arguments;
     const times = Number(task.times);
     const phase = phases.find((each) => each.phase === task.phase);
@@ -260,14 +264,15 @@ function timeOn(answer, machine, batch) {
     return { ...task, seconds: times * seconds, flops: times * flops, bytes: times * (read + written), bound };
   });
   for (const phase of phases) {
-    phase.host = typical[machine.launch] * phase.launches;
-    phase.seconds = Math.max(phase.device, phase.host);
+    phase.host = shared ? shared.hostOf(phase.phase) : typical[machine.launch] * phase.launches;
+    phase.seconds = shared ? shared.secondsOf(phase.phase) : Math.max(phase.device, phase.host);
   }
   const sum = (of) => phases.reduce((total, phase) => total + phase[of], 0);
-  const seconds = sum("seconds");
+  const seconds = shared ? shared.seconds : sum("seconds");
+  const least = shared ? shared.least : sum("least");
   peak ||= machine.vectorPeak;
-  return { machine, phases, tasks, seconds, least: sum("least"), device: sum("device"), peak, mfu: useful / (peak * seconds),
-    samplesPerSecond: batch / seconds };
+  return { machine, phases, tasks, shared, seconds, least, device: sum("device"), peak,
+    mfu: (shared ? shared.useful : useful) / (peak * seconds), samplesPerSecond: Number(answer.quantities.samples.value) / seconds };
 }
 
 // What a machine's laws are of, with typical constants, or with one of them at an end of its range.
@@ -278,8 +283,9 @@ function parametersOf(machine, end) {
 // Seconds that about four of five measured runs fall between. Constants are independent of each other: the logarithms of
 // their effects add up in squares. No run is faster than the datasheet allows.
 function rangeOf(time) {
-  const { machine, tasks, phases } = time;
+  const { machine, tasks, phases, shared } = time;
   function secondsAt(end) {
+    if (shared) return shared.secondsAt(end);
     const parameters = parametersOf(machine, end);
     const device = Object.fromEntries(phases.map(({ phase }) => [phase, 0]));
     for (const task of tasks)
@@ -294,7 +300,8 @@ function rangeOf(time) {
     faster += Math.log(seconds / Math.min(...pair, seconds)) ** 2;
     slower += Math.log(Math.max(...pair, seconds) / seconds) ** 2;
   }
-  return { low: Math.max(time.least, seconds * Math.exp(-Math.sqrt(faster))), high: seconds * Math.exp(Math.sqrt(slower)) };
+  const range = { low: Math.max(time.least, seconds * Math.exp(-Math.sqrt(faster))), high: seconds * Math.exp(Math.sqrt(slower)) };
+  return shared ? shared.widened(range.low, seconds, range.high) : range;
 }
 
 // Numbers for people, as costmodel prints them.

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from costmodel.explorer.playing import cluster_data
 from costmodel.graph.kernel import Kernel
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import BETWEEN_DEVICES, typical
 from costmodel.performance.intervals import uncertain_constants
 from costmodel.performance.laws import KernelModel, law_of, with_numbers
+from costmodel.training.layout import Runtime
 from costmodel.training.stacks import Stack
 
 ARGUMENTS = ("flops", "read", "written", "launches", "batch", "m", "n", "k")
@@ -96,8 +98,10 @@ def numbers_of(kernel: Kernel) -> dict[str, int]:
 class Laws:
     """JavaScript of the laws of some machines, each distinct one once. stack: what starts the kernels."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, runtime: Runtime | None = None) -> None:
+        """runtime: of layouts of several devices, if they are offered; what is between these then is told too."""
         self.stack = stack
+        self.runtime: Runtime | None = runtime
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
 
@@ -123,14 +127,20 @@ class Laws:
         parameters: see `Parameters`, of which `launch` is one.
         """
         middle, parameters = typical(machine), Parameters()
-        ends = middle.with_ends(uncertain_constants(machine, BETWEEN_DEVICES))
-        model = KernelModel(machine, ends, stack=self.stack)
+        laid_out = self.runtime is not None
+        runtime: Runtime = self.runtime or "torch"
+        ends = middle.with_ends(uncertain_constants(machine, () if laid_out else BETWEEN_DEVICES))
+        model = KernelModel(machine, ends, stack=self.stack, runtime=runtime)
+        between = {name: parameters.number(getattr(ends, name)) for name in BETWEEN_DEVICES} if laid_out else {}
+        shared = {"constants": between, "cluster": cluster_data(machine)} if laid_out else {}
         return {
+            **shared,
             "name": machine.name,
             "memory": machine.memory,
             "bandwidth": machine.bandwidth,
             "vectorPeak": model.vector_peak,
             "launch": parameters.number(model.launch_seconds),
+            "starts": [*map(parameters.number, model.start_seconds)],
             "start": middle.kernel_seconds,
             "laws": {key: self.number(kernel, model, parameters) for key, kernel in kernels.items()},
             "peaks": {key: model.peak(kernel) for key, kernel in kernels.items() if kernel.sizes is not None},

@@ -653,12 +653,13 @@ function showMachines(timed) {
   const step = prefilling() ? "first token" : "a step";
   const heads = ["machine", "memory", "the peak", "to spare", "full", step, "four of five runs", ...(decoding() ? ["requests that fit"] : [])];
   fill($("machines-table"), "Each machine's own memory against the peak, and seconds of a step", heads, DATA.machines.map((machine) => {
-    const time = timed ? timeOn(now, machine, state.values.batch) : null;
+    const time = timed ? timeOn(now, machine) : null;
+    const seconds = (show) => [time ? (time.why ? "–" : show(time)) : "…"];
     const memory = BigInt(machine.memory);
     const spare = memory - now.peak.total;
     return [machine.name, [memoryText(machine.memory)], [spare >= 0n ? "fits" : "does not fit", ofPeak(() => now.peak)],
       [spare >= 0n ? showBytes(spare) : `−${showBytes(-spare)}`], [`${((100 * Number(now.peak.total)) / machine.memory).toFixed(0)}%`],
-      [time ? showSeconds(time.seconds) : "…"], [time ? rangeText(rangeOf(time)) : "…"],
+      seconds((each) => showSeconds(each.seconds)), seconds((each) => rangeText(rangeOf(each))),
       ...(decoding() ? [[timed ? requestsText(requestsWithin(memory)) : "…"]] : [])];
   }));
 }
@@ -828,7 +829,7 @@ function showDevices() {
     parts.push(`Bubble: a rank waits ${(100 * share).toFixed(1)}% of a step (${showExact(idle.value)} of ${showExact(idle.value + busy.value)} units, ` +
       "a forward pass of a stage being one and a backward pass two), if stages took equally long and sending took no time.");
   } else if (degree("pp") > 1) parts.push("The one batch goes through the stages in turn, so at any moment one of them works.");
-  parts.push("Seconds are not worked out here: they depend on links and on what hides under what; ask costmodel predict with on, as below.");
+  if (DATA.machines.length && state.machine < 0 && count > 1) parts.push("For seconds choose a machine in the settings: its devices are joined as in the cluster that is ready of it.");
   $("devices-lead").textContent = parts.filter(Boolean).join(" ");
   const budget = bytesOf(state.budget);
   const most = ranks.reduce((a, one) => (one.peak.total > a ? one.peak.total : a), budget ?? 1n);
@@ -949,27 +950,36 @@ const PHASE = { forward: "forward and loss", backward: "backward", update: "opti
 
 function showTime() {
   const machine = DATA.machines[state.machine];
-  clock = machine ? timeOn(now, machine, state.values.batch) : null;
-  $("time").hidden = !clock;
+  const timed = machine ? timeOn(now, machine) : null;
+  clock = timed?.why ? null : timed;
+  $("time").hidden = cards.time.element.hidden = !timed;
   $("requests").hidden = true;
-  cards.time.element.hidden = !clock;
+  for (const id of ["sent-table", "time-table", "roofline", "kernel-table"]) $(id).hidden = !clock;
+  if (timed?.why) {
+    $("time-lead").textContent = `No seconds here: ${timed.why}. Ask in a shell: ${asShell()}`;
+    cards.time.value.textContent = "–";
+    cards.time.exact.textContent = "see below";
+    cards.time.other.textContent = "";
+  }
   if (!clock) return;
-  const each = "seq" in state.values ? (decoding() ? 1 : state.values.seq) : null;
-  const rateOf = (seconds) => showCount(Math.round((state.values.batch * (each ?? 1)) / seconds));
-  const rate = `${rateOf(clock.seconds)} ${each === null ? "samples" : "tokens"}/s`;
+  const each = "seq" in state.values ? (decoding() ? 1 : state.values.seq) : 1;
+  const rateOf = (seconds) => showCount(Math.round((Number(now.quantities.samples.value) * each) / seconds));
+  const rate = `${rateOf(clock.seconds)} ${"seq" in state.values ? "tokens" : "samples"}/s`;
   const range = rangeOf(clock);
   cards.time.element.querySelector("h3").textContent = prefilling() ? "Time to first token" : decoding() ? "Time of a token" : "Time of a step";
   cards.time.value.textContent = showSeconds(clock.seconds);
   cards.time.exact.textContent = `${rangeText(range)}; ${rate}, MFU ${(100 * clock.mfu).toFixed(0)}%`;
-  const other = pinned ? timeOn(pinned, machine, state.other.values.batch) : null;
-  cards.time.other.textContent = other ? `pinned ${showSeconds(other.seconds)} (${ratio(clock.seconds, other.seconds)})` : "";
+  const other = pinned ? timeOn(pinned, machine) : null;
+  cards.time.other.textContent = other && !other.why ? `pinned ${showSeconds(other.seconds)} (${ratio(clock.seconds, other.seconds)})` : "";
   const prompts = state.values.batch === 1 ? "a prompt" : `${showExact(state.values.batch)} prompts that are read at once`;
   const what = prefilling() ? `The first token of ${prompts}` : decoding() ? "A token" : "A step";
   $("time-lead").textContent =
     `${what} typically takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); about four of five measured runs fall between `
     + `${showSeconds(range.low)} and ${showSeconds(range.high)}, and by the datasheet alone none takes less than ${showSeconds(clock.least)}. `
     + `That is ${rate}, four of five times ${rateOf(range.high)} to ${rateOf(range.low)}. `
+    + (clock.shared ? `Of it a device waits ${showSeconds(clock.shared.exposed)} (${shareText(clock.shared.exposed, clock.seconds)}) for collectives. ` : "")
     + "These are estimates in floating point, unlike all else here: kernels and drivers differ.";
+  showSent();
   fill($("time-table"), "Seconds of each phase", ["", "a step", "device", "host", "by the datasheet", "kernels"], [
     ...clock.phases.filter((phase) => phase.launches).map((phase) => [PHASE[phase.phase], [showSeconds(phase.seconds)], [showSeconds(phase.device)],
       [showSeconds(phase.host)], [showSeconds(phase.least)], [showExact(phase.launches)]]),
@@ -994,6 +1004,21 @@ function showTime() {
       return [row.layer, [PHASE[row.phase], null, "word"], [showSeconds(row.seconds), make], [`${((100 * row.seconds) / clock.device).toFixed(1)}%`],
         [row.flops ? `${showFlops(Math.round(row.flops / row.seconds))}/s` : "–"], [`${showCount(Math.round(row.bytes / row.seconds))}B/s`], [row.most.bound]];
     }));
+}
+
+// What a rank's collectives take on their links, and what of it the device waits for.
+function showSent() {
+  const found = new Map();
+  for (const { message, price, times, exposed } of clock.shared?.sums ?? []) {
+    const name = `${message.axis} ${message.operation}`;
+    const row = found.get(name) ?? { times: 0, seconds: 0, exposed: 0, link: price.queue, how: new Set() };
+    found.set(name, Object.assign(row, { times: row.times + times, seconds: row.seconds + times * price.seconds, exposed: row.exposed + exposed }));
+    row.how.add(price.algorithm);
+  }
+  $("sent-table").hidden = !found.size;
+  fill($("sent-table"), "Seconds of collectives by axis and operation", ["collectives", "times", "seconds", "waited for", "over", "by"],
+    [...found].map(([name, row]) => [name, [showExact(Math.round(row.times))], [showSeconds(row.seconds)], [showSeconds(row.exposed)],
+      [row.link, null, "word"], [[...row.how].join(", "), null, "word"]]));
 }
 
 // What a layer asks of the machine: the formulas that its seconds follow from.

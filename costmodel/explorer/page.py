@@ -28,6 +28,7 @@ from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_A_STEP, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
 from costmodel.explorer.laws import Laws
+from costmodel.explorer.playing import script
 from costmodel.explorer.regimes import OF_DECODING, PageForms, SliderSize, uncollected
 from costmodel.hardware.cluster import machine_of
 from costmodel.hardware.machine import Machine
@@ -142,7 +143,8 @@ def explore(
         executor: any `concurrent.futures.Executor` that does the work.
         progress: told how many combinations of choices are done, and of how many.
         **settings: all that `predict` takes, and fields of the models. on: one or more machines, which the page gives
-            seconds on (default: some that are common); None for a page without seconds. stack: one. devices: the most
+            seconds on (default: some that are common, unless there are several runtimes); None for a page without
+            seconds. Of a layout they are of the cluster that is ready of the machine. stack: one. devices: the most
             of a layout, whose degrees then are sliders, beside those that are given several values.
 
     Raises:
@@ -161,9 +163,10 @@ def explore(
         check_writable(out)
     question = dict(settings)
     laid_out = any(question.get(name, SETTINGS[name].default) != SETTINGS[name].default for name in LAYOUT_NAMES)
-    devices = _machines(question.pop("on", None if laid_out else MACHINES))
-    if laid_out and devices:
-        raise SettingError("seconds are of one device, not of a layout of several: leave the machines out")
+    runtimes = question.get("runtime", "torch")
+    several = isinstance(runtimes, list | tuple) and len(runtimes) > 1
+    devices = _machines(question.pop("on", None if laid_out and several else MACHINES))
+    runtime = _only("runtime", runtimes) if laid_out and devices else None
     stack = Stack.of(_only("stack", question.pop("stack", "eager")))
     over: Any = question.pop("over", None)
     loaded = [_loaded(model, over) for model in models]
@@ -188,7 +191,8 @@ def explore(
         done += len(chunk)
         if progress:
             progress(done, len(jobs))
-    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices, stack)
+    laws = Laws(stack, runtime)
+    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices, laws)
     if out is not None:
         page.save(out)
     return page
@@ -275,18 +279,19 @@ def _explored_one(job: Exploration) -> Part | str:
 
 
 def _page(
-    models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]], devices: Sequence[Machine], stack: Stack
+    models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]], devices: Sequence[Machine], laws: Laws
 ) -> Explorer:
     for _, controls, bundle, refused in models:
         if not bundle.trees:
             raise CostModelError(f"{controls.model.title}: {next(iter(refused.values()))}")
     data = [_described(name, controls, refused) for name, controls, _, refused in models]
     formulas = ",\n".join(bundle.formulas.script() for _, _, bundle, _ in models)
-    laws, kernels = Laws(stack), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
+    kernels = {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
     offered = [laws.machine(device, kernels) for device in devices]
-    whole = {"models": data, "colours": COLOURS, "training": OF_A_STEP, "stack": stack.name}
+    whole = {"models": data, "colours": COLOURS, "training": OF_A_STEP, "stack": laws.stack.name}
     tables = {"models": [bundle.data() for _, _, bundle, _ in models], "machines": offered}
-    html = page_of(whole, tables, formulas, ",\n".join(laws.texts))
+    player = "null" if laws.runtime is None else script()
+    html = page_of(whole, tables, formulas, f"[{','.join(laws.texts)}];\nconst LAYOUTS={player}")
     if (size := len(html.encode())) > LARGEST:
         raise SettingError(
             f"the page would have {size:,} bytes, of at most {LARGEST:,}: offer fewer models or values of settings"
@@ -360,7 +365,7 @@ def page_of(data: Any, tables: Any, formulas: str, laws: str) -> str:
             "start();",
         ]
     )
-    code = f'"use strict";const FORMULAS=[{formulas}];\nconst LAWS=[{laws}];'
+    code = f'"use strict";const FORMULAS=[{formulas}];\nconst LAWS={laws};'
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     listed = json.dumps(tables, separators=(",", ":"), ensure_ascii=True)
     deflater = compressobj(9, wbits=-MAX_WBITS)

@@ -21,6 +21,7 @@ from costmodel.cost.recipes import SIZES
 from costmodel.cost.rows import Row
 from costmodel.errors import CostModelError
 from costmodel.explorer.laws import key_of, numbers_of
+from costmodel.explorer.playing import PlayOutline
 from costmodel.graph.kernel import Kernel
 from costmodel.performance.laws import with_numbers
 from costmodel.performance.work import Task, update_tasks, work_of
@@ -41,7 +42,9 @@ RANK_QUANTITIES = (*OF_RANKS, "params", "flops", "in_flight")
 """What is told of each rank: with those what it holds, what it computes in a step, and micro-batches in flight."""
 PIPELINE = ("pipeline.idle", "pipeline.busy")
 """What a rank of a pipeline waits and works in a step, in passes of equal stages."""
-MODEL_QUANTITIES = (*(name for name in QUANTITIES if name not in (*OF_RANKS, OF_LEVELS)), *PIPELINE)
+SAMPLES = "samples"
+"""Samples of a step, of all micro-batches and devices."""
+MODEL_QUANTITIES = (*(name for name in QUANTITIES if name not in (*OF_RANKS, OF_LEVELS)), *PIPELINE, SAMPLES)
 """Quantities of the whole model."""
 SUMS = ("devices", "times", "bytes", "wire_bytes")
 """What a rank's collectives along one axis come to."""
@@ -296,15 +299,26 @@ class PageForms(ClosedForms):
             ranks = [_of_rank(rank, numbers, alike) for rank in other.ranks_in_order]
             alike = alike or ranks[0]
             update: list[Any] = []
-            if self.stack is not None and settings.training:
+            if self.stack is not None and settings.training and settings.layout.devices == 1:
                 update = self._of_tasks(update_tasks(other.tape, other.settings), numbers)
             own = [[*rank[:4], _course(rank.moments, rank.loops)] for rank in ranks]
-            by_optimizer[label] = [quantities, own, kernels + update]
+            by_optimizer[label] = [quantities, own, kernels + update, None]
+            if self.stack is not None and settings.layout.devices > 1:
+                by_optimizer[label][2:] = self._played(other, numbers)
         return [rows, by_optimizer]
+
+    def _played(self, prediction: Prediction, numbers: FormulaNumbers) -> list[Any]:
+        """The kernels of a rank of a layout and what it does, see `PlayOutline`; neither of a pipeline's."""
+        rank = prediction.ranks_in_order[0]
+        if self.stack is None or len(prediction.ranks_in_order) > 1 or rank.place is not None:
+            return [[], ()]
+        once = sum(task.contractions for task in work_of(prediction.tape, prediction.settings).tasks if not task.again)
+        played = PlayOutline(rank, self.stack, numbers.of, once)
+        return [self._of_tasks(played.tasks, numbers), played.data]
 
     def _of_kernels(self, prediction: Prediction, numbers: FormulaNumbers) -> list[Any]:
         """What a step asks of a machine whatever the optimizer."""
-        if self.stack is None:
+        if self.stack is None or prediction.settings.layout.devices > 1:
             return []
         tasks = work_of(prediction.tape, prediction.settings, fuse=self.stack.fuses).tasks
         return self._of_tasks([task for task in tasks if task.phase != "update"], numbers)
@@ -350,8 +364,9 @@ def crossing(difference: Polynomial, others: Iterable[tuple[str, int]], letter: 
 
 def _of_model(prediction: Prediction) -> dict[str, int]:
     """Quantities of the whole model, which are the same whatever the optimizer."""
-    values = {name: prediction.number(name) for name in MODEL_QUANTITIES if name not in PIPELINE}
+    values = {name: prediction.number(name) for name in MODEL_QUANTITIES if name not in (*PIPELINE, SAMPLES)}
     layout = prediction.settings.layout
+    values[SAMPLES] = prediction.batch_shape.batch * prediction.settings.micro_batches * layout.samplers
     if layout.pp > 1 and prediction.settings.training:
         schedule = layout.pipeline(prediction.settings.micro_batches)
         passes = (schedule.idle, 3 * schedule.stages_per_rank * schedule.microbatches)

@@ -7,8 +7,9 @@ has seconds by the cluster. Both are played in the order of the rank's timeline,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property, partial
+from operator import truediv
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +52,12 @@ class ProgramSet:
         self.tasks = tasks
         self.alone = alone
         self.programs = programs
-        self.table = KernelTable([task.kernel for task in tasks])
         self._starts: dict[tuple[str, ...], dict[str, Numbers]] = {}
+
+    @cached_property
+    def table(self) -> KernelTable:
+        """Of each task's kernel."""
+        return KernelTable([task.kernel for task in self.tasks])
 
     def does_as(self, other: ProgramSet) -> bool:
         """Whether what is done is the same, layer for layer."""
@@ -84,21 +89,21 @@ def _once(runtime: RankRuntime | None, moment: Moment, message: Message) -> bool
 class RankWork(ProgramSet):
     """What one rank asks of its device in a step, and in which order with what it sends.
 
-    rank: of a layout without stages. tasks: of the step.
+    rank: of a layout without stages. tasks: of the step. share: see `Programmer`.
     """
 
-    def __init__(self, rank: Costs, *, fuse: bool) -> None:
+    def __init__(self, rank: Costs, *, fuse: bool, share: Callable[[int, int], Any] = truediv) -> None:
         tape, settings = rank.tape, rank.settings
         work = work_of(tape, settings, fuse=fuse)
         timeline = rank.timeline
         self.fusions: list[Fusion] = work.fusions
-        self.micro_batches = int(settings.micro_batches)
+        self.micro_batches = settings.micro_batches
         self.overlaps = overlaps(tape)
         buckets = [message for _, message in timeline.messages if timeline.ready and message.axis == "dp"]
         copies = 1 if tape.layout.bucket_view else 2
         tasks = [*work.tasks, *(task for message in buckets for task in _bucket_copies(message)[:copies])]
         once = partial(_once, rank_of(tape, settings))
-        programmer = Programmer(tape.layout, tasks, self.micro_batches, once)
+        programmer = Programmer(tape.layout, tasks, self.micro_batches, once, share)
         moments, loops = timeline.moments, timeline.loops
         messages = [(now, message) for now, message in timeline.messages if message.operation != "receive"]
         cut = next((now for now, (phase, _, _) in enumerate(moments) if phase == "optimizer"), len(moments))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import truediv
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -131,13 +132,20 @@ class Programmer:
     """Makes programs of moments: each kernel of a phase where the layer of its name runs.
 
     tasks: of `micro_batches` passes together; moments: of one. Kernels of no moment, such as sums of gradients, are
-    spread evenly over their phase. To the tasks are added copies of what is gathered and scattered.
+    spread evenly over their phase. To the tasks are added copies of what is gathered and scattered. share: of how often
+    a task runs in all what is of each moment that it runs at, from how often these happen; both may be letters.
     """
 
     def __init__(
-        self, layout: Layout, tasks: Sequence[Task], micro_batches: int, once: Callable[[Moment, Message], bool]
+        self,
+        layout: Layout,
+        tasks: Sequence[Task],
+        micro_batches: int,
+        once: Callable[[Moment, Message], bool],
+        share: Callable[[int, int], Any] = truediv,
     ):
         self.layout = layout
+        self.share = share
         self.tasks = list(tasks)
         self.micro_batches = micro_batches
         self.once = once
@@ -155,7 +163,7 @@ class Programmer:
         """That of some moments. phases: of tasks that these moments have all of; tasks: which of them."""
         happenings = [1] * len(moments)
         for start, end, more in loops:
-            happenings[start:end] = [n * (1 + int(more)) for n in happenings[start:end]]
+            happenings[start:end] = [n * (1 + more) for n in happenings[start:end]]
         own = self._shares(moments, happenings, {_PHASES[phase] for phase in phases}, tasks)
         sent: dict[int, list[Message]] = {}
         for now, message in messages:
@@ -167,7 +175,7 @@ class Programmer:
         ]
         for start, end, more in loops:
             body = tuple(event for events in flat[start:end] for event in events)
-            flat[start:end] = [[Repeated(self._merged(body), 1 + int(more))], *([] for _ in range(start + 1, end))]
+            flat[start:end] = [[Repeated(self._merged(body), 1 + more)], *([] for _ in range(start + 1, end))]
         return RankProgram(self._merged(event for events in flat for event in events), self.tasks, self.rows)
 
     def _shares(
@@ -186,7 +194,7 @@ class Programmer:
                 continue
             here = places.get((task.phase, task.again, task.layer)) or every.get(task.phase, ())
             rounds = 1 if task.phase == "update" else self.micro_batches
-            times = int(task.times) / (rounds * sum(happenings[now] for now in here)) if here else 0.0
+            times = self.share(task.times, rounds * sum(happenings[now] for now in here)) if here else 0.0
             for now in here:
                 shares[now][number] = shares[now].get(number, 0.0) + times
         return shares

@@ -50,11 +50,13 @@ def parts_of(html: str) -> tuple[dict[str, Any], str]:
 
 
 TIME = """
-function timed(place, sizes, choices, machine) {
+function timed(place, sizes, choices, machine, ranged) {
   const found = models[place].at(JSON.parse(sizes), JSON.parse(choices));
-  const time = timeOn(found, DATA.machines[machine], JSON.parse(sizes).batch);
+  const time = timeOn(found, DATA.machines[machine]);
+  if (time.why) return JSON.stringify({ why: time.why });
   const { phases, seconds, least, mfu, samplesPerSecond } = time;
-  return JSON.stringify({ phases, seconds, least, mfu, samplesPerSecond, ...rangeOf(time) });
+  const exposed = time.shared?.exposed ?? 0;
+  return JSON.stringify({ phases, seconds, least, mfu, samplesPerSecond, exposed, ...(ranged ? rangeOf(time) : {}) });
 }
 """
 
@@ -84,9 +86,11 @@ class Engine:
         """What the page answers; whole numbers as text."""
         return json.loads(self._context.get("asked")(model, json.dumps(sizes), json.dumps(choices)))
 
-    def on(self, machine: int, sizes: dict[str, int], choices: dict[str, int], model: int = 0) -> dict[str, Any]:
-        """Seconds of what `at` answers."""
-        return json.loads(self._context.get("timed")(model, json.dumps(sizes), json.dumps(choices), machine))
+    def on(
+        self, machine: int, sizes: dict[str, int], choices: dict[str, int], model: int = 0, *, ranged: bool = True
+    ) -> dict[str, Any]:
+        """Seconds of what `at` answers; ranged: with those that four of five runs fall between."""
+        return json.loads(self._context.get("timed")(model, json.dumps(sizes), json.dumps(choices), machine, ranged))
 
     def steps(self, sizes: dict[str, int], choices: dict[str, int], most: int = 100_000) -> list[dict[str, Any]]:
         """The moments of the heaviest rank's step, in rounds of so many at most before they are left out."""

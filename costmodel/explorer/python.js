@@ -1,0 +1,113 @@
+// What Python's own functions and types do, for functions that are written as JavaScript (translation.py).
+
+// A key's text: equal for tuples and tuples with names of equal parts.
+function keyOf(key) {
+  return key !== null && typeof key === "object" ? `(${[...key].map(keyOf).join()})` : `${typeof key} ${key}`;
+}
+class Dict {
+  constructor(pairs = []) {
+    this.entries = new Map();
+    for (const [key, value] of pairs) this.put(key, value);
+  }
+  put(key, value) {
+    const text = keyOf(key);
+    const entry = this.entries.get(text);
+    if (entry) entry[1] = value;
+    else this.entries.set(text, [key, value]);
+  }
+  has(key) {
+    return this.entries.has(keyOf(key));
+  }
+  get(key, other = null) {
+    const entry = this.entries.get(keyOf(key));
+    return entry ? entry[1] : other;
+  }
+  setdefault(key, value) {
+    if (!this.has(key)) this.put(key, value);
+    return this.get(key);
+  }
+  items() {
+    return [...this.entries.values()].map(([key, value]) => [key, value]);
+  }
+  values() {
+    return this.items().map(([, value]) => value);
+  }
+  get length() {
+    return this.entries.size;
+  }
+  [Symbol.iterator]() {
+    return this.items().map(([key]) => key)[Symbol.iterator]();
+  }
+}
+const is_true = (value) => (value !== null && typeof value === "object" && "length" in value ? value.length > 0 : Boolean(value));
+const both = (...values) => values.reduce((last, next) => (is_true(last) ? next() : last), true);
+const either = (...values) => values.reduce((last, next) => (is_true(last) ? last : next()), false);
+const equal = (a, b) => a === b || (a !== null && b !== null && typeof a === "object" && typeof b === "object" && keyOf(a) === keyOf(b));
+const contains = (many, value) => (many instanceof Dict ? many.has(value) : [...many].some((each) => equal(each, value)));
+function item(many, place) {
+  if (many instanceof Dict) {
+    if (!many.has(place)) throw Error(`no ${keyOf(place)}`);
+    return many.get(place);
+  }
+  const list = Array.isArray(many) ? many : [...many];
+  return list[Number(place) < 0 ? list.length + Number(place) : Number(place)];
+}
+function put(many, place, value) {
+  if (many instanceof Dict) many.put(place, value);
+  else many[place] = value;
+}
+const append = (list, value) => list.push(value);
+const items = (dict) => dict.items();
+const tolist = (list) => list;
+const pop = (list, place) => list.splice(place, 1)[0];
+function clear(many) {
+  if (many instanceof Dict) many.entries.clear();
+  else many.length = 0;
+}
+function rpartition(text, mark) {
+  const place = text.lastIndexOf(mark);
+  return place < 0 ? ["", "", text] : [text.slice(0, place), mark, text.slice(place + mark.length)];
+}
+const replaced = (of, other) => Object.assign(Object.create(Object.getPrototypeOf(of)), of, other);
+const floored = (a, b) => Math.floor(a / b);
+const added = (a, b) => (Array.isArray(a) ? (a.push(...b), a) : a + b);
+const joined = (a, b) => (a instanceof Dict ? new Dict([...a.items(), ...b.items()]) : a || b);
+const met = (a, b) => a && b;
+const index = (many, value) => many.findIndex((each) => equal(each, value));
+const join = (mark, many) => [...many].join(mark);
+const filter = (of, many) => [...many].filter(of ?? is_true);
+const bool = is_true;
+const len = (many) => many.length;
+const range = (start, end) => (end === undefined ? range(0, start) : Array.from({ length: Math.max(0, end - start) }, (_, n) => start + n));
+const enumerate = (many) => [...many].map((each, place) => [place, each]);
+const zip = (first, ...others) => [...first].map((each, place) => [each, ...others.map((other) => item(other, place))]).slice(0, Math.min(...others.map((other) => [...other].length)));
+const pairwise = (many) => zip([...many], [...many].slice(1));
+const map = (of, ...many) => (many.length > 1 ? zip(...many) : [...many[0]].map((each) => [each])).map((each) => of(...each));
+const any = (many) => [...many].some(is_true);
+const all = (many) => [...many].every(is_true);
+const sum = (many) => [...many].reduce((total, each) => total + each, 0);
+const prod = (many) => [...many].reduce((total, each) => total * each, 1);
+const sorted = (many) => [...many].sort((a, b) => a - b);
+const sorted_by = (many, key) => [...many].sort((a, b) => key(a) - key(b));
+const list = (many) => [...many];
+const dict = (of) => new Dict(of.items());
+const iter = (many) => many[Symbol.iterator]();
+const next = (many, other) => {
+  const { value, done } = many.next();
+  return done ? other : value;
+};
+const float = Number;
+const int = Math.trunc;
+const { abs, ceil, log2, exp, hypot, log, log1p } = Math;
+const inf = Infinity;
+const [max, min] = [Math.max, Math.min].map((of) => (...values) => (values.length > 1 ? of(...values) : of(...values[0])));
+const numbers = new WeakMap();
+const id = (of) => numbers.get(of) ?? numbers.set(of, (id.last = (id.last ?? 0) + 1)).get(of);
+const getattr = (of, name) => of[name];
+function isinstance(value, kind) {
+  if (Array.isArray(kind)) return kind.some((each) => isinstance(value, each));
+  if (kind === float || kind === bool) return typeof value === (kind === float ? "number" : "boolean");
+  return kind !== undefined && value instanceof kind;
+}
+// Of numbers alone, what NumPy does of numbers and arrays.
+const np = { minimum: Math.min, maximum: Math.max, any: is_true, max: Number, array: (of) => of, inf: Infinity, ndim: () => 0 };

@@ -1,0 +1,91 @@
+"""Seconds of layouts on the page are those of `predict` on the cluster, played by the same lines."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from tests.command import error_of
+from tests.explorer.engine import Engine, drawn, predicted
+from tests.profiles import how_many
+
+pytestmark = [pytest.mark.usefixtures("traced"), pytest.mark.slow]
+
+MODEL = cm.Transformer(vocab=96, context=64, layers=3, width=64, heads=8, positions="rotary", tied=False)
+MACHINES = ("h100-sxm", "a100-sxm-80gb", "l40s", "rtx-4090")
+STAGES: dict[str, Any] = {"pp": [1, 3], "accumulate": [3, 6]}
+"""With which a page has no sizes of the model, which take longer to explore, and says that stages have no seconds."""
+LAID_OUT: dict[str, dict[str, Any]] = {
+    "shares": {"tp": [1, 2, 8], "fsdp": [1, 4], **STAGES},
+    "parts of sequences": {"cp": [1, 2], "fsdp": [2, 4]},
+    "copies": {"dp": [1, 2, 16], "precision": "fp32", "optimizer": ["adamw", "sgd"], **STAGES},
+    "megatron": {"runtime": "megatron", "tp": [1, 2, 4], "dp": [1, 2], **STAGES},
+    "deepspeed": {"runtime": "deepspeed", "zero": 1, "dp": 4, "tp": [1, 2], **STAGES},
+    "inference": {"mode": "prefill", "tp": [1, 2, 4], "stack": "cuda-graphs"},
+}
+
+
+def compare(asked: dict[str, Any], count: int) -> Counter[str]:
+    """Hold a page to `predict` at settings drawn at random, each on one machine; how often there was which outcome."""
+    engine = Engine(cm.explore(MODEL, seq=[16, 32, 64], on=list(MACHINES), **asked).html)
+    data = engine.data["models"][0]
+    fixed = {name: int(label) if label.isdecimal() else label for name, label in data["fixed"].items()}
+    stack = asked.get("stack", "eager")
+    outcomes: Counter[str] = Counter()
+    for place, (sizes, choices) in enumerate(drawn(data, count, seed=5)):
+        if "why" in engine.at(sizes, choices):
+            continue
+        p = predicted(MODEL, data, sizes, choices, **fixed)
+        machine = place % len(MACHINES)
+        ranged = place % 5 == 0
+        found = engine.on(machine, sizes, choices, ranged=ranged)
+        if "why" in found and p.settings.layout.pp > 1:
+            assert "pipeline" in found["why"]
+            outcomes["stages"] += 1
+            continue
+        if "why" in found:
+            assert found["why"] == error_of(lambda: p.on(MACHINES[machine]))  # noqa: B023
+            outcomes["no network"] += 1
+            continue
+        time = p.on(MACHINES[machine], stack=stack)
+        expected = {
+            "seconds": time.seconds,
+            "least": p.on(MACHINES[machine], stack=stack, tier="ceiling").seconds,
+            "mfu": time.mfu,
+            "samplesPerSecond": time.samples_per_second,
+            "exposed": time.exposed,
+            **({"low": time.low, "high": time.high} if ranged else {}),
+        }
+        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-9), (sizes, choices)
+        for phase, own in zip(found["phases"], time.phases, strict=True):
+            assert phase["seconds"] == pytest.approx(own.seconds, rel=1e-9)
+            assert phase["device"] == pytest.approx(own.device_seconds, rel=1e-9)
+            assert phase["host"] == pytest.approx(own.host_seconds, rel=1e-9)
+        outcomes["one device" if time.devices == 1 else "several"] += 1
+        outcomes["waited for"] += time.exposed > 0
+    return outcomes
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_seconds_of_a_layout_are_those_of_predict(name: str) -> None:
+    outcomes = compare(LAID_OUT[name], how_many(120))
+    assert outcomes["several"] >= 5
+    assert outcomes["waited for"] >= 5
+
+
+def test_several_runtimes_have_no_seconds() -> None:
+    asked: dict[str, Any] = {"seq": [16], "dp": 2, "runtime": ["torch", "deepspeed"], "precision": "bf16", **STAGES}
+    assert Engine(cm.explore(MODEL, **asked).html).data["machines"] == []
+    with pytest.raises(cm.CostModelError, match="runtime"):
+        cm.explore(MODEL, **asked, on="h100-sxm")
+
+
+def test_samples_are_those_of_all_micro_batches() -> None:
+    engine = Engine(cm.explore(MODEL, seq=[16], accumulate=[2, 4], on="h100-sxm", checkpoint="none").html)
+    data = engine.data["models"][0]
+    for sizes, choices in drawn(data, 12):
+        if "why" not in engine.at(sizes, choices):
+            time = predicted(MODEL, data, sizes, choices).on("h100-sxm")
+            rate = engine.on(0, sizes, choices, ranged=False)["samplesPerSecond"]
+            assert rate == pytest.approx(time.samples_per_second, rel=1e-9)
