@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
@@ -44,6 +44,10 @@ WARM = 2
 """How often its work is done before it is timed: after what evicted it one pass leaves it a tenth too slow."""
 LOCAL = 30_000_000
 """How long the clock of a core is taken to last [ns]: less than steps of it do, and more than what streaming leaves."""
+MOMENT = 2_000_000
+"""What is longer is hardly ever undisturbed from its beginning to its end, on any host [ns]."""
+RARELY, KNOWN = 0.25, 8
+"""Nor is what so few moments of rest last for, of at least so many that were watched."""
 FIRST = 400
 """Readings before the first sample, so that a best is known."""
 PATIENCE, LEAST_PATIENCE = 20_000_000, 500_000
@@ -178,6 +182,8 @@ class Sentinel:
         self.fastest: list[int] = []
         self.recent: deque[tuple[int, int]] = deque()
         self.clocked: Counter[int] = Counter()
+        self.begun: Counter[int] = Counter()
+        self.lasted: Counter[int] = Counter()
         self.patience = PATIENCE
         self.fixed = usual
         for _ in range(FIRST):
@@ -226,6 +232,20 @@ class Sentinel:
     def clocked_by(self, reading: Pulse) -> bool:
         """Whether it tells the core's clock: some of the last moments was undisturbed."""
         return reading.local <= LIMIT * self.best
+
+    def watch(self, before: Pulse, after: Pulse, nanoseconds: int) -> None:
+        """Take note of whether a moment of rest lasted for what was done in it."""
+        if self.rests(before):
+            self.begun[nanoseconds.bit_length()] += 1
+            self.lasted[nanoseconds.bit_length()] += self.rests(after)
+
+    def enough(self, nanoseconds: float) -> Callable[[Iterable[bool]], bool]:
+        """Which of the readings around what takes so long must be at rest: all, or any where moments of rest hardly
+        ever last so long."""
+        length = int(nanoseconds).bit_length()
+        watched = [each for each, begun in self.begun.items() if begun >= KNOWN and each <= length]
+        rare = any(self.lasted[each] < RARELY * self.begun[each] for each in watched)
+        return any if rare or nanoseconds > MOMENT else all
 
     def pace(self, readings: Sequence[Pulse], usual: float) -> float:
         """How many times as long the core takes at the clock of such moments as where its work takes so long [ns]; the

@@ -1,14 +1,16 @@
 """A whole program as it runs, call by call: each call finds in the caches what the program before it left there.
 
 Every call is timed by itself, pass after pass, by two clocks. The core's sentinel runs between calls, about once every
-`EVERY`: a call's time is undisturbed if the sentinel rests before and after, and the clocks agree. Calls that are
-alike, as those of equal blocks, are taken together: the time of one is the median over them of the fastest undisturbed
-time of each; of long ones, none of which is undisturbed from end to end, the fastest of all. Added up these make the
-program's time undisturbed; the median of whole passes is its time as it came.
+`EVERY`: a call's time is undisturbed if the sentinel rests before and after (or one of them, where moments of rest
+hardly ever last for what was done between), and the clocks agree. Calls that are alike, as those of equal blocks, are
+taken together: the time of one is the median over them of the lower quartile of the undisturbed times of each; where
+none is undisturbed, the fastest of all. Added up these make the program's time undisturbed; the median of whole passes
+is its time as it came.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +21,14 @@ from statistics import median
 from costmodel.roofline.clock import Pulse, Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import PassName, Program, Thunk
-from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, clocks_agree
+from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, by_chance, clocks_agree, quartile
 
 EVERY = 300_000
 """Time between two readings of the sentinel, if no call is longer [ns]."""
 ENOUGH = 5
 """Undisturbed samples that settle a group of calls."""
 RANKS = 5
-"""Of the samples of a call, how many of the fastest are told apart."""
+"""How many times of its calls a layer's timing has, from the one that counts on."""
 LEAST, MOST = 3, 2_000
 """Passes before a program is settled, and at most."""
 LEAST_SECONDS = 0.5
@@ -42,8 +44,8 @@ LayerPass = tuple[str, PassName]
 class CallGroup:
     """Calls of a program that are taken together: those of one place in one pass of a layer, round after round.
 
-    calls: their numbers in the program. samples, undisturbed: the fastest times of each [ns], of all and of undisturbed
-    moments.
+    calls: their numbers in the program. samples, undisturbed: the times of each, the fastest first [ns], in all moments
+    and in undisturbed ones.
     """
 
     layer_pass: LayerPass
@@ -54,7 +56,9 @@ class CallGroup:
     def add(self, number: int, nanoseconds: Iterable[int], undisturbed: bool) -> None:
         """Samples of one of the calls."""
         for known in (self.samples, self.undisturbed) if undisturbed else (self.samples,):
-            known[number] = sorted([*known.get(number, ()), *nanoseconds])[:RANKS]
+            times = known.setdefault(number, [])
+            for each in nanoseconds:
+                insort(times, each)
 
     def joined(self, other: CallGroup) -> CallGroup:
         """With the samples of the same calls at another time."""
@@ -63,14 +67,14 @@ class CallGroup:
             for number, times in group.samples.items():
                 both.add(number, times, False)
             for number, times in group.undisturbed.items():
-                both.undisturbed[number] = sorted([*both.undisturbed.get(number, ()), *times])[:RANKS]
+                both.undisturbed[number] = sorted([*both.undisturbed.get(number, ()), *times])
         return both
 
     def time(self, rank: int) -> float:
-        """Of one call, from the fastest sample of each but so many; where none is undisturbed from the fastest of all,
-        since calls are alike, and what disturbs them only adds [ns]."""
+        """Of one call, from the sample of each so many ranks beyond the one that counts; where none is undisturbed from
+        the fastest of all, since calls are alike, and what disturbs them only adds [ns]."""
         if self.undisturbed:
-            return median(each[min(rank, len(each) - 1)] for each in self.undisturbed.values())
+            return median(quartile(each, rank) for each in self.undisturbed.values())
         times = self.samples.values()
         fastest = sorted(each for samples in times for each in samples if each > LIE * median(samples))
         return fastest[min(rank, len(fastest) - 1)]
@@ -82,8 +86,10 @@ class CallGroup:
     @property
     def settled(self) -> bool:
         """Whether there are enough undisturbed samples, and the fastest of a call agree with the next."""
-        known = sum(map(len, self.undisturbed.values()))
-        return known >= ENOUGH and self.time(1) <= (1 + 2 * AGREE) * self.time(0)
+        if sum(map(len, self.undisturbed.values())) < ENOUGH:
+            return False
+        least, most = map(median, zip(*(by_chance(each, 1) for each in self.undisturbed.values()), strict=True))
+        return most <= (1 + 2 * AGREE) * least
 
 
 def grouped(program: Program) -> list[CallGroup]:
@@ -239,6 +245,8 @@ def _timed_pass(
         if sentinel.clocked_by(before) or sentinel.clocked_by(after):
             pace = sentinel.pace((before, after), usual)
             own[start:end] = [round(time / pace) for time in own[start:end]]
-        if sentinel.rests(before) and sentinel.rests(after):
+        spent = sum(walls[start:end])
+        sentinel.watch(before, after, spent)
+        if sentinel.enough(spent)(map(sentinel.rests, (before, after))):
             undisturbed[start:end] = agree[start:end]
     return walls, own, undisturbed

@@ -6,12 +6,14 @@ former, and known to be (`costmodel.roofline.clock`):
 - Turns are interleaved over all items, so that samples see different moments and drift hits all alike.
 - At each turn it is waited for a moment in which the core's sentinel rests. A sample is undisturbed if it rests before
   and after; while it does an item has up to `BURST` samples, otherwise one.
-- An item is settled by `Protocol.enough` undisturbed samples, the fastest three within `Protocol.agree`; by `FAR`
-  times as many where its working set is beyond the caches of a core, since others disturb memory by degrees. Then
-  time goes to the others, until a budget ends. Each item has its share of the time, not of the turns: a short one has
-  hundreds of samples while a long one has ten. What is not settled then is unresolved: shown, never judged.
-- What is longer than a moment of rest has no sample without any disturbance. One counts if the sentinel rests at its
-  beginning or at its end, and `Protocol.longer_enough` of them settle the item.
+- An item is settled by `Protocol.enough` undisturbed samples, of which the fastest three, and those that the quartile
+  may be by chance, are within `Protocol.agree`; by `FAR` times as many where its working set is beyond the caches of a
+  core, since others disturb memory by degrees. Then time goes to the others, until a budget ends. Each item has its
+  share of the time, not of the turns: a short one has hundreds of samples while a long one has ten. What is not
+  settled then is unresolved: shown, never judged.
+- What is longer than moments of rest are on this host has hardly a sample without any disturbance. One counts if the
+  sentinel rests at its beginning or at its end and nobody else had the core, which both clocks say; of what is longer
+  than they are on any, `Protocol.longer_enough` samples settle the item.
 - Two clocks, wall and CPU time of this thread: where they agree the wall clock counts. A sample on which they disagree
   is never undisturbed, since either the core was taken away or the CPU clock lies, as it does now and then.
 - Inner loops: an item is repeated within a sample until the sample is long against the clock.
@@ -20,8 +22,9 @@ former, and known to be (`costmodel.roofline.clock`):
   caches of a core three passes in a row say so: the cache that cores share keeps what comes again only by and by, and
   one pass that is no faster than the last does not mean that the next is not.
 - Memory is 64-byte aligned (an arena), and garbage collection is off.
-- Statistic: the fastest undisturbed sample for kernels, at the clock that is usual for the core; for whole programs as
-  they come the median of CPU time.
+- Statistic: the lower quartile of the undisturbed samples for kernels, at the clock that is usual for the core; for
+  whole programs as they come the median of CPU time. The fastest sample is no property of what is measured: where a
+  host disturbs by degrees, the fastest of a thousand is a tenth below that of five.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.clock import Clock, Pulse, Sentinel
+from costmodel.roofline.clock import MOMENT, Clock, Pulse, Sentinel
 from costmodel.roofline.host import require
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import Program, Thunk
@@ -43,8 +46,12 @@ from costmodel.roofline.program import Program, Thunk
 if TYPE_CHECKING:
     import numpy
 
-Statistic = Literal["minimum", "median"]
+Statistic = Literal["quartile", "median"]
 
+QUARTER = 0.25
+"""Share of the undisturbed samples that are no slower than what counts."""
+PROBABLE = 0.67
+"""Standard deviations of its rank by which half of all quartiles are off by chance, at most."""
 RESAMPLES, RATIO_RESAMPLES = 400, 4000
 TAILS = {50: 1, 95: 20, 99: 100}
 """Percentiles, and from how many samples on they say anything: that one sample lies beyond them."""
@@ -65,11 +72,11 @@ PATIENCE = 3
 LONG, LONGER = 1_000_000, 10_000_000
 """Items that take longer warm up in one pass if a core's caches hold them: what was before them is gone after it; and
 the longer ones in none, since it is gone by the time that matters [ns]."""
-MOMENT = 2_000_000
-"""What is longer is hardly ever undisturbed from its beginning to its end [ns]: it counts if it is at one of them, and
-nobody else had the core, which both clocks say."""
 SHORT = 300_000
 """Items no longer than this run once more after the wait, for what it evicted [ns]."""
+AFRESH = 4
+"""One call of so many in a sample is made before it, untimed: the first calls of a short one after other work, a
+sentinel's too, take up to twice as long."""
 FEWEST = 3
 """Samples on which the clocks agree that do without the others."""
 LIE = 0.6
@@ -85,9 +92,9 @@ class Protocol:
     rounds: turns of an item at most, one sample each; least_rounds: at least, if the budget lasts. enough: undisturbed
     samples that settle an item, after which it has no more turns; 0 for as many turns as there are, without waiting for
     a moment's rest, as it comes. item_seconds: after so long it has no more either, and `budget` is for all items
-    together. sample_seconds: the least that a sample lasts. agree: how far the third fastest undisturbed sample of a
-    settled item is from the fastest. longer_enough: how many settle an item that is longer than `MOMENT`, one a turn; 0
-    for as many as others. threads: how many BLAS may use.
+    together. sample_seconds: the least that a sample lasts. agree: how far those undisturbed samples of a settled item
+    are apart that may be its quartile, and the fastest three. longer_enough: how many settle an item that is longer
+    than `MOMENT`, one a turn; 0 for as many as others. threads: how many BLAS may use.
     """
 
     rounds: int = 10_000
@@ -114,19 +121,22 @@ class Timing:
     samples: tuple[float, ...]
     inner: int = 1
     wall_ratio: float = 0.0
-    statistic: Statistic = "minimum"
+    statistic: Statistic = "quartile"
     undisturbed: tuple[float, ...] = ()
     resolved: bool = True
 
     @property
     def seconds(self) -> float:
-        """The fastest undisturbed sample or the median of all, whichever `statistic` says."""
-        return min(self.counted) if self.statistic == "minimum" else self.median
+        """The lower quartile of the undisturbed samples, or the fastest of all where none is undisturbed; or the median
+        of all, whichever `statistic` says."""
+        if self.statistic == "median":
+            return self.median
+        return quartile(sorted(self.undisturbed)) if self.undisturbed else self.minimum
 
     @property
     def counted(self) -> tuple[float, ...]:
         """The samples that `seconds` is of [s]."""
-        return (self.statistic == "minimum" and self.undisturbed) or self.samples
+        return (self.statistic == "quartile" and self.undisturbed) or self.samples
 
     @property
     def count(self) -> int:
@@ -172,7 +182,9 @@ class Timing:
         import numpy as np
 
         draws = random.choice(self.counted, (count, len(self.counted)))
-        return np.min(draws, axis=1) if self.statistic == "minimum" else np.median(draws, axis=1)
+        if self.statistic == "median":
+            return np.median(draws, axis=1)
+        return np.quantile(draws, QUARTER, axis=1, method="weibull") if self.undisturbed else np.min(draws, axis=1)
 
     @property
     def noise(self) -> str:
@@ -212,6 +224,21 @@ class Timing:
         }
 
 
+def quartile(ordered: Sequence[float], beyond: float = 0.0) -> float:
+    """The sample that a quarter of all that there could be is faster than, of a few of them in order; or one so many
+    ranks beyond it."""
+    rank = min(max(max(QUARTER * (len(ordered) + 1) - 1, 0.0) + beyond, 0.0), len(ordered) - 1.0)
+    below = int(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (rank - below) * (ordered[above] - ordered[below])
+
+
+def by_chance(ordered: Sequence[float], least: int) -> tuple[float, float]:
+    """Between which samples the quartile may be; of few samples at least up to that of a rank."""
+    off = PROBABLE * (QUARTER * (1 - QUARTER) * len(ordered)) ** 0.5
+    return quartile(ordered, -off), max(quartile(ordered, off), ordered[min(least, len(ordered) - 1)])
+
+
 def ratio_interval(a: Timing, b: Timing) -> tuple[float, float]:
     """95 % bootstrap interval of the ratio of two timings."""
     import numpy as np
@@ -235,7 +262,8 @@ class _Item:
     """One callable while it is measured until a moment, `ends` [ns]; it is warmed up as the item is made.
 
     far: whether it works on more than the caches of a core hold. sentinel: None if no moment is waited for.
-    inner: calls in each sample; wall, cpu: of all samples [ns]; spent: of all turns [ns].
+    inner: calls in each sample; lasts: about how long one is [ns]; wall, cpu: of all samples [ns]; spent: of all turns
+    [ns].
     """
 
     def __init__(
@@ -252,10 +280,13 @@ class _Item:
         self.samples: list[_Sample] = []
         self.turns = self.wall = self.cpu = self.spent = 0
         best = self._warm(protocol.warm_passes)
-        self.long = best > MOMENT
-        few = protocol.longer_enough if self.long else 0
+        few = protocol.longer_enough if best > MOMENT else 0
         self.enough, self.burst = (few, 1) if few else (protocol.enough * (FAR if far else 1), BURST)
         self.inner = max(1, round(protocol.sample_seconds * 1e9 / best))
+        if afresh := self.inner // AFRESH:  # the first calls of all are no measure of a short one
+            best = max(clock.run(call, afresh).wall / afresh, 1.0)
+            self.inner = max(1, round(protocol.sample_seconds * 1e9 / best))
+        self.lasts = self.inner * best
         self.warm_passes = protocol.warm_passes if best <= (LONGER if far else LONG) else int(best <= LONGER)
 
     def _warm(self, passes: int) -> int:
@@ -295,6 +326,7 @@ class _Item:
 
     def _sample(self, before: Pulse | None) -> Pulse | None:
         """Take a sample, before which the sentinel read so much; returns what it reads after it."""
+        self.clock.run(self.call, self.inner // AFRESH)
         wall, cpu = self.clock.run(self.call, self.inner)
         self.wall += wall
         self.cpu += cpu
@@ -304,6 +336,7 @@ class _Item:
         else:
             after = self.sentinel.read()
             readings, agree = (before, after), parallel or clocks_agree(wall, cpu)
+            self.sentinel.watch(before, after, wall)
         spent = wall if parallel or (agree and readings) else cpu
         if spent > 0:
             self.samples.append(_Sample(spent / self.inner * 1e-9, readings, agree))
@@ -314,7 +347,7 @@ class _Item:
         sentinel's work takes so long [ns], the fastest first [s]."""
         if self.sentinel is None:
             return []
-        rests, pace, enough = self.sentinel.rests, self.sentinel.pace, any if self.long else all
+        rests, pace, enough = self.sentinel.rests, self.sentinel.pace, self.sentinel.enough(self.lasts)
         rested = (s for s in self.samples if s.agree and s.readings and enough(map(rests, s.readings)))
         return sorted(s.seconds / pace(s.readings, usual) for s in rested)
 
@@ -330,8 +363,11 @@ class _Item:
     @property
     def settled(self) -> bool:
         """Whether undisturbed samples are enough and the fastest agree."""
-        fastest, third = self.undisturbed(self.sentinel.best if self.sentinel else 0.0), min(2, self.enough - 1)
-        return 0 < self.enough <= len(fastest) and fastest[third] <= (1 + self.protocol.agree) * fastest[0]
+        ordered = self.undisturbed(self.sentinel.best if self.sentinel else 0.0)
+        if not 0 < self.enough <= len(ordered):
+            return False
+        least, most = by_chance(ordered, min(2, self.enough - 1))
+        return most <= (1 + self.protocol.agree) * least
 
     @property
     def finished(self) -> bool:
@@ -354,7 +390,7 @@ def time_calls(
     calls: Sequence[Callable[[], Any]],
     protocol: Protocol | None = None,
     *,
-    statistic: Statistic = "minimum",
+    statistic: Statistic = "quartile",
     far: Sequence[bool] = (),
     sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
@@ -425,7 +461,7 @@ def measure(
     *,
     reuse_bytes: int = 0,
     protocol: Protocol | None = None,
-    statistic: Statistic = "minimum",
+    statistic: Statistic = "quartile",
     sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Timing]:
