@@ -75,8 +75,9 @@ def touched_by(program: Program) -> list[tuple[Span, ...]]:
 def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reuse]]:
     """The last use of all that each call touches, when the calls are repeated over and over.
 
-    Half of the call that touched it last and half of this one count, since both stream through what they touch; but not
-    for their code, which is in use meanwhile. between: bytes that other work touches between two repetitions.
+    Half of the call that touched it last and half of this one count, since both stream through what they touch. A
+    function's own code is in use meanwhile, so that neither counts; what code begins any call, or one of its manner, is
+    run before all that the last one touches. between: bytes that other work touches between two repetitions.
     """
     own = [distinct_bytes(spans) for spans in touched]
     recent = _Recent(2 * len(touched))
@@ -84,17 +85,18 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
         for span in spans:
             recent.touch(span, time)
 
-    def reuse(span: Span, number: int) -> Reuse:
+    def reuse(span: Span, number: int, begins: bool) -> Reuse:
         last = recent.last(span)
         if last < 0:
             return Reuse(float("inf"), last, not span.bytes)
         others = between if last < len(touched) else 0
-        halves = (own[last % len(touched)] + own[number]) / 2 if span.bytes else 0.0
+        of_last = own[last % len(touched)]
+        halves = (of_last + own[number]) / 2 if span.bytes else of_last * begins
         return Reuse(max(recent.bytes_since(last) + others + halves, span.bytes), last, not span.bytes)
 
     uses = []
     for number, spans in enumerate(touched):
-        uses.append([reuse(span, number) for span in spans])
+        uses.append([reuse(span, number, span is not spans[-1]) for span in spans])
         for span in spans:
             recent.touch(span, len(touched) + number)
     return uses
