@@ -58,15 +58,21 @@ class Code(NamedTuple):
 
 
 def manner_of(op: NumpyCall) -> str:
-    """How a call goes about it, which takes code of its own: a reduction, or one with a number that is converted."""
+    """How a call goes about it, which takes code of its own: a product, a reduction, or one with a number that is
+    converted."""
+    if op.name == "matmul":
+        return "product"
     if op.name.endswith(".reduce"):
         return "reduced"
     return "plain" if all(isinstance(x, Ref) for x in op.inputs) else "scaled"
 
 
 def touched_by(program: Program) -> list[tuple[Span, ...]]:
-    """What each call touches: its operands, and the code of any call, of its manner and of its function."""
-    pieces = [("", f" {manner_of(op)}", op.name) for op in program]
+    """What each call touches: its operands, and the code of any call, of its manner and of its function.
+
+    What begins any other call is none of a product's: it was last run before the product, which evicts it.
+    """
+    pieces = [(" product" if op.name == "matmul" else "", f" {manner_of(op)}", op.name) for op in program]
     codes = {piece: -number for number, piece in enumerate(dict.fromkeys(p for each in pieces for p in each), 1)}
     pairs = zip(pieces, program.touched, strict=True)
     return [(*spans, *(Span(codes[piece] - 1, codes[piece], 0) for piece in own)) for own, spans in pairs]
@@ -75,9 +81,8 @@ def touched_by(program: Program) -> list[tuple[Span, ...]]:
 def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reuse]]:
     """The last use of all that each call touches, when the calls are repeated over and over.
 
-    Half of the call that touched it last and half of this one count, since both stream through what they touch. A
-    function's own code is in use meanwhile, so that neither counts; what code begins any call, or one of its manner, is
-    run before all that the last one touches. between: bytes that other work touches between two repetitions.
+    Half of the call that touched it last and half of this one count, since both stream through what they touch; but not
+    for their code, which is in use meanwhile. between: bytes that other work touches between two repetitions.
     """
     own = [distinct_bytes(spans) for spans in touched]
     recent = _Recent(2 * len(touched))
@@ -85,18 +90,17 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
         for span in spans:
             recent.touch(span, time)
 
-    def reuse(span: Span, number: int, begins: bool) -> Reuse:
+    def reuse(span: Span, number: int) -> Reuse:
         last = recent.last(span)
         if last < 0:
             return Reuse(float("inf"), last, not span.bytes)
         others = between if last < len(touched) else 0
-        of_last = own[last % len(touched)]
-        halves = (of_last + own[number]) / 2 if span.bytes else of_last * begins
+        halves = (own[last % len(touched)] + own[number]) / 2 if span.bytes else 0.0
         return Reuse(max(recent.bytes_since(last) + others + halves, span.bytes), last, not span.bytes)
 
     uses = []
     for number, spans in enumerate(touched):
-        uses.append([reuse(span, number, span is not spans[-1]) for span in spans])
+        uses.append([reuse(span, number) for span in spans])
         for span in spans:
             recent.touch(span, len(touched) + number)
     return uses

@@ -65,23 +65,23 @@ def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> Non
 
 def test_code_is_run_as_a_call_begins_and_operands_are_streamed_through() -> None:
     code, much, more = Span(-1, 0, 0), span(0, 10**6), span(10**6, 10**6)
-    calls, seconds = [(more, code), (much,)], [1e-3, 3e-3]
+    calls, seconds = [(code, more), (much,)], [1e-3, 3e-3]
     first, _ = reuse_distances(reuses(calls), seconds, 1e9, RESIDENT_BYTES)
     own = reuse_distances(reuses(calls))[0]
-    assert own == [2 * 10**6, 10**6], "what a call streams through does not evict the code that it runs meanwhile"
-    assert first[1] - own[1] == 1e9 * 4e-3, "from the start of one call to that of the next"
-    assert reuse_distances(reuses([(more, code)]))[0][1] == 0
+    assert own == [10**6, 2 * 10**6], "what a call streams through does not evict the code that it runs"
+    assert first[0] - own[0] == 1e9 * 4e-3, "from the start of one call to that of the next"
+    assert reuse_distances(reuses([(code, more)]))[0][0] == 0
 
 
-def test_what_begins_any_call_is_evicted_by_what_the_last_one_streams_through() -> None:
-    """Right after a large product a call is slow to begin, and quick after a small one."""
+def test_what_begins_any_call_is_evicted_by_a_product_and_in_use_among_others() -> None:
+    """Right after a large product a call is slow to begin, however lately another was made before it."""
     program = placed()
     far = distances_of(touched_by(program))
     found = {op.layer: Code(*distances[-3:]) for op, distances in zip(program, far, strict=True)}
-    code = found["first add 3"]
-    assert code.any == code.manner == code.own > RESIDENT_BYTES
-    code = found["stale add 3"]
-    assert code.own > RESIDENT_BYTES > 100 > code.any == code.manner
+    first, stale = found["first add 3"], found["stale add 3"]
+    assert first.any == first.manner == first.own > RESIDENT_BYTES
+    assert stale.own > RESIDENT_BYTES
+    assert stale.any == stale.manner == 0
 
 
 PLACES = st.tuples(st.integers(0, 30), st.integers(1, 30)).map(lambda place: Span(place[0], sum(place), place[1]))
