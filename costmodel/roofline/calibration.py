@@ -47,7 +47,7 @@ from costmodel.roofline.program import NumpyCall
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls
 
-FORMAT = 12
+FORMAT = 13
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""

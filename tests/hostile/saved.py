@@ -305,8 +305,8 @@ def _stored(ground: Ground) -> Iterator[Case]:
     prediction = cm.predict("mlp-mnist").to_dict()
     machine = {"cpu": "x", "cores": 1, "caches": [["L1", 1]], "numpy": "2", "blas": "b", "blas_version": "1",
                "blas_kernels": "k", "threads": 1}  # fmt: skip
-    baseline = {"format": 1, "question": "q", "machine": machine, "created": "2026-01-01T00:00:00+00:00",
-                "statistic": "minimum", "samples": {"layer": [1e-3, 2e-3]}}  # fmt: skip
+    baseline = {"format": 2, "question": "q", "machine": machine, "created": "2026-01-01T00:00:00+00:00",
+                "statistic": "quartile", "samples": {"layer": [1e-3, 2e-3]}}  # fmt: skip
     rng = random.Random(5)
 
     def held(data: Any) -> Callable[[], Any]:

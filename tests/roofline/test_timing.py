@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from itertools import count
+from random import Random
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,58 @@ def test_what_caches_keep_by_and_by_is_warm_once_several_passes_are_no_faster(cl
     timing, _ = time_calls([kept, evicting], Protocol(rounds=4, enough=2), far=(True, True))
     assert timing.seconds == pytest.approx(106e-6)
     assert timing.resolved
+
+
+def test_what_counts_does_not_hang_on_how_many_samples_there_are(clock: Clockwork) -> None:
+    """On a host that disturbs by degrees: the fastest of three thousand is far below the fastest of twelve."""
+    random = Random(0)
+
+    def disturbed() -> None:
+        clock.take(100_000 * random.gauss(1.3, 0.05))
+
+    few = [time_calls([disturbed], Protocol(rounds=4, enough=99), sentinel=Sentinel(clock))[0] for _ in range(200)]
+    (many,) = time_calls([disturbed], Protocol(rounds=1000, enough=9999), sentinel=Sentinel(clock))
+    assert mean(timing.seconds for timing in few) == pytest.approx(many.seconds, rel=0.03)
+    assert mean(timing.minimum for timing in few) > 1.04 * many.minimum
+
+
+def test_how_long_moments_of_rest_last_is_found_by_measuring(clock: Clockwork) -> None:
+    """Where they last half a millisecond, what takes one is judged by a moment of rest at either end."""
+
+    def at_rest() -> bool:
+        return clock.passed % 3e6 < 5e5
+
+    def take(nanoseconds: float) -> None:
+        while nanoseconds > 0:
+            slower = 1.0 if at_rest() else 1.5
+            clock.passed += min(nanoseconds, 1000) * slower
+            nanoseconds -= 1000
+
+    clock.sentinel = lambda: take(5_000)
+    sentinel = Sentinel(clock)
+    short, long = time_calls([lambda: take(1e5), lambda: take(9e5)], Protocol(budget=2.0), sentinel=sentinel)
+    assert sentinel.enough(1e5) is all
+    assert sentinel.enough(1.2e6) is any, "which is what it takes, half of it disturbed"
+    assert short.seconds == pytest.approx(1e-4, rel=0.03)
+    assert long.undisturbed
+    assert long.seconds < 1.3 * 9e-4
+
+
+def test_the_first_calls_after_other_work_are_not_timed(clock: Clockwork) -> None:
+    since = count()
+
+    def call() -> None:
+        clock.take(1000 if next(since) < 8 else 500)
+
+    def work() -> None:
+        nonlocal since
+        since = count()
+        clock.take(12_000)
+
+    clock.sentinel = work
+    (found,) = time_calls([call], Protocol(), sentinel=Sentinel(clock))
+    assert found.seconds == pytest.approx(500e-9)
+    assert found.inner == pytest.approx(1e-4 / 500e-9, rel=0.3), "nor do they say how many make a sample"
 
 
 def test_nothing_collects_garbage_and_blas_has_one_thread_meanwhile() -> None:
