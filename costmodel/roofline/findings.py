@@ -397,7 +397,7 @@ class Check(Answer):
 NOTES = (
     "layers: a row is all repeats; bytes are compulsory (inputs, weights and outputs moved once)"
     " and NumPy's own passes; FLOP/B is operations of both sorts a compulsory byte",
-    "times: the fastest of samples that are known to be undisturbed (~: too few of them, unresolved);"
+    "times: the lower quartile of samples that are known to be undisturbed (~: too few of them, unresolved);"
     " ± is half its 95 % interval; off is predicted over measured, less one",
     "rates: what was achieved, of the fastest product; GB/s of NumPy's passes, which caches serve faster than memory",
     "bound by: the model's terms; measured, by changing one thing at a time; textbook, intensity against the ridge;"
