@@ -641,26 +641,39 @@ function requestsWithin(memory) {
   return { count: low, all: low === most };
 }
 const requestsText = ({ count, all }) => `${showExact(count)}${all ? " or more" : ""}`;
+
+// What as many requests at a time as fit a machine get: a token of each in so many seconds, so many tokens a second of all.
+function servedBy(machine) {
+  const fit = requestsWithin(BigInt(machine.memory));
+  if (!fit.count) return { fit };
+  const found = model().at({ ...state.values, batch: fit.count }, state.choices);
+  const time = timeOn(found, machine);
+  model().set(state.values);
+  return { fit, time, rate: time.why ? "–" : showCount(Math.round(fit.count / time.seconds)) };
+}
 function showRequests() {
   $("requests").hidden = !decoding() || !clock;
-  if (!$("requests").hidden)
-    $("requests").textContent = `Requests that fit the ${memoryText(clock.machine.memory)} of ${clock.machine.name} at once, with ${showExact(state.values.seq)} tokens kept of each: `
-      + `${requestsText(requestsWithin(BigInt(clock.machine.memory)))}.`;
+  if ($("requests").hidden) return;
+  const { fit, time, rate } = servedBy(clock.machine);
+  $("requests").textContent = `Requests that fit the ${memoryText(clock.machine.memory)} of ${clock.machine.name} at once, with ${showExact(state.values.seq)} tokens kept of each: `
+    + `${requestsText(fit)}.`
+    + (time && !time.why ? ` So many together are served ${rate} tokens/s: a token of each every ${showSeconds(time.seconds)} (${rangeText(rangeOf(time))}).` : "");
 }
 
 // Every machine with its own memory as the budget, and its seconds, which take longer to work out.
 function showMachines(timed) {
   const step = prefilling() ? "first token" : "a step";
-  const heads = ["machine", "memory", "the peak", "to spare", "full", step, "four of five runs", ...(decoding() ? ["requests that fit"] : [])];
+  const heads = ["machine", "memory", "the peak", "to spare", "full", step, "four of five runs", ...(decoding() ? ["requests that fit", "their tokens/s"] : [])];
   fill($("machines-table"), "Each machine's own memory against the peak, and seconds of a step", heads, DATA.machines.map((machine) => {
     const time = timed ? timeOn(now, machine) : null;
+    const served = timed && decoding() ? servedBy(machine) : null;
     const seconds = (show) => [time ? (time.why ? "–" : show(time)) : "…"];
     const memory = BigInt(machine.memory);
     const spare = memory - now.peak.total;
     return [machine.name, [memoryText(machine.memory)], [spare >= 0n ? "fits" : "does not fit", ofPeak(() => now.peak)],
       [spare >= 0n ? showBytes(spare) : `−${showBytes(-spare)}`], [`${((100 * Number(now.peak.total)) / machine.memory).toFixed(0)}%`],
       seconds((each) => showSeconds(each.seconds)), seconds((each) => rangeText(rangeOf(each))),
-      ...(decoding() ? [[timed ? requestsText(requestsWithin(memory)) : "…"]] : [])];
+      ...(decoding() ? [[served ? requestsText(served.fit) : "…"], [served ? served.rate ?? "–" : "…"]] : [])];
   }));
 }
 

@@ -144,10 +144,15 @@ def test_serving_says_when_the_first_token_is_there_what_is_kept_how_many_reques
     opened.settle()
     requests = int(cm.max_batch("gpt2-small", "16 GiB", past=768, mode="decode", **asked))
     opened.page.wait_for_selector("#requests", state="visible")
-    assert (
-        opened.text("#requests")
-        == f"Requests that fit the 16 GiB of t4 at once, with 768 tokens kept of each: {requests:,}."
+    full = cm.predict("gpt2-small", batch=requests, past=768, mode="decode", **asked).on("t4")
+    together = show_count(round(requests / full.seconds))
+    assert opened.text("#requests") == (
+        f"Requests that fit the 16 GiB of t4 at once, with 768 tokens kept of each: {requests:,}. So many together are"
+        f" served {together} tokens/s: a token of each every {show_seconds(full.seconds)}"
+        f" ({show_seconds(full.low)} to {show_seconds(full.high)})."
     )
+    served = opened.text("#machines-table")
+    assert together in served.partition("t4")[2]
     time = cm.predict("gpt2-small", batch=8, past=768, mode="decode", **asked).on("t4")
     assert opened.number("peak") == time.prediction.memory.peak
     assert "36.0 KiB of keys and values" in opened.text("#memory-lead")
