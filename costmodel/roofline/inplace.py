@@ -85,7 +85,7 @@ class CallGroup:
 
     @property
     def settled(self) -> bool:
-        """Whether there are enough undisturbed samples, and the fastest of a call agree with the next."""
+        """Whether there are enough undisturbed samples, and those agree that may be the quartile of a call."""
         if sum(map(len, self.undisturbed.values())) < ENOUGH:
             return False
         least, most = map(median, zip(*(by_chance(each, 1) for each in self.undisturbed.values()), strict=True))

@@ -362,7 +362,7 @@ class _Item:
 
     @property
     def settled(self) -> bool:
-        """Whether undisturbed samples are enough and the fastest agree."""
+        """Whether undisturbed samples are enough, and those agree that may be their quartile, and the fastest."""
         ordered = self.undisturbed(self.sentinel.best if self.sentinel else 0.0)
         if not 0 < self.enough <= len(ordered):
             return False
