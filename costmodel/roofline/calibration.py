@@ -29,7 +29,7 @@ from costmodel.documents.arguments import called, fits
 from costmodel.documents.files import PACKAGE, write
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
-from costmodel.roofline.clock import Clock, Sentinel
+from costmodel.roofline.clock import Clock, Gears, Sentinel
 from costmodel.roofline.host import Host, this_machine
 from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
@@ -45,9 +45,9 @@ from costmodel.roofline.probes import (
 )
 from costmodel.roofline.program import NumpyCall
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls
+from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together
 
-FORMAT = 13
+FORMAT = 14
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -96,7 +96,7 @@ class Calibration(BaseModel):
 
     unresolved: the share of probes that had too few undisturbed moments. doubt: how far their intervals reach,
     as a share of their time and no more than that, on average over all probes. load, steal: how busy the machine was.
-    clock: what the sentinel's work takes where the core is clocked as times count [ns].
+    clock: what the sentinel's work takes where the core is clocked as times count.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ignored_types=(cached_property,))
@@ -111,14 +111,15 @@ class Calibration(BaseModel):
     doubt: float
     load: float
     steal: float
-    clock: float
+    clock: Gears
     seconds: dict[str, float]
 
     @field_validator("clock")
     @classmethod
-    def _is_long(cls, clock: float) -> float:
-        if not (math.isfinite(clock) and 0 < clock < 1e9):
-            raise ValueError(f"{clock} ns is no time of a sentinel")
+    def _are_long(cls, clock: Gears) -> Gears:
+        for each in (clock.light, clock.dense):
+            if not (math.isfinite(each) and 0 < each < 1e9):
+                raise ValueError(f"{each} ns is no time of a sentinel")
         return clock
 
     @field_validator("seconds")
@@ -139,7 +140,7 @@ class Calibration(BaseModel):
     @cached_property
     def rates(self) -> Rates:
         """Ceilings, curves and fits through the probes."""
-        return Rates(self.seconds, self.sets)
+        return Rates(self.seconds, self.sets, self.clock.slower)
 
     @cached_property
     def host(self) -> Host:
@@ -194,11 +195,11 @@ class Calibration(BaseModel):
         )
 
     def joined(self, other: Calibration) -> Calibration:
-        """The faster of two measurements of each probe, at the same working sets: made before and after what is
-        measured between."""
-        faster = {name: min(value, other.seconds.get(name, value)) for name, value in self.seconds.items()}
+        """Both measurements of each probe together, at the same working sets: made before and after what is measured
+        between."""
+        both = {name: together(value, other.seconds.get(name, value)) for name, value in self.seconds.items()}
         fields = {name: getattr(self, name) for name in type(self).model_fields}  # a copy would keep the cached rates
-        return Calibration(**{**fields, "seconds": faster})
+        return Calibration(**{**fields, "seconds": both})
 
 
 def measure_probes(
@@ -238,8 +239,14 @@ def measure_probes(
         budget=max((1 - PLACED_SHARE) * seconds - (clock.now() - began) * 1e-9, LEAST_SHARE * seconds),
         threads=threads,
     )
-    far, first = [*far, False], lambda share: tell(0.8 * share)  # calls in place are the rest
-    timings = time_calls(calls, protocol, far=far, sentinel=sentinel, progress=first)
+    timings = time_calls(
+        calls,
+        protocol,
+        far=[*far, False],
+        dense=[*(op.dense for op in ops.values()), False],
+        sentinel=sentinel,
+        progress=lambda share: tell(0.8 * share),  # calls in place are the rest
+    )
     names = [*ops, EMPTY]
     del calls
     sentinel.fix()

@@ -12,6 +12,12 @@ as much, what comes from memory 0.3 to 0.8 times). So an undisturbed sample coun
 What a sentinel reads just after memory was streamed is a fifth longer for some 0.1 ms, and says nothing of the clock
 before: a moment's clock is by the fastest reading of the last `LOCAL`.
 
+What multiplies matrices slows the core's clock itself: dense arithmetic on the widest vectors draws more current than a
+core has at its fastest (Intel's "licenses", Optimization Reference Manual, "Skylake Server Power Management"), and for
+some milliseconds after everything else computes as much slower as the sentinel does (on an Intel Xeon 1.13 to 1.17
+times, after products of 64 rows and more, not after those of one or sixteen). That is no disturbance but what a program
+does to itself. So a sentinel has two gears, told apart by what ran before, each with a best and a usual of its own.
+
 There is no sentinel for memory, which has no two states: what streams from it takes anything from 1 to 3.4 times its
 best (a ring of 96 MiB: 10 % of readings below 1.5, half below 2.5), and hardly a sample of a millisecond would be left
 if it were asked too.
@@ -23,6 +29,7 @@ import time
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
@@ -48,8 +55,13 @@ MOMENT = 2_000_000
 """What is longer is hardly ever undisturbed from its beginning to its end, on any host [ns]."""
 RARELY, KNOWN = 0.25, 8
 """Nor is what so few moments of rest last for, of at least so many that were watched."""
-FIRST = 400
-"""Readings before the first sample, so that a best is known."""
+LASTS, LEFT = 2_000_000, 8_000_000
+"""After dense arithmetic the core's clock is slower for the first of these at least, and no more after the second; in
+between nobody knows [ns]."""
+HEAVY = 500_000
+"""How long dense arithmetic takes until the clock falls no further [ns]."""
+FIRST, FEW = 400, 20
+"""Readings before the first sample, so that a best is known; and from how many on a gear's usual clock is."""
 PATIENCE, LEAST_PATIENCE = 20_000_000, 500_000
 """How long to wait for an undisturbed moment before a sample is taken all the same; half as long after each time that
 there was none, but no less than the second [ns]."""
@@ -65,10 +77,30 @@ class Elapsed(NamedTuple):
 
 
 class Pulse(NamedTuple):
-    """Of a sentinel: what its work took, and the fastest that it took in the last moments [ns]."""
+    """Of a sentinel: what its work took, and the fastest that it took in the last moments in the same gear [ns].
+
+    dense: whether the core may still be in the gear of dense arithmetic.
+    """
 
     nanoseconds: int
     local: int
+    dense: bool = False
+
+
+@dataclass(frozen=True)
+class Gears:
+    """What a sentinel's work takes at the clocks that are usual for a core [ns].
+
+    dense: for some milliseconds after dense arithmetic, see `NumpyCall.dense`. light: otherwise.
+    """
+
+    light: float
+    dense: float
+
+    @property
+    def slower(self) -> float:
+        """How many times as long anything takes to compute after dense arithmetic."""
+        return max(self.dense / self.light, 1.0)
 
 
 class Clock:
@@ -168,51 +200,34 @@ def _bound(op: NumpyCall, arenas: dict[tuple[str, bool], Any]) -> Thunk:
     return op.bind(memory)
 
 
-class Sentinel:
-    """The clock's piece of work. One serves a whole run, since a part of it may hold no undisturbed moment; what is
-    measured in that run is measured by its clock.
+class _Gear:
+    """Readings of a sentinel in one gear [ns]."""
 
-    usual: what its work takes at the clock at which times count [ns]; the median of its readings at rest unless given.
-    """
-
-    def __init__(self, clock: Clock | None = None, usual: float | None = None) -> None:
-        self.clock = clock or Clock()
-        self.work = self.clock.steady_work()
+    def __init__(self) -> None:
         self.count = 0
         self.fastest: list[int] = []
         self.recent: deque[tuple[int, int]] = deque()
         self.clocked: Counter[int] = Counter()
-        self.begun: Counter[int] = Counter()
-        self.lasted: Counter[int] = Counter()
-        self.patience = PATIENCE
-        self.fixed = usual
-        for _ in range(FIRST):
-            self.read()
 
     @property
     def best(self) -> int:
-        """What has been reached `SEEN` times, and by one reading of `RARE` [ns]."""
+        """What has been reached `SEEN` times, and by one reading of `RARE`."""
         return self.fastest[min(max(SEEN, self.count // RARE), len(self.fastest)) - 1]
 
     @property
     def usual(self) -> float:
-        """The median of what its work took where it rested, unless it is fixed [ns]."""
-        if self.fixed is not None:
-            return self.fixed
+        """The median of what was the fastest of the last moments, where that rested."""
         limit = LIMIT * self.best
         rested = sorted((local, times) for local, times in self.clocked.items() if local <= limit)
         half, so_far = sum(times for _, times in rested) / 2, accumulate(times for _, times in rested)
         return next(float(local) for (local, _), times in zip(rested, so_far, strict=True) if times >= half)
 
-    def fix(self) -> None:
-        """Let times count at the clock that was usual up to now."""
-        self.fixed = self.usual
+    def local(self, spent: int) -> int:
+        """The fastest of the last moments, of which one reading was so much."""
+        return max(self.recent[0][1], self.best) if self.recent else spent
 
-    def read(self) -> Pulse:
-        """Do the work a few times: how long the last took; the first bring it back after what evicted it."""
-        for _ in range(WARM):
-            self.work()
-        spent, now = self.clock.run(self.work).wall, self.clock.now()
+    def add(self, spent: int, now: int) -> None:
+        """A reading at a moment."""
         self.count += 1
         insort(self.fastest, spent)
         del self.fastest[2 * max(SEEN, self.count // RARE) :]
@@ -221,9 +236,57 @@ class Sentinel:
         while self.recent and self.recent[-1][1] >= spent:
             self.recent.pop()
         self.recent.append((now, spent))
-        local = max(self.recent[0][1], self.best)
-        self.clocked[local] += 1
-        return Pulse(spent, local)
+        self.clocked[self.local(spent)] += 1
+
+
+class Sentinel:
+    """The clock's piece of work. One serves a whole run, since a part of it may hold no undisturbed moment; what is
+    measured in that run is measured by its clock.
+
+    usual: what its work takes at the clocks at which times count; the medians of its readings at rest unless given.
+    """
+
+    def __init__(self, clock: Clock | None = None, usual: Gears | None = None) -> None:
+        self.clock = clock or Clock()
+        self.work = self.clock.steady_work()
+        self.light, self.dense = _Gear(), _Gear()
+        self.multiplied, self.heavy = float("-inf"), False
+        self.begun: Counter[int] = Counter()
+        self.lasted: Counter[int] = Counter()
+        self.patience = PATIENCE
+        self.fixed = usual
+        for _ in range(FIRST):
+            self.read()
+
+    @property
+    def usual(self) -> Gears:
+        """The medians of what its work took where it rested, unless they are fixed; in the gear of dense arithmetic as
+        otherwise where that was hardly read."""
+        if self.fixed is not None:
+            return self.fixed
+        light = self.light.usual
+        return Gears(light, self.dense.usual if self.dense.count >= FEW else light)
+
+    def fix(self) -> None:
+        """Let times count at the clocks that were usual up to now."""
+        self.fixed = self.usual
+
+    def after_dense(self, nanoseconds: float) -> None:
+        """Take note that dense arithmetic has just ended, which took so long."""
+        now = self.clock.now()
+        self.heavy = nanoseconds >= HEAVY or (self.heavy and now - self.multiplied < LASTS)
+        self.multiplied = now
+
+    def read(self) -> Pulse:
+        """Do the work a few times: how long the last took; the first bring it back after what evicted it."""
+        for _ in range(WARM):
+            self.clock.run(self.work)  # the code of the clock was evicted too
+        spent, now = self.clock.run(self.work).wall, self.clock.now()
+        since = now - self.multiplied
+        gear = self.dense if since < LEFT else self.light
+        if gear is self.light or (since < LASTS and self.heavy):
+            gear.add(spent, now)
+        return Pulse(spent, gear.local(spent), gear is self.dense)
 
     def rests(self, reading: Pulse) -> bool:
         """Whether a reading is of an undisturbed moment, by the best that is known now."""
@@ -231,7 +294,9 @@ class Sentinel:
 
     def clocked_by(self, reading: Pulse) -> bool:
         """Whether it tells the core's clock: some of the last moments was undisturbed."""
-        return reading.local <= LIMIT * self.best
+        if reading.dense:
+            return not self.dense.count or reading.local <= LIMIT * self.dense.best
+        return reading.local <= LIMIT * self.light.best
 
     def watch(self, before: Pulse, after: Pulse, nanoseconds: int) -> None:
         """Take note of whether a moment of rest lasted for what was done in it."""
@@ -247,15 +312,21 @@ class Sentinel:
         rare = any(self.lasted[each] < RARELY * self.begun[each] for each in watched)
         return any if rare or nanoseconds > MOMENT else all
 
-    def pace(self, readings: Sequence[Pulse], usual: float) -> float:
-        """How many times as long the core takes at the clock of such moments as where its work takes so long [ns]; the
-        faster counts, since after a call longer than `LOCAL` there is but one reading, and memory may slow that."""
-        return min(reading.local for reading in readings) / usual
+    def pace(self, readings: Sequence[Pulse], usual: Gears) -> float:
+        """How many times as long the core takes at the clock of such moments as at the usual one of the same gear; the
+        faster counts, since after a call longer than `LOCAL` there is but one reading, and memory may slow that. 1 in
+        the gear of dense arithmetic where that was hardly read."""
+        known = self.dense.count >= FEW
+        return min(
+            (each.local / usual.dense if known else 1.0) if each.dense else each.local / usual.light
+            for each in readings
+        )
 
-    def wait(self) -> bool:
-        """Wait until the core is undisturbed, but no longer than patience lasts: whether it is."""
+    def wait(self, light: bool = False) -> bool:
+        """Wait until the core is undisturbed, and out of the gear of dense arithmetic if it is to be in the light one,
+        but no longer than patience lasts: whether it is."""
         end = self.clock.now() + self.patience
-        while not self.rests(self.read()):
+        while not self.rests(reading := self.read()) or (light and reading.dense):
             if self.clock.now() >= end:
                 self.patience = max(self.patience // 2, LEAST_PATIENCE)
                 return False

@@ -12,6 +12,7 @@ from math import hypot
 from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.clock import LASTS, LEFT
 from costmodel.roofline.footprint import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import regime_of
 from costmodel.roofline.memory import ITEM_BYTES, LINE
@@ -137,8 +138,9 @@ def predict_seconds(
 
     def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[NumpyCall, TimeTerms], ...]:
         distances = reuse_distances(uses, seconds, traffic, rates.private)
-        pairs = zip(signatures, distances, strict=True)
-        return tuple((op, _call(op, own, rates, level, far)) for (op, own), far in pairs)
+        slower = _slowed(program, seconds, rates.slower) if seconds else [1.0] * len(uses)
+        calls = zip(signatures, distances, slower, strict=True)
+        return tuple((op, _call(op, own, rates, level, far, each)) for (op, own), far, each in calls)
 
     calls = priced()
     if level < 6:
@@ -146,6 +148,21 @@ def predict_seconds(
     calls = priced([terms.seconds for _, terms in calls], rates.traffic)  # how long each was left alone is known by now
     terms = _summed(calls) + TimeTerms(overhead=rates.step)
     return HostTime(terms, hypot(_error(calls, rates), calibration.doubt), level, calls)
+
+
+def _slowed(program: Program, seconds: Sequence[float], slower: float) -> list[float]:
+    """How many times as long each call computes as by itself, over and over: as much slower as the core's clock is
+    after dense arithmetic, for what of it comes while that lasts. Dense arithmetic by itself is as slow already.
+
+    seconds: that each call takes. slower: how much slower the clock is.
+    """
+    lasting = (LASTS * LEFT) ** 0.5 * 1e-9
+    factors, left = [1.0] * len(seconds), 0.0
+    for _ in range(2):  # what a pass ends with slows the next one's beginning
+        for number, (op, spent) in enumerate(zip(program, seconds, strict=True)):
+            factors[number] = 1.0 if op.dense else 1 + (slower - 1) * min(left / max(spent, 1e-12), 1.0)
+            left = lasting if op.dense else max(left - spent, 0.0)
+    return factors
 
 
 def check_level(level: object) -> None:
@@ -191,33 +208,35 @@ def _roof(compute: float, memory: float) -> TimeTerms:
     return TimeTerms(compute, max(memory - compute, 0.0), reach=float("inf"))
 
 
-def _call(op: NumpyCall, signature: Signature, rates: Rates, level: int, distances: Sequence[float]) -> TimeTerms:
-    """Of one call; distances: of its operands, then of the code that it runs."""
+def _call(
+    op: NumpyCall, signature: Signature, rates: Rates, level: int, distances: Sequence[float], slower: float
+) -> TimeTerms:
+    """Of one call; distances: of its operands, then of the code that it runs. slower: see `_slowed`."""
     operands, code = distances[:-3], Code(*distances[-3:])
     if level < 4 or (level == 4 and isinstance(signature, ProductSignature)):
         moved = op.traffic_bytes / rates.memory_bandwidth
         if level > 2:
             moved = sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(op.accesses, operands, strict=True))
         return _roof((op.contractions + op.pointwise) / rates.peak(signature.dtype), moved)
-    terms = _terms(signature, op, rates, operands)
+    terms = _terms(signature, op, rates, operands, slower)
     if level == 6:
         return replace(terms, overhead=terms.overhead + rates.cold(manner_of(op), code))
     return TimeTerms(terms.compute, terms.memory, reach=terms.reach)
 
 
-def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence[float]) -> TimeTerms:
+def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence[float], slower: float) -> TimeTerms:
     if isinstance(signature, GatherSignature):
-        return _gather(signature, rates, operands)
+        return _gather(signature, rates, operands, slower)
     if isinstance(signature, ProductSignature):
         seconds, memory = rates.product(signature, operands, [ref.bytes for ref in op.accesses])
-        batch, call = signature.batch, rates.call("matmul", signature.dtype)
-        return TimeTerms((seconds - memory) * batch, memory * batch, call, reach=max(operands))
+        batch, call = signature.batch, slower * rates.call("matmul", signature.dtype)
+        return TimeTerms(slower * (seconds - memory) * batch, memory * batch, call, reach=max(operands))
     reach = max(operands, default=0.0)
-    compute, rows, overhead = _loop(signature, rates, reach)
-    moved, apart = _far(op, signature, rates, operands)
+    compute, rows, overhead = (slower * each for each in _loop(signature, rates, reach))
+    moved, apart = _far(op, signature, rates, operands, slower)
     beside = compute + rows
     if _is_mixed(signature):  # bools are cast first, piece by piece, before the function loads the rest
-        beside = min(beside, signature.elements * rates.rate(signature.name, signature.dtype, False))
+        beside = min(beside, slower * signature.elements * rates.rate(signature.name, signature.dtype, False))
     memory = joined(beside, moved, _power(signature, rates, reach)) - beside + apart
     return TimeTerms(compute, memory, overhead, rows, reach=reach)
 
@@ -236,10 +255,12 @@ def _power(loop: LoopSignature, rates: Rates, reach: float) -> float:
     return rates.power_of("column" if 0 in ragged else "row")(reach)
 
 
-def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[float]) -> tuple[float, float]:
+def _far(
+    op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[float], slower: float
+) -> tuple[float, float]:
     """Time to load each cache line once: what overlaps with computing, and of what is read in rows apart [s].
 
-    A stride of two touches as many lines as one of one.
+    A stride of two touches as many lines as one of one. A core's own caches are as much slower as its clock is.
     """
     accesses = list(zip(op.accesses, loop.strands, operands, strict=True))
     distinct = {ref: (ref, strand, far) for ref, strand, far in (accesses[:-1] if loop.in_place else accesses)}
@@ -253,7 +274,8 @@ def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[fl
         elif loop.name == "copyto" and strand.step == 1 and not (strand.flat or written or _is_masked(loop)):
             apart += lines * rates.windowed(far, "part")
         else:
-            total += lines * rates.far(far, "in place" if loop.in_place and written else access, written=written)
+            each = rates.far(far, "in place" if loop.in_place and written else access, written=written)
+            total += lines * each * (slower if far <= rates.private else 1.0)
     if loop.name == "copyto" and len(op.operands) == 1 and all(each.flat and each.step == 1 for each in loop.strands):
         total *= rates.copied(op.traffic_bytes)
     if loop.reduced == "outer":  # to what it begins with one row after the other is added, there and back
@@ -261,14 +283,15 @@ def _far(op: NumpyCall, loop: LoopSignature, rates: Rates, operands: Sequence[fl
     return total, apart
 
 
-def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float]) -> TimeTerms:
+def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float], slower: float) -> TimeTerms:
     if g.name in ELEMENTWISE:
         compute = g.rows * rates.rate(g.name, g.dtype, False)
-        return TimeTerms(compute, 0.0, rates.call(g.name, g.dtype))
-    overhead, reach = rates.gathered_call(g.name, g.dtype), max(operands, default=0.0)
-    compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
+        return TimeTerms(slower * compute, 0.0, slower * rates.call(g.name, g.dtype))
+    overhead, reach = slower * rates.gathered_call(g.name, g.dtype), max(operands, default=0.0)
+    compute = slower * g.rows * rates.gathered(g.name, g.dtype)(g.width)
     if g.name == "take":
-        compute = g.rows * g.width * rates.near(compute / (g.rows * g.width), "copyto", reach, ITEM_BYTES[g.dtype])
+        each = compute / slower / (g.rows * g.width)
+        compute = slower * g.rows * g.width * rates.near(each, "copyto", reach, ITEM_BYTES[g.dtype])
     size = g.rows * g.width * ITEM_BYTES[g.dtype]
     written = size * rates.far(operands[-1], "one", written=True)
     power = rates.power_of("copy part")(operands[-1])

@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from costmodel.roofline.clock import Pulse, Sentinel
+from costmodel.roofline.clock import Elapsed, Pulse, Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import PassName, Program, Thunk
 from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, by_chance, clocks_agree, quartile
@@ -191,7 +191,8 @@ def measure_in_place(
         sentinel = sentinel or Sentinel()
         began = sentinel.clock.now()
         ends = float("inf") if passes else began + 1e9 * budget
-        thunks = sentinel.clock.bind(program)
+        dense = [op.dense for op in program]
+        thunks = [*zip(sentinel.clock.bind(program), dense, strict=True)]
         first, own, _ = _timed_pass(thunks, sentinel, threads)
         reached, share = 0, 0.0
         while share < 1:
@@ -217,15 +218,16 @@ def measure_in_place(
 
 
 def _timed_pass(
-    thunks: Sequence[Thunk], sentinel: Sentinel, threads: int, ends: float = float("inf")
+    thunks: Sequence[tuple[Thunk, bool]], sentinel: Sentinel, threads: int, ends: float = float("inf")
 ) -> tuple[list[int], list[int], list[bool]]:
-    """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for
-    and at the core's usual clock, as far as that is known [ns], and whether it is undisturbed."""
+    """One pass, call by call and whether each is dense arithmetic, up to a moment [ns]: its time as it came, its time
+    without what others had the core for and at the core's usual clock, as far as that is known [ns], and whether it is
+    undisturbed."""
     clock = sentinel.clock
-    times: list[tuple[int, int]] = []
+    times: list[Elapsed] = []
     pieces: list[tuple[Pulse, int]] = []  # what the sentinel read, and how many calls were made before
     since = clock.now()
-    for thunk in thunks:
+    for thunk, dense in thunks:
         now = clock.now()
         if now > ends:
             break
@@ -233,6 +235,8 @@ def _timed_pass(
             pieces.append((sentinel.read(), len(times)))
             since = clock.now()
         times.append(clock.make(thunk))
+        if dense:
+            sentinel.after_dense(times[-1].wall)
     pieces.append((sentinel.read(), len(times)))
     added = clock.reading()
     walls = [max(wall - added, 1) for wall, _ in times]

@@ -26,6 +26,10 @@ ARITHMETIC = frozenset(
 FREE = frozenset(["logical_and", "logical_or", "logical_not", "copyto", "take", "random", "searchsorted"])
 """Functions that count as no arithmetic: data movement, random numbers, logic, searches."""
 
+DENSE = 32
+"""FLOPs for each element that a product reads or writes, from which on it is dense arithmetic: products of 32 rows and
+columns have 21, of 64 they have 43."""
+
 Thunk = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -110,6 +114,11 @@ class NumpyCall:
     def contractions(self) -> int:
         """FLOPs of products summed over an axis, a multiply-add being two."""
         return 2 * self.output.size * self.operands[0].shape[-1] if self.name == "matmul" else 0
+
+    @property
+    def dense(self) -> bool:
+        """Whether it is arithmetic so dense that it slows the core's clock, see `costmodel.roofline.clock`."""
+        return self.contractions >= DENSE * sum(x.size for x in (*self.operands, self.output)) > 0
 
     @property
     def pointwise(self) -> int:

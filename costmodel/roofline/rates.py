@@ -100,10 +100,13 @@ class LogTable:
 
 
 class Rates:
-    """Rates and costs from `seconds`, the time of each probe by its name [s], at working sets."""
+    """Rates and costs from `seconds`, the time of each probe by its name [s], at working sets.
 
-    def __init__(self, seconds: Mapping[str, float], sets: WorkingSets) -> None:
-        self.seconds, self.sets = seconds, sets
+    slower: how many times as long anything takes to compute after dense arithmetic.
+    """
+
+    def __init__(self, seconds: Mapping[str, float], sets: WorkingSets, slower: float = 1.0) -> None:
+        self.seconds, self.sets, self.slower = seconds, sets, slower
         self.ops = {name: op for thorough in (True, False) for name, op in probes(sets, thorough) if name in seconds}
         self.call = cache(self._call)
         self.rate = cache(self._rate)
@@ -303,10 +306,10 @@ class Rates:
             scalar = access == "in place"
             for rounds in AGES:
                 op, distances = calls[f"aged {access} {rounds}"]
-                compute = op.output.size * self.rate(name, "float32", scalar, scalar)
+                compute = self.slower * op.output.size * self.rate(name, "float32", scalar, scalar)
                 operands = {*zip(op.accesses, distances, strict=False)}
                 moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
-                expected = self.call(name, "float32", int(scalar)) + joined(
+                expected = self.slower * self.call(name, "float32", int(scalar)) + joined(
                     compute, moved, self.power(max(distances[:-3]))
                 )
                 total += abs(log(expected / self.seconds[op.layer]))
@@ -318,9 +321,10 @@ class Rates:
         return common + (self._manners[manner](code.manner) if manner in self._manners else 0.0)
 
     def _longer(self, name: str, place: str, number: int) -> float:
-        """How much longer a tiny call took after a large product than over and over [s]."""
+        """How much longer a tiny call took after a large product than over and over, at the clock that leaves [s]."""
         function, _, scalar = name.partition(" ")
-        return self.seconds[f"{place} {name} {number}"] - self.call(function, "float32", int(bool(scalar)))
+        again = self.slower * self.call(function, "float32", int(bool(scalar)))
+        return self.seconds[f"{place} {name} {number}"] - again
 
     def _since(self, name: str, number: int, place: str = "stale") -> Code:
         """What came into the caches since the code of such a call was last run."""
@@ -534,7 +538,7 @@ class Rates:
                 home = self.operand_times(p)
                 more.append(further(home, self.operand_times(p, distances[: len(op.accesses)])))
                 seconds.append(one(name, p))
-                near.append(fitted.seconds(p, home)[0])
+                near.append(fitted.seconds(p, home)[0] * (1.0 if op.dense else self.slower))
         return exposing(fitted, more, seconds, near)
 
     def product(self, p: ProductSignature, distances: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:

@@ -38,7 +38,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.clock import MOMENT, Clock, Pulse, Sentinel
+from costmodel.roofline.clock import HEAVY, MOMENT, Clock, Gears, Pulse, Sentinel
 from costmodel.roofline.host import require
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import Program, Thunk
@@ -52,6 +52,8 @@ QUARTER = 0.25
 """Share of the undisturbed samples that are no slower than what counts."""
 PROBABLE = 0.67
 """Standard deviations of its rank by which half of all quartiles are off by chance, at most."""
+APART = 0.1
+"""How far two measurements of the same are from each other, of which the mean counts."""
 RESAMPLES, RATIO_RESAMPLES = 400, 4000
 TAILS = {50: 1, 95: 20, 99: 100}
 """Percentiles, and from how many samples on they say anything: that one sample lies beyond them."""
@@ -239,6 +241,12 @@ def by_chance(ordered: Sequence[float], least: int) -> tuple[float, float]:
     return quartile(ordered, -off), max(quartile(ordered, off), ordered[min(least, len(ordered) - 1)])
 
 
+def together(a: float, b: float) -> float:
+    """What counts of two measurements of the same, one some time after the other [s]: their mean where they agree,
+    since each is a quartile; otherwise the faster, since what disturbs only adds."""
+    return (a * b) ** 0.5 if max(a, b) <= (1 + APART) * min(a, b) else min(a, b)
+
+
 def ratio_interval(a: Timing, b: Timing) -> tuple[float, float]:
     """95 % bootstrap interval of the ratio of two timings."""
     import numpy as np
@@ -261,21 +269,23 @@ class _Sample(NamedTuple):
 class _Item:
     """One callable while it is measured until a moment, `ends` [ns]; it is warmed up as the item is made.
 
-    far: whether it works on more than the caches of a core hold. sentinel: None if no moment is waited for.
-    inner: calls in each sample; lasts: about how long one is [ns]; wall, cpu: of all samples [ns]; spent: of all turns
-    [ns].
+    far: whether it works on more than the caches of a core hold. dense: whether it multiplies matrices.
+    sentinel: None if no moment is waited for. inner: calls in each sample; lasts: about how long one is [ns];
+    wall, cpu: of all samples [ns]; spent: of all turns [ns].
     """
 
     def __init__(
         self,
         call: Callable[[], Any],
         far: bool,
+        dense: bool,
         protocol: Protocol,
         clock: Clock,
         sentinel: Sentinel | None,
         ends: float,
     ) -> None:
         self.call, self.protocol, self.clock, self.sentinel, self.ends = call, protocol, clock, sentinel, ends
+        self.dense = dense
         self.patience = PATIENCE if far else 1
         self.samples: list[_Sample] = []
         self.turns = self.wall = self.cpu = self.spent = 0
@@ -309,10 +319,13 @@ class _Item:
         before = None
         if self.sentinel is not None:
             start = self.clock.now()
+            self._ran(best)
             if start < self.ends:
-                self.sentinel.wait()
+                self.sentinel.wait(light=not self.dense)
             began += self.clock.now() - start
-            if best < SHORT:
+            if self.dense and best < HEAVY:
+                self._ran(self.clock.run(self.call, 1 + HEAVY // best).wall)
+            elif best < SHORT:
                 self.call()
             before = self.sentinel.read()
         for _ in range(self.burst):
@@ -324,12 +337,18 @@ class _Item:
         self.turns += 1
         self.spent += self.clock.now() - began
 
+    def _ran(self, nanoseconds: int) -> None:
+        """Tell the sentinel if it was dense arithmetic that was run for so long."""
+        if self.dense and self.sentinel is not None:
+            self.sentinel.after_dense(nanoseconds)
+
     def _sample(self, before: Pulse | None) -> Pulse | None:
         """Take a sample, before which the sentinel read so much; returns what it reads after it."""
         self.clock.run(self.call, self.inner // AFRESH)
         wall, cpu = self.clock.run(self.call, self.inner)
         self.wall += wall
         self.cpu += cpu
+        self._ran(wall)
         parallel = self.protocol.threads > 1
         if self.sentinel is None or before is None:
             after, readings, agree = None, (), True
@@ -342,14 +361,14 @@ class _Item:
             self.samples.append(_Sample(spent / self.inner * 1e-9, readings, agree))
         return after
 
-    def undisturbed(self, usual: float) -> list[float]:
+    def undisturbed(self, usual: Gears) -> list[float]:
         """Samples of undisturbed moments, by what is known of the sentinel's best now, as long as they are where the
-        sentinel's work takes so long [ns], the fastest first [s]."""
+        sentinel's work takes so long, the fastest first [s]; of light work none in the gear of dense arithmetic."""
         if self.sentinel is None:
             return []
         rests, pace, enough = self.sentinel.rests, self.sentinel.pace, self.sentinel.enough(self.lasts)
-        rested = (s for s in self.samples if s.agree and s.readings and enough(map(rests, s.readings)))
-        return sorted(s.seconds / pace(s.readings, usual) for s in rested)
+        known = (s for s in self.samples if s.agree and s.readings and (self.dense or not s.readings[0].dense))
+        return sorted(s.seconds / pace(s.readings, usual) for s in known if enough(map(rests, s.readings)))
 
     def believed(self) -> list[float]:
         """Samples on which the clocks agree; where there are hardly any, as of what is longer than the time that the
@@ -363,7 +382,7 @@ class _Item:
     @property
     def settled(self) -> bool:
         """Whether undisturbed samples are enough, and those agree that may be their quartile, and the fastest."""
-        ordered = self.undisturbed(self.sentinel.best if self.sentinel else 0.0)
+        ordered = self.undisturbed(self.sentinel.usual) if self.sentinel else []
         if not 0 < self.enough <= len(ordered):
             return False
         least, most = by_chance(ordered, min(2, self.enough - 1))
@@ -392,22 +411,24 @@ def time_calls(
     *,
     statistic: Statistic = "quartile",
     far: Sequence[bool] = (),
+    dense: Sequence[bool] = (),
     sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Timing]:
     """Time each callable by the protocol, turns interleaved. `progress` is told the share done, 0 to 1.
 
-    far: which of them work on more than the caches of a core hold. sentinel: of this run, if there are any yet.
+    far: which of them work on more than the caches of a core hold. dense: which multiply matrices; they have their
+    turns after the others, which would wait for the core's clock. sentinel: of this run, if there are any yet.
     """
     protocol, tell = protocol or Protocol(), progress or (lambda share: None)
     with at_rest(protocol.threads):
         watch = (sentinel or Sentinel()) if protocol.enough else None
         clock = watch.clock if watch is not None else sentinel.clock if sentinel is not None else Clock()
-        distant = far or [False] * len(calls)
+        distant, slow = far or [False] * len(calls), dense or [False] * len(calls)
         began, rounds = clock.now(), 0
         ends = began + 1e9 * protocol.budget
-        items = [_Item(call, beyond, protocol, clock, watch, ends) for call, beyond in zip(calls, distant, strict=True)]
-        unfinished = items
+        items = [_Item(*each, protocol, clock, watch, ends) for each in zip(calls, distant, slow, strict=True)]
+        unfinished = sorted(items, key=lambda item: item.dense)
         while unfinished:
             fair = MOST_SHARE * sum(item.spent for item in unfinished) / len(unfinished)
             for item in unfinished:
@@ -416,7 +437,7 @@ def time_calls(
                 if item.turns == 0 or clock.now() < ends:
                     item.turn()
             ended = clock.now() >= ends and min(item.turns for item in items) >= 1
-            unfinished = [] if ended else [item for item in items if not item.finished]
+            unfinished = [] if ended else [item for item in unfinished if not item.finished]
             rounds += 1
             share = (clock.now() - began) * 1e-9 / protocol.budget
             share = max(1 - len(unfinished) / len(items), min(max(rounds / protocol.rounds, share), 1.0))
@@ -476,7 +497,10 @@ def measure(
     clock, copies = sentinel.clock if sentinel else Clock(), [copies_of(program, reuse_bytes) for program in programs]
     calls = [runner(clock.bind(program, number)) for program, number in zip(programs, copies, strict=True)]
     far = [number * each.touched_bytes > RESIDENT_BYTES for each, number in zip(programs, copies, strict=True)]
-    timings = time_calls(calls, protocol, statistic=statistic, far=far, sentinel=sentinel, progress=progress)
+    dense = [any(op.dense for op in program) for program in programs]
+    timings = time_calls(
+        calls, protocol, statistic=statistic, far=far, dense=dense, sentinel=sentinel, progress=progress
+    )
     return [timing.shared_by(number) for timing, number in zip(timings, copies, strict=True)]
 
 

@@ -1,9 +1,9 @@
 """Validation: errors of the predictions on this host, for layers and whole programs that no calibration measured.
 
-Calibration stands before and after the measurement (the faster of each probe counts), and each layer is measured twice
-(the faster counts): how far the two differ is the floor that no prediction gets below. Whole programs are measured in
-place, call by call, twice too, so that every NumPy function has a row: what is off there is what to mend next. What had
-too few undisturbed moments is unresolved, and not judged.
+Calibration stands before and after the measurement, and each layer is measured twice (the mean of both counts, or the
+faster where they are far apart): how far the two differ is the floor that no prediction gets below. Whole programs are
+measured in place, call by call, twice too, so that every NumPy function has a row: what is off there is what to mend
+next. What had too few undisturbed moments is unresolved, and not judged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from costmodel.roofline.probes import WorkingSets, placed, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import Signature, signature_of
-from costmodel.roofline.timing import FEWEST, Protocol, Timing, measure
+from costmodel.roofline.timing import FEWEST, Protocol, Timing, measure, together
 from costmodel.training.dtypes import Shape
 
 Case = tuple[str, dict[str, Any]]
@@ -188,8 +188,8 @@ class LayerTrial(NamedTuple):
 
     @property
     def measured(self) -> float:
-        """The faster of the two measurements [s]."""
-        return min(self.first.seconds, self.second.seconds)
+        """Both measurements together [s]."""
+        return together(self.first.seconds, self.second.seconds)
 
     @property
     def resolved(self) -> bool:
@@ -356,7 +356,7 @@ def validate(
     before = calibrated(0.0)
     keep_apart(programs, before.sets)
     first, early, second = timed(0.1), run(0.3), timed(0.5)
-    seconds = [min(a.seconds, b.seconds) for a, b in zip(first, second, strict=True)]
+    seconds = [together(a.seconds, b.seconds) for a, b in zip(first, second, strict=True)]
     bounds = classify(programs, seconds, before.host, sentinel, budget=CLASSES_SHARE * budget)
     runs = [a.joined(b) for a, b in zip(early, run(0.75), strict=True)]
     both = before.joined(calibrated(0.9, before.sets))

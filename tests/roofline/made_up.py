@@ -23,6 +23,8 @@ PAGE = 1024
 PARALLEL, PARALLEL_VECTOR = 1e6, 9216
 """Multiply-adds up to which one thread computes a product, and one with a vector (OpenBLAS, interface/gemv.c)."""
 SECOND = 1e9
+LASTING = 4e6
+"""How long the core's clock stays slower after dense arithmetic [ns]."""
 EDGE = 1.15
 """Of what is touched again after as much as a cache holds half is still there, after so many times as much nothing."""
 
@@ -47,7 +49,7 @@ class MadeUp:
     [ns]. brought: by others into what they share [GB/s]. threads: that BLAS may use; by two of them all but small
     products compute `faster` and load `wider`, so many times. stated: the caches that the system
     names, from the first on [KiB]. clocks: by how much longer than at its fastest all takes, one after the other, each
-    for a second.
+    for a second. dense: by how much longer all computes that is or follows dense arithmetic.
     """
 
     name: str
@@ -65,6 +67,7 @@ class MadeUp:
     wider: float = 1.4
     stated: tuple[int, ...] = ()
     clocks: tuple[float, ...] = (1.0,)
+    dense: float = 1.0
 
     @property
     def host(self) -> Host:
@@ -110,32 +113,46 @@ class MadeUpClock(Clockwork):
     def __init__(self, made_up: MadeUp) -> None:
         super().__init__(host=made_up.host)
         self.made_up = made_up
+        self.slow_until = 0.0
 
     def take(self, nanoseconds: float) -> None:
         clocks = self.made_up.clocks
         self.slower = clocks[int(self.passed / SECOND) % len(clocks)]
         super().take(nanoseconds)
 
+    def sentinel(self) -> None:
+        self.call(12_000, 12_000 * self.made_up.dense, False)
+
+    def call(self, light: float, slowed: float, dense: bool) -> None:
+        """Work that takes so long, or so long while the clock is slow [ns], and whether it is dense arithmetic."""
+        share = 1.0 if dense else min(max(self.slow_until - self.passed, 0.0) / slowed, 1.0)
+        self.take(share * slowed + (1 - share) * light)
+        if dense:
+            self.slow_until = self.passed + LASTING
+
     def bind(self, program: Program, copies: int = 1) -> list[Thunk]:
-        return [self.bound(1e-9 * each) for each in self.nanoseconds(program, copies)]
+        both = (self.nanoseconds(program, copies, slower) for slower in (1.0, self.made_up.dense))
+        calls = zip(*both, (op.dense for op in [*program] * copies), strict=True)
+        return [(self.call, each, {}) for each in calls]
 
     def bind_each(self, calls: Sequence[NumpyCall], rows: int) -> list[Thunk]:
-        return [self.bound(1e-9 * self._alone(op)) for op in calls]
+        slower = self.made_up.dense
+        return [(self.call, (self._alone(op, 1.0), self._alone(op, slower), op.dense), {}) for op in calls]
 
-    def _alone(self, op: NumpyCall) -> float:
+    def _alone(self, op: NumpyCall, slower: float) -> float:
         """Of one call that is made over and over."""
         refs = {(id(ref.buffer), ref.offset, ref.shape, ref.steps): ref for ref in op.accesses}
         footprint = sum(min(_lines(ref), ref.buffer.bytes) for ref in refs.values())
-        return self._nanoseconds(op, [[(footprint, 1.0)] for _ in op.accesses], 0.0)
+        return self._nanoseconds(op, [[(footprint, 1.0)] for _ in op.accesses], 0.0, slower)
 
-    def nanoseconds(self, program: Program, copies: int = 1) -> list[float]:
-        """What each call takes when the program is run over and over."""
-        runs = self._runs(program, copies)
+    def nanoseconds(self, program: Program, copies: int = 1, slower: float = 1.0) -> list[float]:
+        """What each call takes when the program is run over and over, and computes so many times as slowly."""
+        runs = self._runs(program, copies, slower)
         if not self.made_up.brought:
             return runs([0.0] * len(program))
         return runs(runs([0.0] * len(program)))
 
-    def _runs(self, program: Program, copies: int) -> Any:
+    def _runs(self, program: Program, copies: int, slower: float) -> Any:
         size = program.layout.arena_bytes // PAGE + 2
         spans = [
             [self._pages(program, ref, op, copy * size) for ref in op.accesses]
@@ -176,7 +193,7 @@ class MadeUpClock(Clockwork):
                     last[first:end], bytes_of[first:end] = number, touched / (end - first)
                     since[number] += touched
                 if number >= len(spans):
-                    times.append(self._nanoseconds(program.ops[at % len(program)], places, code))
+                    times.append(self._nanoseconds(program.ops[at % len(program)], places, code, slower))
             return times
 
         return run
@@ -191,10 +208,10 @@ class MadeUpClock(Clockwork):
             touched = min(touched, op.output.bytes)
         return base + start // PAGE, base + (start + reach - 1) // PAGE + 1, touched
 
-    def _nanoseconds(self, op: NumpyCall, places: list[list[tuple[float, float]]], code: float) -> float:
-        """Of a call that finds shares of each array at distances."""
+    def _nanoseconds(self, op: NumpyCall, places: list[list[tuple[float, float]]], code: float, slower: float) -> float:
+        """Of a call that finds shares of each array at distances, and computes so many times as slowly."""
         host, signature = self.made_up, signature_of(op)
-        overhead = host.call + host.code(code)
+        overhead = slower * host.call + host.code(code)
         moved = self._moved(op, places)
         if isinstance(signature, ProductSignature):
             m, n, k = signature.m, signature.n, signature.k
@@ -205,20 +222,20 @@ class MadeUpClock(Clockwork):
             exposed = 1.0 if min(m, n) < 16 else 1 - host.hidden
             if host.threads > 1 and m * n * k > (PARALLEL if min(m, n) > 1 else PARALLEL_VECTOR):
                 one, moved = one / host.faster, moved / host.wider
-            return overhead + twice * signature.batch * one + exposed * moved
+            return overhead + slower * twice * signature.batch * one + exposed * moved
         if isinstance(signature, GatherSignature):
             rate = ELEMENT.get(signature.name, 0.3)
-            return overhead + signature.rows * (5.0 + rate * signature.width) + moved
+            return overhead + slower * signature.rows * (5.0 + rate * signature.width) + moved
         rate = host.elements.get(signature.name, ELEMENT.get(signature.name, 0.08))
         rate *= 2 if signature.dtype == "float64" else 1
         ragged = not all(strand.flat and strand.step == 1 for strand in signature.strands)
         rows = signature.rows if ragged or signature.reduced else 0
-        compute = signature.elements * rate + rows * host.row
+        compute = slower * (signature.elements * rate + rows * host.row)
         if signature.reduced == "outer":  # zeros to which rows are added, there and back
-            compute += signature.inner * ELEMENT["copyto"]
+            compute += slower * signature.inner * ELEMENT["copyto"]
             moved += rows * op.output.bytes * host.cost(2 * op.output.bytes, "written")
         if op.name != "copyto" and op.output.dtype != "bool" and any(ref.dtype == "bool" for ref in op.accesses):
-            overhead += signature.elements * CAST  # piece by piece, before the rest
+            overhead += slower * signature.elements * CAST  # piece by piece, before the rest
         return overhead + (compute**host.overlap + moved**host.overlap) ** (1 / host.overlap)
 
     def _moved(self, op: NumpyCall, places: list[list[tuple[float, float]]]) -> float:
@@ -260,6 +277,7 @@ HOSTS = (
         gflops=130,
         hidden=0.0,
         brought=3.0,
+        dense=1.15,
         stated=(48, 2048, 260 * 1024),
     ),
     MadeUp(

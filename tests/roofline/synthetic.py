@@ -10,7 +10,7 @@ from typing import Any
 
 from costmodel.roofline import clock, timing
 from costmodel.roofline.calibration import EMPTY, Calibration
-from costmodel.roofline.clock import Clock, Elapsed, Sentinel, Work
+from costmodel.roofline.clock import Clock, Elapsed, Gears, Sentinel, Work
 from costmodel.roofline.host import Host
 from costmodel.roofline.probes import FIRST_BYTES, WorkingSets, placed, probes
 from costmodel.roofline.program import NumpyCall, Program, Thunk
@@ -62,7 +62,7 @@ def _with(**changes: Any) -> Calibration:
         "doubt": 0.0,
         "load": 0.0,
         "steal": 0.0,
-        "clock": 12_000.0,
+        "clock": Gears(12_000.0, 12_000.0),
         "seconds": _seconds(),
     }
     return Calibration(**(fields | changes))

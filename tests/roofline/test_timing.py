@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from itertools import count
 from random import Random
 from statistics import mean
@@ -16,8 +17,9 @@ import costmodel as cm
 from costmodel.roofline.clock import Clock, Sentinel
 from costmodel.roofline.inplace import CallGroup, measure_in_place
 from costmodel.roofline.program import ArenaLayout, lay_out
-from costmodel.roofline.recorder import forward_program
+from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls
+from tests.roofline.made_up import HOSTS, MadeUpClock
 from tests.roofline.synthetic import Clockwork, Neighbour
 
 
@@ -336,7 +338,7 @@ def test_a_sentinel_s_first_work_after_a_long_sample_is_not_timed(clock: Clockwo
 
     sentinel = Sentinel(clock)
     sentinel.work = work
-    sentinel.fastest = [100] * 8
+    sentinel.light.fastest = [100] * 8
     assert sentinel.rests(sentinel.read())
 
 
@@ -366,7 +368,39 @@ def test_samples_count_at_the_clock_that_is_usual_for_the_core(clock: Clockwork)
         clock.passed = (clock.passed // 1e9 + 1) * 1e9
         found = time_calls(works, Protocol(), sentinel=sentinel)
         assert all(timing.resolved for timing in found)
-        assert [timing.seconds * sentinel.usual for timing in found] == pytest.approx([0.36, 36.0], rel=0.01)
+        assert [timing.seconds * sentinel.usual.light for timing in found] == pytest.approx([0.36, 36.0], rel=0.01)
+
+
+def test_what_dense_arithmetic_leaves_of_the_clock_is_no_disturbance(clock: Clockwork) -> None:
+    """A core that is a fifth slower for 5 ms after it: each item is timed as it is over and over, in whatever order."""
+    slow_until = 0.0
+
+    def light(nanoseconds: float) -> None:
+        clock.take(nanoseconds * (1.2 if clock.passed < slow_until else 1.0))
+
+    def dense(nanoseconds: float) -> None:
+        nonlocal slow_until
+        clock.take(1.2 * nanoseconds)
+        slow_until = clock.passed + 5e6
+
+    clock.sentinel = lambda: light(12_000)
+    sentinel = Sentinel(clock)
+    works = [lambda: dense(30_000), lambda: light(30_000), lambda: dense(3e6), lambda: light(3e6)]
+    found = time_calls(works, Protocol(), dense=[True, False, True, False], sentinel=sentinel)
+    assert all(timing.resolved for timing in found)
+    assert [timing.seconds for timing in found] == pytest.approx([36e-6, 30e-6, 3.6e-3, 3e-3], rel=0.01)
+    assert sentinel.usual.slower == pytest.approx(1.2, rel=0.01)
+
+
+def test_a_program_takes_what_it_takes_at_the_clock_that_its_products_leave() -> None:
+    made_up = MadeUpClock(replace(HOSTS[0], dense=1.2))
+    program = network_of(cm.predict("mlp-lenet-300-100", batch=64, mode="inference")).program
+    assert any(op.dense for op in program)
+    sentinel = Sentinel(made_up)
+    slowed = 1e-9 * sum(made_up.nanoseconds(program, slower=1.2))
+    assert slowed > 1.1e-9 * sum(made_up.nanoseconds(program))
+    for _ in range(2):  # before and after readings in that gear are many
+        assert measure_in_place(program, passes=30, sentinel=sentinel).seconds == pytest.approx(slowed, rel=0.01)
 
 
 def test_sentinels_are_at_rest_by_the_best_that_was_seen_several_times(clock: Clockwork) -> None:
@@ -379,7 +413,7 @@ def test_sentinels_are_at_rest_by_the_best_that_was_seen_several_times(clock: Cl
     sentinel = Sentinel(clock)
     for _ in range(3):
         sentinel.read()
-    assert sentinel.best == 100, "three readings of 1 are not four"
+    assert sentinel.light.best == 100, "three readings of 1 are not four"
     assert sentinel.rests(sentinel.read())
     assert not sentinel.rests(sentinel.read())
 
