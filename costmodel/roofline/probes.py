@@ -19,7 +19,7 @@ from costmodel.roofline.program import NumpyCall, Program, program_of
 Triple = tuple[int, int, int]
 STEPS = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
 """Of the R3 sequence, which fills a box evenly (Roberts 2018)."""
-GRIDS = (1, 8, 16, 48)
+GRIDS = (1, 8, 16, 64)
 """Sizes are rounded up to multiples of these in turn, since those of networks are."""
 
 
