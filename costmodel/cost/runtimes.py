@@ -253,10 +253,9 @@ class MegatronRank(RankRuntime):
     def end_backward(self, lifetimes: Lifetimes) -> None:
         """See `RankRuntime`: bucket by bucket over dp, and gradients of norms at once over tp."""
         layout = self.layout
-        if self.copies > 1:
-            now = lifetimes.moment("backward", GRADIENTS_SUM, "")
-            operation = "reduce_scatter" if layout.zero else "all_reduce"
-            lifetimes.send(self._sent(operation, self.gradient), now)
+        operation = "reduce_scatter" if layout.zero else "all_reduce"
+        if messages := self._sent(operation, self.gradient):  # of experts alone, where one copy of the model has several
+            lifetimes.send(messages, lifetimes.moment("backward", GRADIENTS_SUM, ""))
         self._sum_tied(lifetimes)
         partial = sum([weight.elements * weight.times for weight in self.tape.updated if weight.partial])
         if branch_value(partial):

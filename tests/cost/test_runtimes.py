@@ -508,6 +508,16 @@ def test_experts_are_laid_out_apart_from_all_else(tp: int, etp: int | None, ep: 
     assert sums == {dp * cp, edp if apart else dp * cp} - {1}
 
 
+@pytest.mark.parametrize(("ep", "pp"), [(1, 1), (1, 2), (2, 1), (4, 1)])
+def test_ranks_of_one_copy_sum_gradients_of_experts_that_they_all_have(ep: int, pp: int) -> None:
+    """``DistributedDataParallel``: ``expert_parallel_buffers`` are of edp's group, whatever that of all else is."""
+    p = megatron(experts(), batch=1, seq=32, tp=4, sp=True, etp=1, ep=ep, pp=pp, accumulate=pp)
+    for rank in p.ranks:
+        weights = sum(s.elements * s.times for s in rank.tape.weights if ".experts." in s.name)
+        sums = [(c.operation, c.devices, c.elements) for c in rank.timeline.every_collective() if c.axis == "dp"]
+        assert sums == ([("all_reduce", 4 // ep, weights)] if weights and ep < 4 else [])
+
+
 def test_collectives_of_experts() -> None:
     """``MoEAlltoAllTokenDispatcher``: numbers of rows, rows and their weights over ep, then those of etp together."""
     sent = {
