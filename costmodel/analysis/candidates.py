@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
 
 AXES = (
-    *("runtime", "tp", "sp", "loss_parallel", "cp", "cp_kind", "ep", "pp", "vpp", "schedule", "fsdp", "dp", "zero"),
-    "reshard",
+    *("runtime", "tp", "sp", "loss_parallel", "cp", "cp_kind", "ep", "etp", "pp", "vpp", "schedule", "fsdp", "dp"),
+    *("zero", "reshard"),
 )
 """Settings of a layout that are chosen between unless they are given."""
 CHECKPOINTS = ("none", "selective", "block")
@@ -38,7 +38,7 @@ class Meshes:
         self.devices = devices
         self.options = options
         self.layers = int(peek(getattr(model, "layers", 0) or 0))
-        self.experts = getattr(model, "experts", None) is not None
+        self.experts = int(peek(getattr(getattr(model, "experts", None), "count", 0)))
 
     def __iter__(self) -> Iterator[Mesh]:
         for runtime in self._values("runtime", get_args(Runtime)):
@@ -47,8 +47,8 @@ class Meshes:
                 for name, choices in self._variants(runtime, **degrees):
                     names.append(name)
                     values.append(self._values(name, choices))
-                for choice in product(*values):
-                    mesh = {"runtime": runtime, **degrees, **dict(zip(names, choice, strict=True))}
+                for experts, *choice in product(self._experts(runtime, degrees), *values):
+                    mesh = {"runtime": runtime, **degrees, **experts, **dict(zip(names, choice, strict=True))}
                     for schedule in self._schedules(runtime, degrees["pp"]):
                         if self._takes({**mesh, **schedule}):
                             yield {**mesh, **schedule}
@@ -86,14 +86,42 @@ class Meshes:
             yield "loss_parallel", (False, True)
         if cp > 1:
             yield "cp_kind", get_args(ContextKind)
-        if self.experts:
-            yield "ep", divisors(fsdp * cp if torch else dp)
         if fsdp > 1:
             yield "reshard", (True, False)
         elif torch and dp == 1 and cp > 1:
             yield "zero", (3,)  # which is how weights are split over the ranks of sequences alone
         elif dp > 1:
             yield "zero", {"torch": (0, 1), "megatron": (0, 1), "deepspeed": (1, 2, 3)}[runtime]
+
+    def _experts(self, runtime: Runtime, degrees: Mapping[str, int]) -> list[Mesh]:
+        """Over how many ranks experts are dealt out (ep), and how many split each, where these are not tp's (etp)."""
+        if not self.experts and self.options.keys().isdisjoint(("ep", "etp")):
+            return [{}]
+        tp, cp, fsdp, dp = (degrees[name] for name in ("tp", "cp", "fsdp", "dp"))
+        ranks = {"torch": fsdp * cp, "megatron": tp * cp * dp, "deepspeed": dp}[runtime] if self.experts else 1
+        several: list[Mesh] = []
+        for etp in (splits := self._values("etp", (None,))):
+            if etp is None or etp != tp or None not in splits:
+                each = 1 if runtime != "megatron" else etp or tp
+                dealt = self._values("ep", divisors(max(1, ranks // each)))
+                several += ({"ep": ep, **({} if etp is None else {"etp": etp})} for ep in dealt)
+        return several if runtime != "megatron" or "etp" in self.options else [*several, *self._apart(tp, ranks)]
+
+    def _apart(self, tp: int, ranks: int) -> Iterator[Mesh]:
+        """Ways of Megatron's ranks to split each expert that are not tp's: only where none are left to be dealt out.
+
+        To split experts `f` times less and deal them out `f` times more, over as many ranks, sends each row to one rank
+        in place of `f`, over the network as many times and never farther; weights of a rank and FLOPs are as many, and
+        products of whole features. So of ways to share experts over as many ranks the one that splits least is no
+        slower, and holds more by no more than what stands for gradients of one expert, `stood_for`.
+        Source: Megatron-Core, transformer/moe/README.md ("Prefer EP over TP for the expert layer").
+        """
+        dealt = [n for n in self._values("ep", divisors(ranks)) if ranks % n == 0 and self.experts % n == 0]
+        for ep in dealt:
+            more = [n // ep for n in dealt if n > ep and n % ep == 0]
+            for etp in divisors(ranks // ep):
+                if etp != tp and not any(etp % times == 0 for times in more):
+                    yield {"ep": ep, "etp": etp}
 
     def _schedules(self, runtime: Runtime, pp: int) -> Iterator[Mesh]:
         """Orders of a pipeline's micro-batches, with stages of a rank."""

@@ -423,8 +423,10 @@ class LayoutSearch:
 
     def _kind(self, mesh: Mesh) -> Hashable:
         """What decides whether settings of a mesh go together, whatever the model: of most degrees that they split."""
-        ranks = mesh["fsdp"] * mesh["cp"] if mesh["runtime"] == "torch" else mesh["dp"]  # which those of experts divide
-        plain = ranks % mesh.get("ep", 1) == 0 and self.fixed.get("etp") is None
+        ranks, experts = mesh["fsdp"] * mesh["cp"] if mesh["runtime"] == "torch" else mesh["dp"], mesh.get("ep", 1)
+        if mesh["runtime"] == "megatron":
+            ranks, experts = mesh["tp"] * mesh["cp"] * mesh["dp"], experts * (mesh.get("etp") or mesh["tp"])
+        plain = ranks % experts == 0  # of which those of experts are a part
         degrees = [mesh[name] > 1 if plain else mesh[name] for name in DEGREES_OF_KINDS]
         return *degrees, *(item for item in mesh.items() if item[0] not in DEGREES_OF_KINDS)
 

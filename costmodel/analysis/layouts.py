@@ -327,7 +327,8 @@ def layouts(
 
     All legal degrees of tensor, sequence, context, pipeline, expert, sharded and data parallel are gone through, in
     every runtime and under every schedule, each with what is recomputed and with every micro-batch that `global_batch`
-    allows. What is given stays; of a list one is chosen. On a machine (`on`) they are ranked by tokens a second, and
+    allows; Megatron's ranks split experts as those of tp, or over others (etp) where no whole ones are left to be dealt
+    out (ep). What is given stays; of a list one is chosen. On a machine (`on`) they are ranked by tokens a second, and
     tp stays within a node unless it is given; without one they are ranked by memory alone.
 
     Args:

@@ -149,7 +149,8 @@ def layouts(
 
     MEMORY is what a device has, such as 80GB: that of the machine unless given. Exit code 0, or 1 if nothing fits.
 
-    What is given stays; of several values one is chosen.
+    What is given stays; of several values one is chosen, as degrees are that are left out. Megatron's experts may be
+    split over other ranks than those of --tp: of such a layout its etp is said.
     """
     from costmodel.analysis.layouts import layouts as every_layout
 

@@ -196,7 +196,8 @@ class RankPeaks:
         torch, copies = layout.runtime == "torch", layout.cp
         fsdp, dp = (copies * layout.fsdp, layout.dp) if torch else (layout.fsdp, copies * layout.dp)
         zero = 0 if torch and layout.zero > 1 else layout.zero
-        dp = dp if zero else min(dp, 2 if torch else 2 * layout.ep)  # whole copies are alike
+        experts = 1 if torch else layout.ep * layout.expert_tp
+        dp = dp if zero else min(dp, 2 * experts)  # whole copies are alike
         reshard = layout.reshard or settings.training  # which matters to what passes drop
         try:
             plain = replace(settings, cp=1, fsdp=fsdp, dp=dp, zero=zero, reshard=reshard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -449,6 +450,79 @@ def test_what_a_runtime_takes_in_one_way_alone_is_one_layout() -> None:
     assert cm.layouts(EXPERTS, **{**run, "ep": 2, "sp": False}, checkpoint="none").best.prediction.settings.sp
 
 
+SPLIT: dict[str, Any] = {"seq": 16, "global_batch": 64, "on": "h100-sxm", "runtime": "megatron", "batch": 1}
+SPLIT |= {"checkpoint": "none", "every": True}
+
+
+@pytest.mark.parametrize("run", [{"devices": 8, "pp": [1, 2]}, {"devices": 32, "pp": [1, 2], "cp": [1, 2]}], ids=str)
+def test_experts_split_apart_from_tp_are_layouts_as_predictions_say(run: dict[str, Any]) -> None:
+    found = cm.layouts(EXPERTS, **SPLIT, **run)
+    apart = [entry for entry in found if "etp" in entry.settings]
+    assert {entry.settings["etp"] for entry in apart} == ({1} if run["devices"] == 8 else {1, 2, 4})
+    assert {("cp" in entry.settings, entry.settings.get("zero", 0)) for entry in apart} >= {(False, 0), (False, 1)}
+    for entry in apart[:: 1 + len(apart) // 20]:
+        time = entry.prediction.on("h100-sxm")
+        assert (entry.peak, entry.prediction.settings.devices) == (entry.prediction.memory.peak, run["devices"])
+        assert entry.seconds == pytest.approx(time.seconds, rel=1e-9)
+        assert entry.step.exposed == pytest.approx(time.exposed, rel=1e-9)  # type: ignore[union-attr]
+        assert entry.text("tp", "ep", "etp").endswith(f"etp {entry.settings['etp']}")
+    check_bounds(found)
+
+
+@pytest.mark.parametrize("count", [1, 6, 8, 64])
+def test_experts_are_split_apart_from_tp_only_where_none_are_left_to_be_dealt_out(count: int) -> None:
+    """Of each other legal way some way is drawn that deals out what it splits, over as many ranks."""
+    model = cm.load("mixtral-8x7b", over={"experts.count": count, "experts.per_token": 1})
+    drawn = {
+        (mesh["tp"], mesh["cp"], mesh["pp"], mesh["dp"], mesh["ep"], mesh.get("etp", mesh["tp"])): "etp" in mesh
+        for mesh in Meshes(model, 24, {"runtime": ["megatron"]})
+    }
+    for (tp, cp, pp, dp, ep, etp), apart in drawn.items():
+        ranks = tp * cp * dp
+        assert ranks % (ep * etp) == 0
+        assert not apart or (etp != tp and count % ep == 0 and math.gcd(etp, count // ep) == 1)
+        for dealt, split in ((n, k) for n in range(1, ranks + 1) for k in range(1, ranks // n + 1)):
+            if count % dealt == 0 and ranks % (dealt * split) == 0:
+                more = [n for n in range(dealt, dealt * split + 1) if count % n == 0 and dealt * split % n == 0]
+                assert any((tp, cp, pp, dp, n, dealt * split // n) in drawn for n in more)
+
+
+def test_experts_that_are_dealt_out_are_no_slower_than_split_over_as_many_ranks() -> None:
+    """What is held beside differs by what stands for gradients of one expert's weights, `stood_for`."""
+    model = cm.load("mixtral-8x7b", over={"layers": 2, "vocab": 1024})
+    run: dict[str, Any] = {**SPLIT, "seq": 1024, "devices": 16, "pp": 1, "cp": 1, "etp": [1, 2, 4, 8, 16]}
+    found = {
+        tuple(entry.values("tp", "ep", "etp", "zero").values()): entry
+        for entry in cm.layouts(model, **run, memory="1 TB")
+    }
+    pairs = 0
+    for (tp, ep, etp, zero), entry in found.items():
+        for times in (2, 4, 8):
+            if etp % times == 0 and 8 % (ep * times) == 0:
+                other = found[tp, ep * times, etp // times, zero]
+                assert other.seconds <= entry.seconds
+                assert other.peak <= entry.peak + 2 * 3 * 4096 * 14336
+                pairs += 1
+    assert pairs > 60
+
+
+def test_ranks_that_split_experts_are_as_they_are_given() -> None:
+    run: dict[str, Any] = {**SPLIT, "devices": 8, "pp": 1, "cp": 1}
+    every = cm.layouts(EXPERTS, **run)
+    given = cm.layouts(EXPERTS, **run, etp=[1, 2])
+    assert {entry.settings["etp"] for entry in given} == {1, 2}
+    assert {entry.values("tp", "ep", "etp")["tp"] for entry in given} == {1, 2, 4}
+    usual = cm.layouts(EXPERTS, **run, etp=None)
+    assert [entry.settings for entry in usual] == [entry.settings for entry in every if "etp" not in entry.settings]
+    assert 0 < len(usual) < len(every)
+    with pytest.raises(CostModelError, match="ep=1 and etp=3 are 3 ranks, which do not divide the 8 of tp, cp and dp"):
+        cm.layouts(EXPERTS, **run, etp=3)
+    refused = cm.layouts(cm.load("mixtral-8x7b", over={**SIZE, "experts.count": 2, "mlp_width": 18}), **run).refused
+    assert any(reason.text.startswith("etp=4 does not divide experts.width 18 of mixtral-8x7b") for reason in refused)
+    with pytest.raises(CostModelError, match="etp=1 splits experts, of which gpt2-small has none: leave it out"):
+        cm.layouts("gpt2-small", devices=4, global_batch=8, etp=1)
+
+
 @pytest.mark.parametrize(("name", "ep"), [("llama-3.1-8b", [1]), ("mixtral-8x7b", [1, 2])])
 def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int]) -> None:
     """Megatron gathers gradients of outputs that were scattered with nothing beside it."""
@@ -488,11 +562,15 @@ def test_how_tokens_are_split_changes_no_weights(name: str, monkeypatch: pytest.
         assert together.held(settings) == alone
 
 
-@pytest.mark.parametrize("model", [MODEL, EXPERTS], ids=["dense", "experts"])
-def test_meshes_are_refused_by_kind_as_each_is(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [(MODEL, {}), (EXPERTS, {}), (EXPERTS, {"runtime": ["megatron"], "ep": [4, 8], "etp": [None, 1, 2]})],
+    ids=["dense", "experts", "experts given"],
+)
+def test_meshes_are_refused_by_kind_as_each_is(model: Any, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run: dict[str, Any] = {"seq": 64, "precision": "bf16-master-fp32-gradients"}
-    search = LayoutSearch(model, {**run, "devices": 16, "global_batch": 32}, {}, None, None)
-    search.meshes = [*Meshes(model, 16, {})]
+    search = LayoutSearch(model, {**run, "devices": 16, "global_batch": 32}, options, None, None)
+    search.meshes = [*Meshes(model, 16, options)]
     made: list[Settings] = []
     check = Settings.__post_init__
     monkeypatch.setattr(Settings, "__post_init__", lambda self: made.append(self) or check(self))
