@@ -254,7 +254,7 @@ class MegatronRank(RankRuntime):
         """See `RankRuntime`: bucket by bucket over dp, and gradients of norms at once over tp."""
         layout = self.layout
         operation = "reduce_scatter" if layout.zero else "all_reduce"
-        if messages := self._sent(operation, self.gradient):  # of experts alone, where one copy of the model has several
+        if messages := self._sent(operation, self.gradient):  # of experts alone where these are all that have copies
             lifetimes.send(messages, lifetimes.moment("backward", GRADIENTS_SUM, ""))
         self._sum_tied(lifetimes)
         partial = sum([weight.elements * weight.times for weight in self.tape.updated if weight.partial])
