@@ -44,7 +44,7 @@ _METHODS: dict[type, tuple[str, ...]] = {
     Time: ("_slower", "_faster"),
 }
 _FUNCTIONS = (
-    *(queues.hidden, queues._larger, queues._lesser, queues._everywhere, queues._are_close, queues._label),
+    *(queues.hidden, queues._larger, queues._lesser, queues._everywhere, queues.are_close, queues._label),
     *(communication._fastest, communication._least, communication._most, parallel.overlapped),
 )
 _CONSTANTS: dict[Any, tuple[str, ...]] = {

@@ -369,7 +369,8 @@ class LayoutSteps:
         self.fuses = like.stack.fuses
         self.models = {runtime: like.kernel_model_of(runtime) for runtime in get_args(Runtime)}
         self.links = CollectiveModel(like.cluster, like.constants, like.tier, like.factors)
-        self._stages: dict[Runtime, dict[tuple[int, int], tuple[StageWork, Numbers]]] = {}
+        self._stages: dict[Runtime, dict[tuple[int, int], StageWork]] = {}
+        self._busy: dict[StageWork, Numbers] = {}
         self._players: dict[StageWork, dict[str, Player]] = {}
         self._endings: dict[Hashable, Player] = {}
         self._works: dict[Hashable, PassWork] = {}
@@ -417,7 +418,7 @@ class LayoutSteps:
     def on(self, like: Time) -> LayoutSteps:
         """The same on a cluster of another network; what its devices do by themselves is worked out already."""
         other = LayoutSteps(self.ranks, like)
-        other._works, other._stages = self._works, self._stages
+        other._works, other._stages, other._busy = self._works, self._stages, self._busy
         return other
 
     def _alone(self, settings: Settings, prices: Prices) -> PlayedStep:
@@ -427,9 +428,15 @@ class LayoutSteps:
         model = self.models[settings.runtime]
         if settings.layout.shards > 1:
             places = [rank.place for rank in self.ranks.sharded(settings).ranks if rank.place is not None]
-            return PipelineWork(places, model, fuse=self.fuses).step(model, prices)[1]
+            return PipelineWork(places, lambda stage: stage.busy(model), fuse=self.fuses).step(model, prices)[1]
         ranks = self.ranks.staged(settings)
-        work = PipelineWork(ranks, model, fuse=self.fuses, known=self._stages.setdefault(settings.runtime, {}))
+
+        def busy(stage: StageWork) -> Numbers:
+            if stage not in self._busy:
+                self._busy[stage] = stage.busy(model)
+            return self._busy[stage]
+
+        work = PipelineWork(ranks, busy, fuse=self.fuses, known=self._stages.setdefault(settings.runtime, {}))
         for stage in work.kinds:
             if stage not in self._players:
                 self._players[stage] = stage.passes(model, stage.kernel_seconds(model), prices)

@@ -6,11 +6,10 @@ alike, so from some number of them on each further period of them takes as long:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, reduce
-from operator import add
-from typing import NamedTuple
+from functools import lru_cache
+from operator import truediv
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, Numbers
 from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, overlapped, overlaps
 from costmodel.performance.programs import Programmer, RankProgram
-from costmodel.performance.queues import MOST_TRACED, SAME, CollectiveSum, Player, QueueEvent, too_long
+from costmodel.performance.queues import MOST_TRACED, CollectiveSum, Player, QueueEvent, are_close, too_long
 from costmodel.performance.work import StepPhase, Task, work_of
 from costmodel.training.schedules import Action, ActionKind, Schedule
 from costmodel.training.settings import Settings
@@ -61,9 +60,10 @@ def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[N
         counts = [first + n * period for n in range(3)]
         if counts[-1] >= schedule.microbatches or (shorter := _shorter(schedule, counts)) is None:
             break
-        before, middle, last = (np.array(np.broadcast_arrays(*play(each, passes, handing))) for each in shorter)
-        if attempt == MOST_TRIES - 1 or np.allclose(last - middle, middle - before, rtol=SAME, atol=0.0):
-            return [*(last + (schedule.microbatches - counts[-1]) / period * (last - middle))]
+        ends = [*zip(*(play(each, passes, handing) for each in shorter), strict=True)]
+        if attempt == MOST_TRIES - 1 or all(are_close(c - b, b - a) for a, b, c in ends):
+            more = (schedule.microbatches - counts[-1]) / period
+            return [c + more * (c - b) for _, b, c in ends]
         first += 4 * period
     return play(schedule, passes, handing)
 
@@ -174,17 +174,24 @@ def play(
 class StageWork(ProgramSet):
     """The passes of one stage over one micro-batch, by what schedules call them.
 
-    ways: the stage as most of its forward passes and as most of its backward passes find its sharded weights.
+    ways: the stage as most of its forward passes and as most of its backward passes find its sharded weights. share:
+    see `Programmer`.
     """
 
     def __init__(
-        self, stage: StagePasses, settings: Settings, *, fuse: bool, ways: tuple[StagePasses, StagePasses] | None = None
+        self,
+        stage: StagePasses,
+        settings: Settings,
+        *,
+        fuse: bool,
+        ways: tuple[StagePasses, StagePasses] | None = None,
+        share: Callable[[int, int], Any] = truediv,
     ) -> None:
         forth, back = ways or (stage, stage)
         work = work_of(stage.tape, settings, fuse=fuse)
         self.fusions: list[Fusion] = work.fusions
-        self.micro_batches = int(settings.micro_batches)
-        programmer = Programmer(stage.tape.layout, work.tasks, int(settings.micro_batches), lambda *_: False)
+        self.micro_batches = settings.micro_batches
+        programmer = Programmer(stage.tape.layout, work.tasks, self.micro_batches, _never, share)
 
         def program(passage: Passage, *phases: str, tasks: Callable[[Task], bool] = lambda task: True) -> RankProgram:
             return programmer.program(passage.moments, passage.loops, passage.messages, phases=phases, tasks=tasks)
@@ -212,6 +219,11 @@ class StageWork(ProgramSet):
         return {"I": Player(prices), "W": players["B"], **players}
 
 
+def _never(*_: object) -> bool:
+    """No collective of a pass is after the last micro-batch alone."""
+    return False
+
+
 def _of_weights(task: Task) -> bool:
     return "weight" in task.kernel.name or "bias" in task.kernel.name
 
@@ -219,24 +231,28 @@ def _of_weights(task: Task) -> bool:
 class PipelineWork:
     """What the ranks of a pipeline ask of their devices in a step, stages that are alike once.
 
-    ranks: all of them. shown: the one that has most to do; tasks: its own. model: of the machine, which decides that.
-    known: stages of other pipelines on that machine, by the identity of their passes and how many
-    micro-batches there are, of which the first adds no gradients up; each with what it has to do.
+    ranks: all of them. shown: the one that has most to do; tasks: its own. kinds: stages that differ. share: see
+    `Programmer`.
     """
 
     def __init__(
         self,
         ranks: Sequence[PipelineRank | StagedRank],
-        model: KernelModel,
+        busy: Callable[[StageWork], Numbers],
         *,
         fuse: bool,
-        known: dict[tuple[int, int], tuple[StageWork, Numbers]] | None = None,
+        known: dict[tuple[int, int], StageWork] | None = None,
+        share: Callable[[int, int], Any] = truediv,
     ) -> None:
+        """busy: what a stage has to do for one micro-batch [s], by which a rank is shown.
+
+        known: stages of other pipelines, by the identity of their passes and how many micro-batches there are, of
+        which the first adds no gradients up.
+        """
         self.ranks = sorted(ranks, key=lambda rank: rank.rank)
         self.schedule, self.settings = self.ranks[0].schedule, self.ranks[0].settings
         alike = {} if known is None else known
         self.stages: dict[int, StageWork] = {}
-        busy: dict[StageWork, Numbers] = {}
         for rank in self.ranks:
             for stage, passes in rank.stages.items():
                 ways = None
@@ -244,14 +260,26 @@ class PipelineWork:
                     ways = rank.usual(stage, "F"), rank.usual(stage, "B")
                 key = hash((id(passes), *map(id, ways or ()))), self.schedule.microbatches
                 if key not in alike:
-                    work = StageWork(passes, self.settings, fuse=fuse, ways=ways)
-                    alike[key] = work, work.busy(model)
-                self.stages[stage], busy[self.stages[stage]] = alike[key]
-        self.kinds = list(busy)
-        self.shown = max(self.ranks, key=lambda rank: sum(busy[self.stages[stage]] for stage in rank.stages))
-        self.tasks = [task for stage in self.shown.stages for task in self.stages[stage].tasks]
-        self.fusions = [fusion for stage in self.shown.stages for fusion in self.stages[stage].fusions]
+                    alike[key] = StageWork(passes, self.settings, fuse=fuse, ways=ways, share=share)
+                self.stages[stage] = alike[key]
+        self.kinds = [*dict.fromkeys(self.stages.values())]
+        self.shown = self.busiest({work: busy(work) for work in self.kinds})
         self._endings: dict[tuple[StageWork, ...], ProgramSet] = {}
+        self._share = share
+
+    def busiest(self, busy: Mapping[StageWork, Numbers]) -> PipelineRank | StagedRank:
+        """The rank that has most to do, by what each stage has for one micro-batch [s]."""
+        return max(self.ranks, key=lambda rank: sum(busy[self.stages[stage]] for stage in rank.stages))
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Of the rank that is shown."""
+        return [task for stage in self.shown.stages for task in self.stages[stage].tasks]
+
+    @property
+    def fusions(self) -> list[Fusion]:
+        """Of the rank that is shown."""
+        return [fusion for stage in self.shown.stages for fusion in self.stages[stage].fusions]
 
     def step(self, model: KernelModel, prices: Prices) -> tuple[list[Numbers], PlayedStep]:
         """Seconds of each task's kernel of the rank that is shown, and the step as it was played."""
@@ -265,7 +293,7 @@ class PipelineWork:
         self, players: Mapping[StageWork, Mapping[str, Player]], endings: Sequence[Player], prices: Prices
     ) -> PlayedStep:
         """The step, from each pass of each stage and each rank's ending, as they were played by themselves."""
-        message = self._handed()
+        message = self.handed
         handing = 0.0 if message is None else _plain(prices(message).seconds)
         ended = [self._ended(rank, players, ending) for rank, ending in zip(self.ranks, endings, strict=True)]
         seconds = [each.seconds for each in ended]
@@ -300,7 +328,7 @@ class PipelineWork:
         if 2 * self.schedule.stages * self.schedule.microbatches > MOST_TRACED:
             raise too_long()
         players = {work: work.passes(model, work.kernel_seconds(model), prices) for work in self.kinds}
-        message = self._handed()
+        message = self.handed
         handing = 0.0 if message is None else float(prices(message).seconds)
 
         def note(each: StagePass) -> None:
@@ -321,18 +349,22 @@ class PipelineWork:
         self, players: Mapping[StageWork, Mapping[str, Player]], endings: Sequence[Numbers], handing: Numbers
     ) -> Numbers:
         """Seconds of the step: of the rank that is done last. endings: of each rank after its passes."""
-        ends = ends_of(self.schedule, self.passes(players), handing)
-        return reduce(np.maximum, map(add, ends, endings))
+        whole: Numbers = 0.0
+        for end, ending in zip(ends_of(self.schedule, self.passes(players), handing), endings, strict=True):
+            whole = np.maximum(whole, end + ending)
+        return whole
 
-    def _counts(self) -> Counter[tuple[int, str]]:
+    def _counts(self) -> dict[tuple[int, str], int]:
         """How often the rank that is shown runs each pass of its stages."""
-        counts: Counter[tuple[int, str]] = Counter()
+        counts: dict[tuple[int, str], int] = {}
         for run in self.schedule.runs(self.shown.rank):
             for action in run.actions:
-                counts[action.stage, action.kind] += run.times
+                kind = action.stage, action.kind
+                counts[kind] = counts.get(kind, 0) + run.times
         return counts
 
-    def _handed(self) -> Message | None:
+    @property
+    def handed(self) -> Message | None:
         """What a stage hands to the next: of the first one that is on another rank."""
         stages = {stage: passes for rank in self.ranks for stage, passes in rank.stages.items()}
         for stage, passes in sorted(stages.items()):
@@ -353,26 +385,30 @@ class PipelineWork:
 
     def ending(self, rank: PipelineRank | StagedRank, model: KernelModel, prices: Prices) -> Player:
         """What a rank does after its passes: gradients are summed over ranks, and weights updated."""
+        ending, player = self.ending_of(rank), Player(prices, model.launch_seconds)
+        for name in ending.programs:
+            ending.play(player, name, model, np.array(ending.kernel_seconds(model)))
+        player.end()
+        return player
+
+    def ending_of(self, rank: PipelineRank | StagedRank) -> ProgramSet:
+        """What that is, on any machine."""
         key = tuple(self.stages[stage] for stage in rank.stages)
         if key not in self._endings:
             tasks = [task for work in key for task in work.tasks if task.phase == "update"]
-            passage = rank.ending
-            programmer = Programmer(rank.tapes[0].layout, tasks, 1, lambda *_: False)
+            programmer = Programmer(rank.tapes[0].layout, tasks, 1, _never, self._share)
             programs = {
                 f"sums {stage}": programmer.program(sums.moments, sums.loops, sums.messages, phases=())
                 for stage, passes in rank.stages.items()
                 if passes.sharded
                 for sums in [passes.reducing]
             }
+            update = rank.ending
             programs["update"] = programmer.program(
-                passage.moments, passage.loops, passage.messages, phases=("optimizer",)
+                update.moments, update.loops, update.messages, phases=("optimizer",)
             )
             self._endings[key] = ProgramSet(programmer.tasks, programs)
-        ending, player = self._endings[key], Player(prices, model.launch_seconds)
-        for name in ending.programs:
-            ending.play(player, name, model, np.array(ending.kernel_seconds(model)))
-        player.end()
-        return player
+        return self._endings[key]
 
 
 def _plain(seconds: Numbers) -> Numbers:

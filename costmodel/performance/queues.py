@@ -180,7 +180,7 @@ class Player:
             after, waited_after = self._clocks(), self._waited()
             steps = [b - a for a, b in zip(before, after, strict=False)] if len(before) == len(after) else []
             alike = n < times and self.trace is None and not self._marks and self._steady(after, steps)
-            if alike and len(waited) == len(waited_after) and all(map(_are_close, waited, waited_after)):
+            if alike and len(waited) == len(waited_after) and all(map(are_close, waited, waited_after)):
                 self._skip(times - n, after, steps, sums)
                 return
             before, waited = after, waited_after
@@ -434,7 +434,8 @@ def _everywhere(truth: Any) -> bool:
     return bool(truth) if isinstance(truth, (bool, np.bool_)) else bool(truth.all())
 
 
-def _are_close(a: Numbers, b: Numbers) -> bool:
+def are_close(a: Numbers, b: Numbers) -> bool:
+    """Whether what rounds that are alike take is the same."""
     return _everywhere(abs(a - b) <= SAME * abs(b))
 
 

@@ -132,7 +132,8 @@ class Time(Answer):
             return StagedPass(sorted(ranks, key=lambda rank: rank.tape.layout.stage or 0), fuse=self.stack.fuses)
         if not places:
             return RankWork(self.prediction.rank, fuse=self.stack.fuses)
-        return PipelineWork(places, self._model(self.constants, self.tier), fuse=self.stack.fuses)
+        model = self._model(self.constants, self.tier)
+        return PipelineWork(places, lambda stage: stage.busy(model), fuse=self.stack.fuses)
 
     @typed
     def elsewhere(self, machine: ClusterLike | MachineLike) -> Time:
