@@ -110,10 +110,13 @@ def controls_of(model: Architecture, question: Mapping[str, Any]) -> Controls:
             raise SettingError(f"{axis.name} does not apply to {model.title}: leave it out")
     model = varied(model, changed) if changed else model
     starts = {name: settings.pop(name) for name in STARTS if settings.get(name) is not None}
-    predict(model, **starts, **settings)  # one that is wrong altogether is refused before the work
-    choices = tuple(_choices(model, axes, settings))
     listed = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
-    sizes = tuple(_sizes(model, settings, starts, listed))
+    some = dict(settings)
+    if "accumulate" in listed:  # without which a pipeline has too few micro-batches
+        some["accumulate"] = listed["accumulate"][-1]
+    predict(model, **starts, **some)  # one that is wrong altogether is refused before the work
+    choices = tuple(_choices(model, axes, some))
+    sizes = tuple(_sizes(model, some, starts, listed))
     if any(choice.name == "pp" for choice in choices):  # other sizes of a model are cut into other stages
         sizes = tuple(size for size in sizes if size.name in listed or size.name in SIZES)
     controls = Controls(model, sizes, choices, settings)

@@ -134,8 +134,8 @@ class Model {
       return { id: at, name: this.words(name), kind: this.words(kind), ...this.columns(numbers, data.columns) };
     });
     answer.tasks = data.lists[tasks].map((at) => this.task(data.tasks[at]));
-    answer.shared = play >= 0; // by several devices, whose step is played if Python has written how
-    if (answer.shared && data.plays[play].length) answer.played = new LAYOUTS.Rank(answer.tasks, data.plays[play], data.degrees, (number) => this.value(number));
+    answer.shared = play >= 0; // by several devices, whose step is played
+    if (answer.shared) answer.played = new LAYOUTS.LayoutStep(answer.tasks, data.plays[play], data.degrees, (number) => this.value(number));
     return answer;
   }
 
@@ -243,7 +243,7 @@ function timeOn(answer, machine) {
   let useful = 0;
   let peak = 0;
   const typical = parametersOf(machine, null);
-  const tasks = answer.tasks.map((task, place) => {
+  const tasks = (shared ? shared.tasks : answer.tasks).map((task, place) => {
     const [seconds, least] = shared ? [shared.kernels[place], shared.floors[place]] : LAWS[machine.laws[task.law]](typical, ...task.arguments);
     const [flops, read, written, launches, rows, m, n, k] = task.arguments;
     const times = Number(task.times);

@@ -10,22 +10,38 @@ function modelOf(machine, tier, end = null) {
   return { machine, tier, parameters, constants, launch_seconds: starts[0], start_seconds: starts };
 }
 
-class Rank extends RankWork {
-  // tasks: its kernels. played: what Python wrote of it. names: of its degrees. value: gives that of a formula by number.
-  constructor(tasks, played, names, value) {
+// Of the host to start each task's kernel once.
+const hostSeconds = (tasks, model) => tasks.map(({ starts }) => starts.reduce((all, each, kind) => all + each * model.start_seconds[kind], 0));
+
+ProgramSet.prototype.play = function (player, name, model, seconds, last = true) {
+  const program = item(this.programs, name);
+  const sums = (of) => program.rows.map((row) => row.reduce((all, [task, share]) => all + share * of[task], 0));
+  player.play(program, sums(seconds), sums(hostSeconds(this.tasks, model)), seconds, last);
+};
+
+class Pipeline extends PipelineWork {
+  // stages: programs of each. endings: of each rank what it does after its passes. handed: by a stage to the next, if by any.
+  constructor(schedule, stages, endings, handed) {
     super();
+    const ranks = endings.map((_, rank) => ({ rank, stages: schedule.stages_of(rank) }));
+    Object.assign(this, { schedule, ranks, endings, handed, stages: new Dict(enumerate(stages)), kinds: [...new Set(stages)] });
+  }
+
+  ending_of({ rank }) {
+    return this.endings[rank];
+  }
+}
+
+// The step of a layout. tasks: its kernels. played: what Python wrote of it. names: of its degrees. value: gives that of
+// a formula by number.
+class LayoutStep {
+  constructor(tasks, played, names, value) {
     const of = (number) => Number(value(number));
-    const [[runtime, sp, training, overlaps], degrees, microBatches, contractions, starts, programs] = played;
+    const [[runtime, sp, training, overlaps], degrees, microBatches, contractions, sets, [kind, ...order]] = played;
     this.layout = new Layout();
     degrees.forEach((number, place) => (this.layout[names[place]] = number < 0 ? null : of(number)));
     Object.assign(this.layout, { runtime, sp });
-    this.tasks = tasks;
-    Object.assign(this, { training, overlaps, alone: false, micro_batches: of(microBatches), contractions: of(contractions) });
-    this.starts = starts.map((each) => each.map(of));
-    this.table = {
-      times: ({ machine, tier, parameters }) =>
-        tasks.map((task) => LAWS[machine.laws[task.law]](parameters, ...task.arguments)[tier === CEILING ? 1 : 0]),
-    };
+    Object.assign(this, { training, contractions: of(contractions) });
     const message = ([operation, axis, dtype, devices, elements, bytes]) =>
       Object.assign(new Message(operation, axis, of(devices), of(elements), dtype), { bytes: of(bytes) });
     const event = ([kind, ...parts]) => {
@@ -34,55 +50,69 @@ class Rank extends RankWork {
       if (kind === "Parts") parts[4] = parts[4].map(([part, sent]) => [part, message(sent)]);
       return new { Stretch, Sending, Arrival, Drain, Parts }[kind](...parts);
     };
-    this.programs = Object.fromEntries(programs.map(([events, rows, ready], place) => [["passes", "ending"][place], {
+    const program = ([name, events, rows, ready]) => [name, {
       events: events.map(event), ready: ready.map(of),
       rows: rows.map((row) => row.map(([task, count, times, happenings]) => [task, times === undefined ? count : (count * of(times)) / of(happenings)])),
-    }]));
+    }];
+    let before = 0;
+    const made = sets.map(([kind, starts, programs]) => {
+      const own = starts.map((each) => ({ ...tasks[before], starts: each.map(of), times: Number(tasks[before++].times) }));
+      const times = ({ machine, tier, parameters }) =>
+        own.map((task) => LAWS[machine.laws[task.law]](parameters, ...task.arguments)[tier === CEILING ? 1 : 0]);
+      return Object.assign(new { RankWork, StageWork, ProgramSet }[kind](), {
+        tasks: own, table: { times }, programs: new Dict(programs.map(program)), overlaps, alone: false, micro_batches: of(microBatches),
+      });
+    });
+    const all = (numbers) => numbers.map((number) => made[number]);
+    if (kind === "RankWork") [this.work] = all(order);
+    else if (kind === "StagedPass") {
+      const stages = all(order[0]);
+      this.work = Object.assign(new StagedPass(), { stages, tasks: stages.flatMap((stage) => stage.tasks) });
+    } else {
+      const [stages, endings, schedule, perRank, handed] = order;
+      const runs = new SCHEDULES[schedule](this.layout.pp, perRank, of(microBatches));
+      this.work = new Pipeline(runs, all(stages), all(endings), handed.length ? message(handed[0]) : null);
+    }
   }
 
-  play(player, name, model, seconds, last = true) {
-    const program = this.programs[name];
-    const host = this.hostSeconds(model);
-    const sums = (of) => program.rows.map((row) => row.reduce((all, [task, share]) => all + share * of[task], 0));
-    player.play(program, sums(seconds), sums(host), seconds, last);
-  }
-
-  // Of the host to start each task's kernel once.
-  hostSeconds(model) {
-    return this.starts.map((many) => many.reduce((all, each, kind) => all + each * model.start_seconds[kind], 0));
+  // Of a pipeline, what the rank does that has most to do on a machine.
+  show(model) {
+    const { work } = this;
+    if (work instanceof Pipeline) work.shown = work.busiest(new Dict(work.kinds.map((kind) => [kind, kind.busy(model)])));
   }
 
   // Seconds of each task's kernel, and the step as it was played.
   on(model) {
     const cluster = Object.assign(new Cluster(), model.machine.cluster);
     const prices = new Prices(new CollectiveModel(cluster, model.constants, model.tier), this.layout);
-    return this.step(model, (message) => prices.__call__(message));
+    return this.work.step(model, (message) => prices.__call__(message));
   }
 }
 
 // The step of an answer on a machine; why there is none, if there is none.
-function timeOf({ played: rank }, machine) {
-  if (!rank) return { why: "a page has none of a pipeline's stages" };
+function timeOf({ played }, machine) {
   if (machine.cluster.why) return machine.cluster;
-  const { layout } = rank;
+  const { layout } = played;
   try {
     Object.assign(new Cluster(), machine.cluster).place(layout);
   } catch (error) {
     return { why: error.message };
   }
   const model = modelOf(machine, "typical");
-  const [kernels, step] = rank.on(model);
-  const [floors, least] = rank.on(modelOf(machine, CEILING));
-  const host = rank.hostSeconds(model);
+  played.show(model);
+  const [kernels, step] = played.on(model);
+  const [floors, least] = played.on(modelOf(machine, CEILING));
+  const { tasks } = played.work;
+  const host = hostSeconds(tasks, model);
   return {
-    kernels, floors, sums: step.sums, seconds: step.seconds, least: least.seconds, devices: layout.devices,
-    hostOf: (phase) => rank.tasks.reduce((all, task, at) => all + (task.phase === phase ? Number(task.times) * host[at] : 0), 0),
+    tasks, kernels, floors, sums: step.sums, seconds: step.seconds, least: least.seconds, bubble: step.bubble, devices: layout.devices,
+    hostOf: (phase) => tasks.reduce((all, task, at) => all + (task.phase === phase ? task.times * host[at] : 0), 0),
     secondsOf: (phase) => step.phases.get(phase, 0),
-    useful: (layout.samplers / layout.devices) * rank.contractions,
+    useful: (layout.samplers / layout.devices) * played.contractions,
     exposed: step.sums.reduce((all, each) => all + each.exposed, 0),
-    secondsAt: (end) => rank.on(modelOf(machine, "typical", end))[1].seconds,
+    secondsAt: (end) => played.on(modelOf(machine, "typical", end))[1].seconds,
     widened(low, typical, high) {
-      const time = Object.assign(new Time(), { prediction: { settings: { layout, training: rank.training } } });
+      const time = Object.assign(new Time(), { prediction: { settings: { layout, training: played.training } } });
       const shared = { collectives: step.sums, optional: step.optional };
       const own = { low, typical, high };
       return { low: Math.max(least.seconds, time._faster(own, shared)), high: time._slower(own, shared) };

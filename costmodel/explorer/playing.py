@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,21 +15,39 @@ from costmodel.graph.kernel import Message
 from costmodel.hardware import cluster
 from costmodel.hardware.cluster import Cluster, DeviceGroup, load_cluster
 from costmodel.hardware.machine import Machine
-from costmodel.performance import communication, parallel, queues, time
+from costmodel.performance import communication, parallel, pipelines, queues, time
 from costmodel.performance.communication import CollectiveModel, CollectiveTime, Latencies, Way
-from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, RankWork
+from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, RankWork, StagedPass, overlaps
+from costmodel.performance.pipelines import PipelineWork, StagePass, StageWork, step_of
 from costmodel.performance.programs import Arrival, Drain, Event, Parts, RankProgram, Repeated, Sending, Stretch
 from costmodel.performance.queues import CollectiveSum, Flight, Player, Price, QueueEvent
 from costmodel.performance.time import Time
 from costmodel.performance.work import Task
+from costmodel.training import schedules
 from costmodel.training.layout import Layout
+from costmodel.training.schedules import SCHEDULES, Action, Run, Schedule, ShortOneForwardOneBackward
 from costmodel.training.stacks import Stack
 
 _RECORDS: tuple[type, ...] = (
     *(Stretch, Sending, Arrival, Drain, Parts, Repeated, QueueEvent, Price, CollectiveSum, PlayedStep),
-    *(Message, DeviceGroup, CollectiveTime, Latencies, Way),
+    *(Message, DeviceGroup, CollectiveTime, Latencies, Way, StagePass, pipelines._Order),
 )
 """What has fields alone."""
+_SCHEDULES = (*SCHEDULES.values(), ShortOneForwardOneBackward)
+_ORDERS: dict[type, tuple[str, ...]] = {
+    Action: ("result",),
+    Run: ("repetition",),
+    Schedule: ("__post_init__", "nearest", "stages", "rank_of", "stages_of", "needs", "_beside"),
+    schedules._Single: (),
+    schedules._OneForwardOneBackward: ("runs",),
+    schedules._Interleaved: ("rounds", "round", "nearest", "passes", "pass_at", "periodic"),
+    schedules._VShaped: (),
+    **{
+        kind: tuple(name for name in ("nearest", "runs", "_runs", "_ahead", "_drain") if name in vars(kind))
+        for kind in _SCHEDULES
+    },
+}
+"""What says in which order the ranks of a pipeline run their passes."""
 _METHODS: dict[type, tuple[str, ...]] = {
     **dict.fromkeys(_RECORDS, ()),
     Flight: ("__init__",),
@@ -37,6 +55,12 @@ _METHODS: dict[type, tuple[str, ...]] = {
     Player: tuple(name for name, of in vars(Player).items() if callable(of) and name != "_note_kernels"),
     ProgramSet: ("kernel_seconds",),
     RankWork: ("step",),
+    StagedPass: ("step",),
+    StageWork: ("busy", "passes"),
+    PipelineWork: (
+        *("busiest", "tasks", "step", "played", "_ended", "passes", "_whole", "_counts", "_apart", "_sent", "ending"),
+    ),
+    **_ORDERS,
     Prices: ("__init__", "__call__", "_price"),
     CollectiveModel: tuple(name for name, of in vars(CollectiveModel).items() if callable(of) and name != "__repr__"),
     Cluster: ("group", "group_of", "place", "link_bandwidth", "network_bandwidth"),
@@ -46,10 +70,13 @@ _METHODS: dict[type, tuple[str, ...]] = {
 _FUNCTIONS = (
     *(queues.hidden, queues._larger, queues._lesser, queues._everywhere, queues.are_close, queues._label),
     *(communication._fastest, communication._least, communication._most, parallel.overlapped),
+    *(pipelines.ends_of, pipelines._shorter, pipelines._order, pipelines._numbered, pipelines.play_passes),
+    *(pipelines._plain, pipelines._times, schedules._forward, schedules._backward),
 )
 _CONSTANTS: dict[Any, tuple[str, ...]] = {
     queues: ("SAME", "TINY", "MOST_TRACED"),
     parallel: ("MOST_TAKEN", "PHASES"),
+    pipelines: ("WHOLE", "MOST_PLAYED", "MOST_TRIES", "_RESULTS"),
     time: ("MOST_HIDDEN",),
     cluster: ("AXES",),
     communication: (
@@ -67,10 +94,11 @@ OF_CLUSTER = (
 def script() -> str:
     """What plays a step, as a function's result: `performance.queues` and all that it asks."""
     constants = {name: getattr(module, name) for module, names in _CONSTANTS.items() for name in names}
-    bare = (RankProgram, ProgramSet, RankWork, Cluster, Time)
+    bare = (RankProgram, ProgramSet, RankWork, StagedPass, StageWork, PipelineWork, Cluster, Time)
     text = Translation(_FUNCTIONS, _METHODS, constants, bare).text
     python, glue = ((files("costmodel.explorer") / name).read_text("utf-8") for name in ("python.js", "play.js"))
-    return f"(()=>{{{python}\n{text}\n{glue}\nreturn{{Rank,timeOf}}}})()"
+    orders = ",".join(kind.__name__ for kind in _SCHEDULES)
+    return f"(()=>{{{python}\n{text}\nconst SCHEDULES={{{orders}}};\n{glue}\nreturn{{LayoutStep,timeOf}}}})()"
 
 
 def cluster_data(machine: Machine) -> dict[str, Any]:
@@ -109,26 +137,57 @@ class FormulaNumber(int):
 
 
 class PlayOutline:
-    """What one rank does in a step, by numbers of formulas.
+    """What the ranks of a layout do in a step, by numbers of formulas.
 
-    number: gives that of a size's formula. contractions: FLOPs of the model's products. tasks: kernels, those of copies
-    for what is sent among them. data: as the page's script reads it (`play.js`).
+    ranks: in order. number: gives that of a size's formula. contractions: FLOPs of the model's products. tasks: kernels
+    of every set of programs, those of copies for what is sent among them. data: as the page's script reads it
+    (`play.js`), each set of programs once.
     """
 
-    def __init__(self, rank: Costs, stack: Stack, number: Callable[[int], int], contractions: int) -> None:
-        work = RankWork(rank, fuse=stack.fuses, share=lambda times, happenings: TaskShare(1, times, happenings))
-        self._number = number
-        self.tasks: list[Task] = [*work.tasks]
-        layout = rank.tape.layout
+    def __init__(self, ranks: Sequence[Costs], stack: Stack, number: Callable[[int], int], contractions: int) -> None:
+        work = step_of(
+            ranks,
+            lambda _: 0.0,  # which rank has most to do, a machine decides
+            fuse=stack.fuses,
+            share=lambda times, happenings: TaskShare(1, times, happenings),
+        )
+        self._number, self._recorded = number, stack.recorded
+        self.tasks: list[Task] = []
+        self._sets: dict[ProgramSet, list[Any]] = {}
+        settings = ranks[0].settings
+        layout = settings.layout
         degrees = [getattr(layout, name) for name in OF_LAYOUT]
+        order = [type(work).__name__, *self._order(work)]
         self.data: list[Any] = [
-            (layout.runtime, layout.sp, rank.settings.training, work.overlaps),
+            (layout.runtime, layout.sp, settings.training, overlaps(ranks[0].tape)),
             [-1 if degree is None else self._of(degree) for degree in degrees],
-            self._of(work.micro_batches),
+            self._of(settings.micro_batches),
             self._of(contractions),
-            [self._all(task.starts(stack.recorded)) for task in work.tasks],
-            [self._program(work.programs[name]) for name in ("passes", "ending")],
+            [*self._sets.values()],
+            order,
         ]
+
+    def _order(self, work: RankWork | StagedPass | PipelineWork) -> list[Any]:
+        """Which sets of programs there are of what, by number: of a rank its own, or of each stage, or these, of each
+        rank that of its ending, the schedule, stages of a rank, and what stages hand on."""
+        match work:
+            case RankWork():
+                return [self._set(work)]
+            case StagedPass():
+                return [[*map(self._set, work.stages)]]
+        stages = [self._set(work.stages[stage]) for stage in range(work.schedule.stages)]
+        endings = [self._set(work.ending_of(rank)) for rank in work.ranks]
+        handed = [] if work.handed is None else [self._message(work.handed)]
+        return [stages, endings, type(work.schedule).__name__, work.schedule.stages_per_rank, handed]
+
+    def _set(self, programs: ProgramSet) -> int:
+        """The number of a set of programs, whose kernels come after those of the sets before it."""
+        if programs not in self._sets:
+            self.tasks += programs.tasks
+            starts = [self._all(task.starts(self._recorded)) for task in programs.tasks]
+            own = [[name, *self._program(program)] for name, program in programs.programs.items()]
+            self._sets[programs] = [type(programs).__name__, starts, own]
+        return [*self._sets].index(programs)
 
     def _of(self, size: int) -> FormulaNumber:
         return FormulaNumber(self._number(size))

@@ -1,8 +1,9 @@
 // What Python's own functions and types do, for functions that are written as JavaScript (translation.py).
 
-// A key's text: equal for tuples and tuples with names of equal parts.
+// A key's text: equal for tuples and tuples with names of equal parts, and for one object that is neither.
 function keyOf(key) {
-  return key !== null && typeof key === "object" ? `(${[...key].map(keyOf).join()})` : `${typeof key} ${key}`;
+  if (key === null || typeof key !== "object") return `${typeof key} ${key}`;
+  return Symbol.iterator in key ? `(${[...key].map(keyOf).join()})` : `object ${id(key)}`;
 }
 class Dict {
   constructor(pairs = []) {
@@ -39,6 +40,18 @@ class Dict {
     return this.items().map(([key]) => key)[Symbol.iterator]();
   }
 }
+// A function that keeps what it has made of what, of the last few.
+const MOST_KEPT = 32;
+function cached(of) {
+  const kept = new Dict();
+  return (...given) => {
+    if (!kept.has(given)) {
+      if (len(kept) === MOST_KEPT) clear(kept);
+      kept.put(given, of(...given));
+    }
+    return kept.get(given);
+  };
+}
 const is_true = (value) => (value !== null && typeof value === "object" && "length" in value ? value.length > 0 : Boolean(value));
 const both = (...values) => values.reduce((last, next) => (is_true(last) ? next() : last), true);
 const either = (...values) => values.reduce((last, next) => (is_true(last) ? last : next()), false);
@@ -59,6 +72,8 @@ function put(many, place, value) {
 const append = (list, value) => list.push(value);
 const items = (dict) => dict.items();
 const tolist = (list) => list;
+const startswith = (text, start) => text.startsWith(start);
+const popleft = (queue) => queue.shift();
 const pop = (list, place) => list.splice(place, 1)[0];
 function clear(many) {
   if (many instanceof Dict) many.entries.clear();
@@ -70,6 +85,8 @@ function rpartition(text, mark) {
 }
 const replaced = (of, other) => Object.assign(Object.create(Object.getPrototypeOf(of)), of, other);
 const floored = (a, b) => Math.floor(a / b);
+const divmod = (a, b) => [floored(a, b), a - b * floored(a, b)];
+const repeated = (list, times) => Array.from({ length: times * list.length }, (_, n) => list[n % list.length]);
 const added = (a, b) => (Array.isArray(a) ? (a.push(...b), a) : a + b);
 const joined = (a, b) => (a instanceof Dict ? new Dict([...a.items(), ...b.items()]) : a || b);
 const met = (a, b) => a && b;
@@ -78,9 +95,13 @@ const join = (mark, many) => [...many].join(mark);
 const filter = (of, many) => [...many].filter(of ?? is_true);
 const bool = is_true;
 const len = (many) => many.length;
-const range = (start, end) => (end === undefined ? range(0, start) : Array.from({ length: Math.max(0, end - start) }, (_, n) => start + n));
+const range = (start, end, step = 1) =>
+  end === undefined ? range(0, start) : Array.from({ length: Math.max(0, Math.ceil((end - start) / step)) }, (_, n) => start + n * step);
 const enumerate = (many) => [...many].map((each, place) => [place, each]);
-const zip = (first, ...others) => [...first].map((each, place) => [each, ...others.map((other) => item(other, place))]).slice(0, Math.min(...others.map((other) => [...other].length)));
+function zip(...many) {
+  const lists = many.map((each) => (Array.isArray(each) ? each : [...each]));
+  return range(Math.min(...lists.map(len))).map((place) => lists.map((each) => each[place]));
+}
 const pairwise = (many) => zip([...many], [...many].slice(1));
 const map = (of, ...many) => (many.length > 1 ? zip(...many) : [...many[0]].map((each) => [each])).map((each) => of(...each));
 const any = (many) => [...many].some(is_true);
@@ -89,7 +110,12 @@ const sum = (many) => [...many].reduce((total, each) => total + each, 0);
 const prod = (many) => [...many].reduce((total, each) => total * each, 1);
 const sorted = (many) => [...many].sort((a, b) => a - b);
 const sorted_by = (many, key) => [...many].sort((a, b) => key(a) - key(b));
+const max_by = (many, key) => [...many].reduce((most, each) => (key(each) > key(most) ? each : most)); // the first of equals
 const list = (many) => [...many];
+const [tuple, reversed] = [list, (many) => [...many].reverse()];
+const deque = (many = []) => [...many];
+const str = String;
+const chain = { *from_iterable(many) { for (const each of many) yield* each; } };
 const dict = (of) => new Dict(of.items());
 const iter = (many) => many[Symbol.iterator]();
 const next = (many, other) => {

@@ -304,16 +304,13 @@ class PageForms(ClosedForms):
             own = [[*rank[:4], _course(rank.moments, rank.loops)] for rank in ranks]
             by_optimizer[label] = [quantities, own, kernels + update, None]
             if self.stack is not None and settings.layout.devices > 1:
-                by_optimizer[label][2:] = self._played(other, numbers)
+                by_optimizer[label][2:] = self._played(other, self.stack, numbers)
         return [rows, by_optimizer]
 
-    def _played(self, prediction: Prediction, numbers: FormulaNumbers) -> list[Any]:
-        """The kernels of a rank of a layout and what it does, see `PlayOutline`; neither of a pipeline's."""
-        rank = prediction.ranks_in_order[0]
-        if self.stack is None or len(prediction.ranks_in_order) > 1 or rank.place is not None:
-            return [[], ()]
+    def _played(self, prediction: Prediction, stack: Stack, numbers: FormulaNumbers) -> list[Any]:
+        """The kernels of the ranks of a layout and what they do, see `PlayOutline`."""
         once = sum(task.contractions for task in work_of(prediction.tape, prediction.settings).tasks if not task.again)
-        played = PlayOutline(rank, self.stack, numbers.of, once)
+        played = PlayOutline(prediction.ranks_in_order, stack, numbers.of, once)
         return [self._of_tasks(played.tasks, numbers), played.data]
 
     def _of_kernels(self, prediction: Prediction, numbers: FormulaNumbers) -> list[Any]:

@@ -16,13 +16,15 @@ from textwrap import dedent
 from typing import Any
 
 from costmodel.explorer.javascript import RESERVED
+from costmodel.training.frozen import Frozen
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%", ast.Pow: "**"}
 _CALLED = {ast.FloorDiv: "floored", ast.BitOr: "joined", ast.BitAnd: "met"}
 _COMPARED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _OWN = {"None": "null", "True": "true", "False": "false"}
-_OF_BUILTINS = ("append", "clear", "index", "items", "join", "pop", "rpartition", "tolist")
+_OF_BUILTINS = ("append", "clear", "index", "items", "join", "pop", "popleft", "rpartition", "startswith", "tolist")
 """Methods of lists, dicts, text and arrays, which `python.js` has as functions."""
+_CACHES = ("cache", "lru_cache")
 
 
 def literal(value: Any) -> str:
@@ -97,26 +99,48 @@ class Translation:
         return name in self._classes
 
     def _class(self, tree: ast.ClassDef) -> str:
-        """A class; of one that declares its fields they are set by its constructor, and tuples give them in order."""
+        """A class; of one that declares its fields they are set by its constructor.
+
+        Tuples give them in order, and so do frozen objects after the name of their class: equal parts make them equal.
+        """
         of, _ = self._classes[tree.name]
         methods = self._methods(tree)
+        writer = FunctionWriter(ast.parse("def f(): pass").body[0], self)
         lines = [FunctionWriter(method, self, of=tree.name).text for method in methods]
-        if tree.name not in self._bare and not any(method.name == "__init__" for method in methods):
-            fields = _fields(tree)
-            writer = FunctionWriter(ast.parse("def f(): pass").body[0], self)
+        lines += [f"get {name}(){{return {writer.expression(value)}}}" for name, value in _constants(tree)]
+        bases = [base.id for base in tree.bases if isinstance(base, ast.Name) and base.id in self._classes]
+        fields = _fields(tree)
+        made = tree.name not in self._bare and not any(method.name == "__init__" for method in methods)
+        if made and (fields or not bases):
             given = ",".join(_parameter(each.target.id, each.value, writer) for each in fields)
             names = [each.target.id for each in fields]
             after = "this.__post_init__();" if any(method.name == "__post_init__" for method in methods) else ""
             lines.insert(0, f"constructor({given}){{{''.join(f'this.{n}={_safe(n)};' for n in names)}{after}}}")
-            if not is_dataclass(of):
-                lines.append(f"*[Symbol.iterator](){{{''.join(f'yield this.{name};' for name in names)}}}")
-        bases = [base.id for base in tree.bases if isinstance(base, ast.Name) and base.id in self._classes]
+            if not is_dataclass(of) or issubclass(of, Frozen):
+                parts = ["constructor.name", *names] if is_dataclass(of) else names
+                lines.append(f"*[Symbol.iterator](){{{''.join(f'yield this.{name};' for name in parts)}}}")
         above = f" extends {bases[0]}" if bases else ""
         return f"class {tree.name}{above}{{\n" + "\n".join(lines) + "\n}"
 
 
 def _fields(tree: ast.ClassDef) -> list[Any]:
+    """Declarations of what each object has."""
+    return [each for each in _declared(tree) if "ClassVar" not in ast.unparse(each.annotation)]
+
+
+def _declared(tree: ast.ClassDef) -> list[Any]:
     return [each for each in tree.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]
+
+
+def _constants(tree: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """What all objects of a class have in common, by name."""
+    for each in _declared(tree):
+        if each.value is not None and each not in _fields(tree):
+            yield each.target.id, each.value
+    for each in tree.body:
+        for target in each.targets if isinstance(each, ast.Assign) else ():
+            if isinstance(target, ast.Name) and not target.id.startswith("__"):
+                yield target.id, each.value  # type: ignore[attr-defined]
 
 
 def _safe(name: str) -> str:
@@ -151,7 +175,9 @@ class FunctionWriter:
         kinds = {ast.unparse(each) for each in tree.decorator_list}
         name = "constructor" if tree.name == "__init__" else tree.name
         head = f"get {name}" if kinds & {"property", "cached_property"} else f"{makes}{name}"
-        return f"{head if self.of else f'function{makes} {name}'}({given}){{{start}{self.block(tree.body)}}}"
+        text = f"{head if self.of else f'function{makes} {name}'}({given}){{{start}{self.block(tree.body)}}}"
+        is_cached = any(kind.partition("(")[0] in _CACHES for kind in kinds)
+        return f"const {name}=cached({text});" if is_cached else text
 
     def block(self, body: Sequence[ast.stmt]) -> str:
         """Statements."""
@@ -179,7 +205,7 @@ class FunctionWriter:
             case ast.AnnAssign(target, _, value):
                 return "" if value is None else self.assignment(target, self.expression(value))
             case ast.AugAssign(target, op, value):
-                if isinstance(op, ast.Add) and isinstance(value, ast.Name | ast.List):
+                if isinstance(op, ast.Add) and isinstance(value, ast.Name | ast.List | ast.ListComp):
                     return self.assignment(target, f"added({self.expression(target)},{self.expression(value)})")
                 return self.assignment(target, self.binary(target, op, value))
             case ast.If(test, body, otherwise):
@@ -187,6 +213,13 @@ class FunctionWriter:
                 return f"if({self.test(test)}){{{self.block(body)}}}{more}"
             case ast.For(target, iterable, body, []):
                 return f"for({self.target(target)} of ({self.expression(iterable)})){{{self.block(body)}}}"
+            case ast.While(test, body, []):
+                return f"while({self.test(test)}){{{self.block(body)}}}"
+            case ast.Try(body, [ast.ExceptHandler(ast.Name(), None, handled)], [], []):
+                # What is raised is a bare Error: a mistake of the script's own is of another kind.
+                return f"try{{{self.block(body)}}}catch(e){{if(e.constructor!==Error)throw e;{self.block(handled)}}}"
+            case ast.FunctionDef():
+                return FunctionWriter(node, self.of_all).text
             case ast.Delete([ast.Subscript(of, ast.Slice(start, None, None))]) if start is not None:
                 return f"{self.expression(of)}.splice({self.expression(start)});"
             case ast.Continue():
@@ -233,6 +266,8 @@ class FunctionWriter:
     def binary(self, left: ast.expr, op: ast.operator, right: ast.expr) -> str:
         """Arithmetic of two."""
         a, b = self.expression(left), self.expression(right)
+        if isinstance(left, ast.List) and isinstance(op, ast.Mult):
+            return f"repeated({a},{b})"
         if type(op) in _CALLED:
             return f"{_CALLED[type(op)]}({a},{b})"
         if type(op) not in _BINARY:
@@ -271,6 +306,8 @@ class FunctionWriter:
                 return f"item({write(of)},{write(place)})"
             case ast.List(parts) | ast.Tuple(parts):
                 return f"[{','.join(map(write, parts))}]"
+            case ast.Set(parts):
+                return f"new Set([{','.join(map(write, parts))}])"
             case ast.Starred(value):
                 return f"...({write(value)})"
             case ast.Dict(keys, values):
@@ -356,6 +393,8 @@ class FunctionWriter:
             return f"{name}({','.join([write(function.value), *given])})"
         if name == "partial":
             return f"((...more)=>{write(node.args[0])}({','.join([*given[1:], '...more'])}))"
+        if isinstance(function, ast.Call) and ast.unparse(function.func) == "type":
+            return f"new ({write(function.args[0])}.constructor)({','.join(given)})"
         new = "new " if isinstance(function, ast.Name) and self.of_all.is_class(name) else ""
         return f"{new}{write(function)}({','.join(given)})"
 
@@ -363,7 +402,7 @@ class FunctionWriter:
 def _assigned(tree: ast.AST) -> Iterator[str]:
     """Names that a function gives values to, but for those of comprehensions and lambdas, which are their own."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Lambda):
+        if isinstance(node, ast.Lambda | ast.FunctionDef):
             continue
         if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp):
             yield from (of.target.id for of in ast.walk(node) if isinstance(of, ast.NamedExpr))
@@ -374,4 +413,6 @@ def _assigned(tree: ast.AST) -> Iterator[str]:
 
 
 def _yields(tree: ast.AST) -> bool:
-    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(tree))
+    """Whether a function makes a generator; those in it have yields of their own."""
+    inside = [node for node in ast.iter_child_nodes(tree) if not isinstance(node, ast.Lambda | ast.FunctionDef)]
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) or _yields(node) for node in inside)

@@ -147,10 +147,10 @@ class StagedPass:
     ranks: of each stage, in order. Its tasks are those of all stages, as all are on the way of a micro-batch.
     """
 
-    def __init__(self, ranks: Sequence[Costs], *, fuse: bool) -> None:
+    def __init__(self, ranks: Sequence[Costs], *, fuse: bool, share: Callable[[int, int], Any] = truediv) -> None:
         self.stages: list[RankWork] = []
         for rank in ranks:
-            own = RankWork(rank, fuse=fuse)
+            own = RankWork(rank, fuse=fuse, share=share)
             self.stages.append(next((other for other in self.stages if own.does_as(other)), own))
         self.tasks: list[Task] = [task for stage in self.stages for task in stage.tasks]
         self.fusions: list[Fusion] = [fusion for stage in self.stages for fusion in stage.fusions]

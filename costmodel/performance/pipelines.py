@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import StagedRank
 from costmodel.cost.pipeline import Passage, PipelineRank, StagePasses
 from costmodel.errors import SettingError
 from costmodel.graph.kernel import Message
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, Numbers
-from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, overlapped, overlaps
+from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, RankWork, StagedPass, overlapped, overlaps
 from costmodel.performance.programs import Programmer, RankProgram
 from costmodel.performance.queues import MOST_TRACED, CollectiveSum, Player, QueueEvent, are_close, too_long
 from costmodel.performance.work import StepPhase, Task, work_of
@@ -60,12 +61,12 @@ def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[N
         counts = [first + n * period for n in range(3)]
         if counts[-1] >= schedule.microbatches or (shorter := _shorter(schedule, counts)) is None:
             break
-        ends = [*zip(*(play(each, passes, handing) for each in shorter), strict=True)]
+        ends = [*zip(*(play_passes(each, passes, handing) for each in shorter), strict=True)]
         if attempt == MOST_TRIES - 1 or all(are_close(c - b, b - a) for a, b, c in ends):
             more = (schedule.microbatches - counts[-1]) / period
             return [c + more * (c - b) for _, b, c in ends]
         first += 4 * period
-    return play(schedule, passes, handing)
+    return play_passes(schedule, passes, handing)
 
 
 def _shorter(schedule: Schedule, counts: list[int]) -> list[Schedule] | None:
@@ -147,7 +148,7 @@ def _numbered(
                 yield kind, microbatch + later, result + later, before if before < 0 else before + later, apart
 
 
-def play(
+def play_passes(
     schedule: Schedule, passes: PassSeconds, handing: Numbers, note: Callable[[StagePass], None] | None = None
 ) -> list[Numbers]:
     """The same with every micro-batch played. note: is told of each pass."""
@@ -335,7 +336,7 @@ class PipelineWork:
             phase: StepPhase = "forward" if each.action.kind == "F" else "backward"
             events.append(QueueEvent("device", str(each.action), phase, each.start, each.end, each.rank))
 
-        ends = play(self.schedule, self.passes(players), handing, note)
+        ends = play_passes(self.schedule, self.passes(players), handing, note)
         for rank, end in zip(self.ranks, ends, strict=True):
             ending = self._ended(rank, players, self.ending(rank, model, prices)).seconds
             events.append(QueueEvent("device", "update", "update", float(end), float(end + ending), rank.rank))
@@ -409,6 +410,22 @@ class PipelineWork:
             )
             self._endings[key] = ProgramSet(programmer.tasks, programs)
         return self._endings[key]
+
+
+def step_of(
+    ranks: Sequence[Costs],
+    busy: Callable[[StageWork], Numbers],
+    *,
+    fuse: bool,
+    share: Callable[[int, int], Any] = truediv,
+) -> RankWork | StagedPass | PipelineWork:
+    """What a rank of a layout does in a step, or all of a pipeline's; ranks: in order. Others: see `PipelineWork`."""
+    places = [rank.place for rank in ranks if rank.place is not None]
+    if places:
+        return PipelineWork(places, busy, fuse=fuse, share=share)
+    if len(ranks) > 1:
+        return StagedPass(ranks, fuse=fuse, share=share)
+    return RankWork(ranks[0], fuse=fuse, share=share)
 
 
 def _plain(seconds: Numbers) -> Numbers:

@@ -45,7 +45,7 @@ from costmodel.performance.intervals import Effect, Interval, interval
 from costmodel.performance.jobs import Carbon, Energy, Goodput, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
 from costmodel.performance.parallel import Prices, RankWork, StagedPass, no_price
-from costmodel.performance.pipelines import PipelineWork
+from costmodel.performance.pipelines import PipelineWork, step_of
 from costmodel.performance.queues import QueueEvent, chrome_trace
 from costmodel.performance.report import MeasuredMfu, MfuRow
 from costmodel.performance.work import StepWork, work_of
@@ -126,14 +126,8 @@ class Time(Answer):
         """What a rank of a layout does, or all of a pipeline's."""
         if self.cluster is None:
             return None
-        ranks = self.prediction.ranks
-        places = [rank.place for rank in ranks if rank.place is not None]
-        if not places and len(ranks) > 1:
-            return StagedPass(sorted(ranks, key=lambda rank: rank.tape.layout.stage or 0), fuse=self.stack.fuses)
-        if not places:
-            return RankWork(self.prediction.rank, fuse=self.stack.fuses)
         model = self._model(self.constants, self.tier)
-        return PipelineWork(places, lambda stage: stage.busy(model), fuse=self.stack.fuses)
+        return step_of(self.prediction.ranks_in_order, lambda stage: stage.busy(model), fuse=self.stack.fuses)
 
     @typed
     def elsewhere(self, machine: ClusterLike | MachineLike) -> Time:

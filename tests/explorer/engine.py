@@ -55,8 +55,9 @@ function timed(place, sizes, choices, machine, ranged) {
   const time = timeOn(found, DATA.machines[machine]);
   if (time.why) return JSON.stringify({ why: time.why });
   const { phases, seconds, least, mfu, samplesPerSecond } = time;
-  const exposed = time.shared?.exposed ?? 0;
-  return JSON.stringify({ phases, seconds, least, mfu, samplesPerSecond, exposed, ...(ranged ? rangeOf(time) : {}) });
+  const { exposed, bubble } = time.shared ?? { exposed: 0, bubble: 0 };
+  const waits = { exposed, bubble };
+  return JSON.stringify({ phases, seconds, least, mfu, samplesPerSecond, ...waits, ...(ranged ? rangeOf(time) : {}) });
 }
 """
 

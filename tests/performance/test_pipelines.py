@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.performance.pipelines import StagePass, ends_of, play
+from costmodel.performance.pipelines import StagePass, ends_of, play_passes
 from costmodel.training.schedules import SCHEDULES, Schedule
 from tests.profiles import examples
 
@@ -31,7 +31,7 @@ def units(schedule: Schedule) -> dict[tuple[int, str], float]:
 @pytest.mark.parametrize(("ranks", "rounds"), [(2, 2), (4, 3), (3, 7)])
 def test_equal_passes_wait_as_long_as_the_schedule_says(name: str, ranks: int, rounds: int) -> None:
     schedule = schedule_of(name, ranks, rounds)
-    ends = play(schedule, units(schedule), 0.0)
+    ends = play_passes(schedule, units(schedule), 0.0)
     busy = 3.0 * schedule.microbatches * schedule.stages_per_rank
     assert max(ends) - busy == schedule.idle
     assert ends == [own[-1].end for own in schedule.timetable(lambda action: UNITS[action.kind])]
@@ -47,7 +47,7 @@ def test_periods_stand_for_all_micro_batches(name: str, data: st.DataObject) -> 
     seconds = st.integers(1, 9).map(float)
     passes = {key: data.draw(seconds) for key in units(schedule)}
     handing = data.draw(st.sampled_from([0.0, 0.5, 3.0]))
-    assert ends_of(schedule, passes, handing) == pytest.approx(play(schedule, passes, handing))
+    assert ends_of(schedule, passes, handing) == pytest.approx(play_passes(schedule, passes, handing))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -70,7 +70,7 @@ def test_work_does_not_grow_with_micro_batches(name: str) -> None:
 def test_no_rank_runs_two_passes_at_a_time_or_one_before_its_input() -> None:
     schedule = schedule_of("interleaved-1f1b", 4, 3)
     told: list[StagePass] = []
-    play(schedule, units(schedule), 0.25, told.append)
+    play_passes(schedule, units(schedule), 0.25, told.append)
     ends = {each.action: each for each in told}
     for each in told:
         before = schedule.needs(each.action)
