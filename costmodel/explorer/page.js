@@ -586,6 +586,7 @@ function showBars() {
     + (kept ? ` Of each sample ${showBytes(kept)} of keys and values stay for every token.` : "");
 }
 
+const WORDS = new Set(["kind", "phase", "type", "over", "by"]); // heads of columns of words
 // Put a table whose numbers can be reached with arrow keys into an element, or other numbers into the one there.
 // rows: [head, ...cells], a head a text or [text, colour], a cell [text, what its formula is, class].
 function fill(holder, caption, heads, rows, sums = new Set()) {
@@ -599,7 +600,7 @@ function fill(holder, caption, heads, rows, sums = new Set()) {
         ...cells.map(() => h("td", { tabindex: "-1" })));
     });
     holder.replaceChildren(h("table", {}, h("caption", { class: "skip" }, caption),
-      h("thead", {}, h("tr", {}, ...heads.map((title) => h("th", { scope: "col", class: title === "kind" || title === "phase" ? "word" : "" }, title)))),
+      h("thead", {}, h("tr", {}, ...heads.map((title) => h("th", { scope: "col", class: WORDS.has(title) ? "word" : "" }, title)))),
       h("tbody", {}, ...lines)));
     holder.shape = shape;
     holder.cells = lines.map((line) => [...line.querySelectorAll("td")]);
@@ -834,7 +835,7 @@ function showDevices() {
   const parts = [
     `${showExact(count)} ${count === 1 ? "device" : "devices"}${degrees.length ? `: ${degrees.join(" × ")}` : ""}.`,
     ranks.length > 1
-      ? `Each of ${ranks.length} kinds of rank is ${showExact(count / ranks.length)} devices alike. The heaviest is ${name(rank)}, with ${showBytes(rank.peak.total)}; memory above is that rank's, parameters and FLOPs below are the whole model's.`
+      ? `${count > ranks.length ? `Each of ${ranks.length} kinds of rank is ${showExact(count / ranks.length)} devices alike. ` : ""}The heaviest is ${name(rank)}, with ${showBytes(rank.peak.total)}; memory above is that rank's, parameters and FLOPs below are the whole model's.`
       : count > 1 ? "All ranks are alike; memory above is of one, parameters and FLOPs below are the whole model's." : "",
   ];
   if (idle) {
@@ -990,7 +991,8 @@ function showTime() {
     `${what} typically takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); about four of five measured runs fall between `
     + `${showSeconds(range.low)} and ${showSeconds(range.high)}, and by the datasheet alone none takes less than ${showSeconds(clock.least)}. `
     + `That is ${rate}, four of five times ${rateOf(range.high)} to ${rateOf(range.low)}. `
-    + (clock.shared ? `Of it a device waits ${showSeconds(clock.shared.exposed)} (${shareText(clock.shared.exposed, clock.seconds)}) for collectives. ` : "")
+    + (clock.shared ? `Of it a device waits ${waitText(clock.shared.exposed)} for collectives${staged() ? `, and ${waitText(clock.shared.bubble)} for other stages: the bubble of the schedule, played with what each stage takes` : ""}. ` : "")
+    + (staged() ? `Phases, collectives and kernels are those of stage rank ${clock.shared.rank}, which has the most to do. ` : "")
     + "These are estimates in floating point, unlike all else here: kernels and drivers differ.";
   showSent();
   fill($("time-table"), "Seconds of each phase", ["", "a step", "device", "host", "by the datasheet", "kernels"], [
@@ -1019,7 +1021,11 @@ function showTime() {
     }));
 }
 
-// What a rank's collectives take on their links, and what of it the device waits for.
+// Whether ranks of a pipeline wait for each other.
+const staged = () => clock.shared?.rank !== undefined;
+const waitText = (seconds) => `${showSeconds(seconds)} (${shareText(seconds, clock.seconds)})`;
+
+// What a rank's collectives take on their links, and what of it the device waits for, other stages among them.
 function showSent() {
   const found = new Map();
   for (const { message, price, times, exposed } of clock.shared?.sums ?? []) {
@@ -1029,9 +1035,10 @@ function showSent() {
     row.how.add(price.algorithm);
   }
   $("sent-table").hidden = !found.size;
-  fill($("sent-table"), "Seconds of collectives by axis and operation", ["collectives", "times", "seconds", "waited for", "over", "by"],
-    [...found].map(([name, row]) => [name, [showExact(Math.round(row.times))], [showSeconds(row.seconds)], [showSeconds(row.exposed)],
-      [row.link, null, "word"], [[...row.how].join(", "), null, "word"]]));
+  const rows = [...found].map(([name, row]) => [name, [showExact(Math.round(row.times))], [showSeconds(row.seconds)], [showSeconds(row.exposed)],
+    [row.link, null, "word"], [[...row.how].join(", "), null, "word"]]);
+  if (staged()) rows.push(["other stages", [""], [""], [showSeconds(clock.shared.bubble)], ["", null, "word"], ["", null, "word"]]);
+  fill($("sent-table"), "Seconds of collectives by axis and operation", ["collectives", "times", "seconds", "waited for", "over", "by"], rows);
 }
 
 // What a layer asks of the machine: the formulas that its seconds follow from.

@@ -102,10 +102,10 @@ function timeOf({ played }, machine) {
   played.show(model);
   const [kernels, step] = played.on(model);
   const [floors, least] = played.on(modelOf(machine, CEILING));
-  const { tasks } = played.work;
+  const { tasks, shown } = played.work;
   const host = hostSeconds(tasks, model);
   return {
-    tasks, kernels, floors, sums: step.sums, seconds: step.seconds, least: least.seconds, bubble: step.bubble, devices: layout.devices,
+    tasks, kernels, floors, sums: step.sums, seconds: step.seconds, least: least.seconds, bubble: step.bubble, devices: layout.devices, rank: shown?.rank,
     hostOf: (phase) => tasks.reduce((all, task, at) => all + (task.phase === phase ? task.times * host[at] : 0), 0),
     secondsOf: (phase) => step.phases.get(phase, 0),
     useful: (layout.samplers / layout.devices) * played.contractions,

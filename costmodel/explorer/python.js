@@ -1,9 +1,22 @@
 // What Python's own functions and types do, for functions that are written as JavaScript (translation.py).
 
-// A key's text: equal for tuples and tuples with names of equal parts, and for one object that is neither.
+// A key of a Map: a text or a number itself, a text that is equal for tuples and tuples with names of equal parts, or an
+// object that is neither. What has names never changes, so that its text is made once.
+const textOf = new WeakMap();
 function keyOf(key) {
-  if (key === null || typeof key !== "object") return `${typeof key} ${key}`;
-  return Symbol.iterator in key ? `(${[...key].map(keyOf).join()})` : `object ${id(key)}`;
+  if (key === null || typeof key !== "object" || !(Symbol.iterator in key)) return key;
+  if (Array.isArray(key)) return tupleKey(key);
+  let text = textOf.get(key);
+  if (text === undefined) textOf.set(key, (text = tupleKey([...key])));
+  return text;
+}
+function tupleKey(parts) {
+  let text = "(";
+  for (const part of parts) {
+    const own = keyOf(part);
+    text += own === part && own !== null && typeof own === "object" ? `object ${id(own)},` : `${typeof own} ${own},`;
+  }
+  return `${text})`;
 }
 class Dict {
   constructor(pairs = []) {
@@ -31,7 +44,7 @@ class Dict {
     return [...this.entries.values()].map(([key, value]) => [key, value]);
   }
   values() {
-    return this.items().map(([, value]) => value);
+    return Array.from(this.entries.values(), ([, value]) => value);
   }
   get length() {
     return this.entries.size;
@@ -59,7 +72,7 @@ const equal = (a, b) => a === b || (a !== null && b !== null && typeof a === "ob
 const contains = (many, value) => (many instanceof Dict ? many.has(value) : [...many].some((each) => equal(each, value)));
 function item(many, place) {
   if (many instanceof Dict) {
-    if (!many.has(place)) throw Error(`no ${keyOf(place)}`);
+    if (!many.has(place)) throw RangeError(`no ${keyOf(place)}`);
     return many.get(place);
   }
   const list = Array.isArray(many) ? many : [...many];
@@ -113,6 +126,7 @@ const sorted_by = (many, key) => [...many].sort((a, b) => key(a) - key(b));
 const max_by = (many, key) => [...many].reduce((most, each) => (key(each) > key(most) ? each : most)); // the first of equals
 const list = (many) => [...many];
 const [tuple, reversed] = [list, (many) => [...many].reverse()];
+const set_of = (many) => new Dict([...many].map((each) => [each, each]));
 const deque = (many = []) => [...many];
 const str = String;
 const chain = { *from_iterable(many) { for (const each of many) yield* each; } };

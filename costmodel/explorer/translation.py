@@ -25,6 +25,7 @@ _OWN = {"None": "null", "True": "true", "False": "false"}
 _OF_BUILTINS = ("append", "clear", "index", "items", "join", "pop", "popleft", "rpartition", "startswith", "tolist")
 """Methods of lists, dicts, text and arrays, which `python.js` has as functions."""
 _CACHES = ("cache", "lru_cache")
+"""Decorators of a function that keeps what it has made."""
 
 
 def literal(value: Any) -> str:
@@ -217,7 +218,8 @@ class FunctionWriter:
                 return f"while({self.test(test)}){{{self.block(body)}}}"
             case ast.Try(body, [ast.ExceptHandler(ast.Name(), None, handled)], [], []):
                 # What is raised is a bare Error: a mistake of the script's own is of another kind.
-                return f"try{{{self.block(body)}}}catch(e){{if(e.constructor!==Error)throw e;{self.block(handled)}}}"
+                after = f"if(raised.constructor!==Error)throw raised;{self.block(handled)}"
+                return f"try{{{self.block(body)}}}catch(raised){{{after}}}"
             case ast.FunctionDef():
                 return FunctionWriter(node, self.of_all).text
             case ast.Delete([ast.Subscript(of, ast.Slice(start, None, None))]) if start is not None:
@@ -307,7 +309,7 @@ class FunctionWriter:
             case ast.List(parts) | ast.Tuple(parts):
                 return f"[{','.join(map(write, parts))}]"
             case ast.Set(parts):
-                return f"new Set([{','.join(map(write, parts))}])"
+                return f"set_of([{','.join(map(write, parts))}])"
             case ast.Starred(value):
                 return f"...({write(value)})"
             case ast.Dict(keys, values):

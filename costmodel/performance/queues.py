@@ -186,7 +186,10 @@ class Player:
             before, waited = after, waited_after
 
     def _flights(self) -> list[Flight]:
-        return [*self._scatters, *(flight for flights in self._gathers.values() for flight in flights)]
+        flights = [*self._scatters]
+        for own in self._gathers.values():
+            flights += own
+        return flights
 
     def _clocks(self) -> list[Numbers]:
         """The device's, and all that lie around it."""

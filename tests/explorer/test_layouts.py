@@ -32,7 +32,13 @@ PIPELINES: dict[str, dict[str, Any]] = {
         "fsdp": [1, 2],
     },
     "orders in a V": {"pp": 2, "schedule": ["zbv-zero-bubble", "dualpipev"], "accumulate": [4, 5, 64], "tp": [1, 2]},
-    "unequal stages": {"pp": 4, "pp_split": (1, 1, 2, 1), "accumulate": [4, 9, 300], "dp": [1, 2], "optimizer": ["sgd"]},
+    "unequal stages": {
+        "pp": 4,
+        "pp_split": (1, 1, 2, 1),
+        "accumulate": [4, 9, 300],
+        "dp": [1, 2],
+        "optimizer": ["sgd"],
+    },
     "megatron": {"runtime": "megatron", "pp": [1, 5], "accumulate": [2, 5, 10], "dp": [1, 2], "tp": [1, 2]},
     "an inference": {"mode": "prefill", "pp": [1, 2, 5], "tp": [1, 2]},
 }
