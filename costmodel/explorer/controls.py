@@ -94,6 +94,11 @@ class Controls(NamedTuple):
         """Of a combination: "train" or "inference"."""
         return picked.get("mode", self.settings.get("mode", "train"))
 
+    @property
+    def staged(self) -> bool:
+        """Whether there are pipelines on the page."""
+        return self.settings.get("pp", 1) > 1 or any(choice.name == "pp" for choice in self.choices)
+
     def label(self, name: str, value: Any) -> str:
         """What a choice's value is called."""
         choice = next(choice for choice in self.choices if choice.name == name)
@@ -117,9 +122,9 @@ def controls_of(model: Architecture, question: Mapping[str, Any]) -> Controls:
     predict(model, **starts, **some)  # one that is wrong altogether is refused before the work
     choices = tuple(_choices(model, axes, some))
     sizes = tuple(_sizes(model, some, starts, listed))
-    if any(choice.name == "pp" for choice in choices):  # other sizes of a model are cut into other stages
-        sizes = tuple(size for size in sizes if size.name in listed or size.name in SIZES)
     controls = Controls(model, sizes, choices, settings)
+    if controls.staged:  # other sizes of a model are cut into other stages
+        controls = controls._replace(sizes=tuple(size for size in sizes if size.name in listed or size.name in SIZES))
     if (count := len(controls.combinations())) > MOST_COMBINATIONS:
         raise SettingError(
             f"{count:,} combinations of choices are too many for a page: offer at most {MOST_COMBINATIONS}, with fewer "
@@ -324,7 +329,8 @@ def _varies(controls: Controls, size: SliderSize) -> bool:
 
 def _valued(controls: Controls) -> frozenset[str]:
     """Sizes that formulas have no letter for, as it turns out, such as a number of blocks that differ."""
-    forms = _forms(controls, ("flops.total", "memory.activations"))
+    of_rank = () if controls.staged else ("memory.activations",)  # ranks are not compared by their values on a page
+    forms = _forms(controls, ("flops.total", *of_rank))
     forms.at({size.name: size.value for size in controls.sizes})
     node, names = forms.tree, frozenset[str]()
     while isinstance(node, Branch):

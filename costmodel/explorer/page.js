@@ -985,7 +985,8 @@ function showTime() {
   cards.time.exact.textContent = `${rangeText(range)}; ${rate}, MFU ${(100 * clock.mfu).toFixed(0)}%`;
   const other = pinned ? timeOn(pinned, machine) : null;
   cards.time.other.textContent = other && !other.why ? `pinned ${showSeconds(other.seconds)} (${ratio(clock.seconds, other.seconds)})` : "";
-  const prompts = state.values.batch === 1 ? "a prompt" : `${showExact(state.values.batch)} prompts that are read at once`;
+  const batch = state.values.batch ?? Number(data().fixed.batch);
+  const prompts = batch === 1 ? "a prompt" : `${showExact(batch)} prompts that are read at once`;
   const what = prefilling() ? `The first token of ${prompts}` : decoding() ? "A token" : "A step";
   $("time-lead").textContent =
     `${what} typically takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); about four of five measured runs fall between `

@@ -1,9 +1,10 @@
 // What Python's own functions and types do, for functions that are written as JavaScript (translation.py).
 
-// A key of a Map: a text or a number itself, a text that is equal for tuples and tuples with names of equal parts, or an
-// object that is neither. What has names never changes, so that its text is made once.
+// A key of a Map: a text itself, one for a number (which some engines find by how it was made), one that is equal for tuples
+// and tuples with names of equal parts, or an object that is neither. What has names never changes: its text is made once.
 const textOf = new WeakMap();
 function keyOf(key) {
+  if (typeof key === "number") return `\u0001${key}`;
   if (key === null || typeof key !== "object" || !(Symbol.iterator in key)) return key;
   if (Array.isArray(key)) return tupleKey(key);
   let text = textOf.get(key);
@@ -11,7 +12,7 @@ function keyOf(key) {
   return text;
 }
 function tupleKey(parts) {
-  let text = "(";
+  let text = "\u0002(";
   for (const part of parts) {
     const own = keyOf(part);
     text += own === part && own !== null && typeof own === "object" ? `object ${id(own)},` : `${typeof own} ${own},`;

@@ -97,7 +97,7 @@ def test_seconds_of_a_layout_are_those_of_predict(name: str) -> None:
 def test_seconds_of_a_pipeline_are_those_of_predict(name: str) -> None:
     asked = PIPELINES[name]
     model = cm.Transformer(vocab=960, context=64, layers=5, width=64, heads=8, positions="rotary", tied=False)
-    outcomes = compare(asked, how_many(120), model)
+    outcomes = compare(asked, how_many(60), model)
     assert outcomes["stages"] >= 5
     assert asked.get("mode") or min(outcomes[each] for each in asked.get("schedule", ["1f1b"])) >= 2
 
