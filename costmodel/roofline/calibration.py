@@ -81,8 +81,8 @@ resolve a probe."""
 NEEDED, MOST_TURNS = 0.05, 16
 """How far the fastest samples of a probe may be from each other, since no prediction hangs on a single probe: products
 are fitted by hundreds, and curves never fall; and turns of a probe, after which more would not change that."""
-SETTLED = 0.9
-"""Share of the calls in place that ends measuring them."""
+SETTLED = 0.75
+"""Share of the calls in place that ends measuring them: of the others, tiny ones, medians over many count."""
 LONG_SECONDS, NARROW = 0.002, 0.1
 """Time from which a probe is resolved if its fastest samples are so near to each other, whatever the sentinel reads."""
 EMPTY = "empty"

@@ -58,7 +58,7 @@ RARELY, KNOWN = 0.25, 8
 LASTS, LEFT = 2_000_000, 8_000_000
 """After dense arithmetic the core's clock is slower for the first of these at least, and no more after the second; in
 between nobody knows [ns]."""
-HEAVY = 500_000
+HEAVY = 400_000
 """How long dense arithmetic takes until the clock falls no further [ns]."""
 FIRST, FEW = 400, 20
 """Readings before the first sample, so that a best is known; and from how many on a gear's usual clock is."""

@@ -25,8 +25,10 @@ from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, by_chance, cl
 
 EVERY = 300_000
 """Time between two readings of the sentinel, if no call is longer [ns]."""
-ENOUGH = 5
+ENOUGH = 4
 """Undisturbed samples that settle a group of calls."""
+TICK = 50
+"""What reading the clock tells no better, of calls that take hardly longer [ns]."""
 RANKS = 5
 """How many times of its calls a layer's timing has, from the one that counts on."""
 LEAST, MOST = 3, 2_000
@@ -89,7 +91,7 @@ class CallGroup:
         if sum(map(len, self.undisturbed.values())) < ENOUGH:
             return False
         least, most = map(median, zip(*(by_chance(each, 1) for each in self.undisturbed.values()), strict=True))
-        return most <= (1 + 2 * AGREE) * least
+        return most - least <= max(2 * AGREE * least, TICK)
 
 
 def grouped(program: Program) -> list[CallGroup]:

@@ -297,6 +297,9 @@ class _Item:
             best = max(clock.run(call, afresh).wall / afresh, 1.0)
             self.inner = max(1, round(protocol.sample_seconds * 1e9 / best))
         self.lasts = self.inner * best
+        if dense and best < HEAVY and sentinel is not None:
+            self.warm_passes = 1  # it runs for so long in all
+            return
         self.warm_passes = protocol.warm_passes if best <= (LONGER if far else LONG) else int(best <= LONGER)
 
     def _warm(self, passes: int) -> int:
@@ -304,6 +307,7 @@ class _Item:
         best, slower = 1 << 62, 0
         for _ in range(passes):
             spent = self.clock.run(self.call).wall
+            self._ran(spent)
             slower = slower + 1 if spent > 0.97 * best else 0
             best = min(best, spent)
             warm = slower >= self.patience and slower * best > SETTLING
@@ -319,12 +323,11 @@ class _Item:
         before = None
         if self.sentinel is not None:
             start = self.clock.now()
-            self._ran(best)
             if start < self.ends:
                 self.sentinel.wait(light=not self.dense)
             began += self.clock.now() - start
             if self.dense and best < HEAVY:
-                self._ran(self.clock.run(self.call, 1 + HEAVY // best).wall)
+                self._ran(best + self.clock.run(self.call, HEAVY // best).wall)
             elif best < SHORT:
                 self.call()
             before = self.sentinel.read()

@@ -277,7 +277,7 @@ HOSTS = (
         gflops=130,
         hidden=0.0,
         brought=3.0,
-        dense=1.15,
+        dense=1.3,
         stated=(48, 2048, 260 * 1024),
     ),
     MadeUp(
