@@ -236,6 +236,7 @@ def measure_probes(
         item_seconds=2.0 if thorough else 0.25,
         agree=NEEDED,
         longer_enough=0 if thorough else FEWEST,
+        longer_warm=0,
         budget=max((1 - PLACED_SHARE) * seconds - (clock.now() - began) * 1e-9, LEAST_SHARE * seconds),
         threads=threads,
     )

@@ -73,7 +73,7 @@ PATIENCE = 3
 """Passes in a row that are no faster, after which what works on more than a core's caches hold is warm."""
 LONG, LONGER = 1_000_000, 10_000_000
 """Items that take longer warm up in one pass if a core's caches hold them: what was before them is gone after it; and
-the longer ones in none, since it is gone by the time that matters [ns]."""
+the longer ones as the protocol says [ns]."""
 SHORT = 300_000
 """Items no longer than this run once more after the wait, for what it evicted [ns]."""
 AFRESH = 4
@@ -96,7 +96,9 @@ class Protocol:
     a moment's rest, as it comes. item_seconds: after so long it has no more either, and `budget` is for all items
     together. sample_seconds: the least that a sample lasts. agree: how far those undisturbed samples of a settled item
     are apart that may be its quartile, and the fastest three. longer_enough: how many settle an item that is longer
-    than `MOMENT`, one a turn; 0 for as many as others. threads: how many BLAS may use.
+    than `MOMENT`, one a turn; 0 for as many as others. longer_warm: passes before a sample of what is longer than
+    `LONGER`, which finds in the cache that cores share what its last pass left there; 0 if that is more than it holds.
+    threads: how many BLAS may use.
     """
 
     rounds: int = 10_000
@@ -108,6 +110,7 @@ class Protocol:
     warm_passes: int = 8
     agree: float = 0.03
     longer_enough: int = 0
+    longer_warm: int = 1
     threads: int = 1
 
 
@@ -300,18 +303,20 @@ class _Item:
         if dense and best < HEAVY and sentinel is not None:
             self.warm_passes = 1  # it runs for so long in all
             return
-        self.warm_passes = protocol.warm_passes if best <= (LONGER if far else LONG) else int(best <= LONGER)
+        few = protocol.longer_warm if best > LONGER else 1
+        self.warm_passes = protocol.warm_passes if best <= (LONGER if far else LONG) else few
 
     def _warm(self, passes: int) -> int:
         """Run until passes have not become faster for `SETTLING`, or the budget ends; returns the fastest pass [ns]."""
         best, slower = 1 << 62, 0
-        for _ in range(passes):
+        for number in range(passes):
             spent = self.clock.run(self.call).wall
             self._ran(spent)
             slower = slower + 1 if spent > 0.97 * best else 0
             best = min(best, spent)
             warm = slower >= self.patience and slower * best > SETTLING
-            if spent > LONGER or warm or self.clock.now() >= self.ends:
+            long = spent > LONGER and number >= self.protocol.longer_warm
+            if long or warm or self.clock.now() >= self.ends:
                 break
         return max(best, 1)
 
@@ -320,6 +325,8 @@ class _Item:
         just a sample."""
         began = self.clock.now()
         best = self._warm(self.warm_passes) if began < self.ends else LONG
+        if self.turns and self.clock.now() >= self.ends:
+            return
         before = None
         if self.sentinel is not None:
             start = self.clock.now()
