@@ -392,6 +392,13 @@ def test_degrees_are_sliders_with_memory_by_rank_what_is_sent_and_the_bubble(
     order = sorted(p.ranks, key=lambda rank: rank.place.rank if rank.place else 0)
     assert peaks == [show_bytes(rank.memory.peak) for rank in order]
     assert opened.page.locator("#sums-table tr.sum td").all_text_contents()[-1] == show_bytes(p.collectives.wire_bytes)
+    opened.page.select_option("#machine", label="h100-sxm")
+    opened.settle()
+    time = p.on("h100-sxm")
+    assert f"and {show_seconds(time.bubble)} ({time.bubble / time.seconds:.1%}) for other stages" in opened.text(
+        "#time-lead"
+    )
+    assert show_seconds(time.bubble) in opened.page.locator("#sent-table tr", has_text="other stages").inner_text()
     opened.page.fill(f"#size-{sizes['tp']}", "3")
     opened.settle()
     assert "outside what this page holds, 1 or 2" in opened.text("#refusal")

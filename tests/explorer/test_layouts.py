@@ -102,6 +102,13 @@ def test_seconds_of_a_pipeline_are_those_of_predict(name: str) -> None:
     assert asked.get("mode") or min(outcomes[each] for each in asked.get("schedule", ["1f1b"])) >= 2
 
 
+def test_a_pipeline_of_one_degree_has_sliders_of_its_samples() -> None:
+    on_page = cm.explore(
+        MODEL, pp=3, accumulate=[3, 6], optimizer=["sgd"], precision="bf16", checkpoint="none", on=None
+    )
+    assert [*on_page.models[0].sizes] == ["batch", "seq", "accumulate"]
+
+
 def test_several_runtimes_have_no_seconds() -> None:
     asked: dict[str, Any] = {"seq": [16], "dp": 2, "runtime": ["torch", "deepspeed"], "precision": "bf16", **STAGES}
     assert Engine(cm.explore(MODEL, **asked).html).data["machines"] == []
