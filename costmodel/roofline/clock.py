@@ -15,7 +15,7 @@ before: a moment's clock is by the fastest reading of the last `LOCAL`.
 What multiplies matrices slows the core's clock itself: dense arithmetic on the widest vectors draws more current than a
 core has at its fastest (Intel's "licenses", Optimization Reference Manual, "Skylake Server Power Management"), and for
 some milliseconds after everything else computes as much slower as the sentinel does (on an Intel Xeon 1.13 to 1.17
-times, after products of 64 rows and more, not after those of one or sixteen). That is no disturbance but what a program
+times; for how many rows see `costmodel.roofline.program.DENSE`). That is no disturbance but what a program
 does to itself. So a sentinel has two gears, told apart by what ran before, each with a best and a usual of its own.
 
 There is no sentinel for memory, which has no two states: what streams from it takes anything from 1 to 3.4 times its
