@@ -27,7 +27,7 @@ FREE = frozenset(["logical_and", "logical_or", "logical_not", "copyto", "take", 
 """Functions that count as no arithmetic: data movement, random numbers, logic, searches."""
 
 DENSE = 22
-"""FLOPs for each element that a product reads or writes, from which on it is dense arithmetic. On an Intel Xeon products
+"""FLOPs for each element that a product reads or writes, from which on it is dense arithmetic. On an Intel Xeon those
 of 12 rows and of 40 rows and columns (23 and 27) slow what comes after them, of 8 and of 32 (16 and 21) they do not."""
 
 Thunk = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
