@@ -24,7 +24,7 @@ from costmodel.roofline.host import Host
 from costmodel.roofline.profiling import Profile
 from costmodel.roofline.timing import Statistic, Timing, ratio_interval
 
-FORMAT = 2
+FORMAT = 3
 LARGEST_FILE = 12_000_000
 LARGEST_VALUE = 1e30
 """No time, rate or share that is drawn is larger."""

@@ -9,14 +9,14 @@ It tells how fast the core is clocked too. A core that others of its chip leave 
 steps of 2 to 4 % every few seconds, by 15 % in all, and what it computes, and what it loads from the caches, takes as
 much longer as the sentinel does (on an Intel Xeon products, functions and sums up to the last cache 0.94 to 1.2 times
 as much, what comes from memory 0.3 to 0.8 times). So an undisturbed sample counts as what it takes at the usual clock.
-What a sentinel reads just after memory was streamed is a fifth longer for some 0.1 ms, and says nothing of the clock
-before: a moment's clock is by the fastest reading of the last `LOCAL`.
+What a sentinel reads just after memory was streamed may be longer for a moment, and says nothing of the clock before: a
+moment's clock is by the fastest reading of the last `LOCAL`.
 
 What multiplies matrices slows the core's clock itself: dense arithmetic on the widest vectors draws more current than a
 core has at its fastest (Intel's "licenses", Optimization Reference Manual, "Skylake Server Power Management"), and for
-some milliseconds after everything else computes as much slower as the sentinel does (on an Intel Xeon 1.13 to 1.17
-times; for how many rows see `costmodel.roofline.program.DENSE`). That is no disturbance but what a program
-does to itself. So a sentinel has two gears, told apart by what ran before, each with a best and a usual of its own.
+some milliseconds after everything else computes as much slower as the sentinel does (on an Intel Xeon 1.13 to 1.2
+times; from how many rows on, see `costmodel.roofline.program.DENSE`). That is no disturbance but what a program does to
+itself. So a sentinel has two gears, told apart by what ran before, each with a best and a usual of its own.
 
 There is no sentinel for memory, which has no two states: what streams from it takes anything from 1 to 3.4 times its
 best (a ring of 96 MiB: 10 % of readings below 1.5, half below 2.5), and hardly a sample of a millisecond would be left

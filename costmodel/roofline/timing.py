@@ -14,6 +14,8 @@ former, and known to be (`costmodel.roofline.clock`):
 - What is longer than moments of rest are on this host has hardly a sample without any disturbance. One counts if the
   sentinel rests at its beginning or at its end and nobody else had the core, which both clocks say; of what is longer
   than they are on any, `Protocol.longer_enough` samples settle the item.
+- What multiplies matrices has its turns after all else, each begun with so much of its like that the core's clock falls
+  no further; samples of the rest are taken once the clock is back (`costmodel.roofline.clock`).
 - Two clocks, wall and CPU time of this thread: where they agree the wall clock counts. A sample on which they disagree
   is never undisturbed, since either the core was taken away or the CPU clock lies, as it does now and then.
 - Inner loops: an item is repeated within a sample until the sample is long against the clock.
