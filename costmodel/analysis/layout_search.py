@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.analysis.candidates import AXES, CHECKPOINTS, Mesh, Meshes
+from costmodel.analysis.candidates import CHECKPOINTS, Mesh, Meshes
 from costmodel.analysis.layout_reasons import (
     CHANGES_BESIDE,
     CHANGES_HELD,
@@ -26,13 +26,11 @@ from costmodel.analysis.layout_reasons import (
     Remedies,
     Tally,
 )
-from costmodel.analysis.predict import Prediction, predict
-from costmodel.analysis.sweep.axes import label_of
+from costmodel.analysis.ranked_layout import RankedLayout
 from costmodel.architectures.base import Architecture, divisors
 from costmodel.architectures.trace import batch_shape, check_applies
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import Held, RankPeaks
-from costmodel.display.units import show_bytes, show_seconds
 from costmodel.errors import CostModelError, SettingError
 from costmodel.hardware.cluster import LinkLike
 from costmodel.performance.laws import Numbers
@@ -40,99 +38,10 @@ from costmodel.performance.layout_steps import LayoutStep, LayoutSteps, PassWork
 from costmodel.performance.time import Time, time_on
 from costmodel.training.frozen import varied
 from costmodel.training.layout import Layout
-from costmodel.training.schedules import SCHEDULES
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
+from costmodel.training.settings import SETTINGS, Settings
 
-CHOSEN = (*AXES, "batch", "checkpoint")
-"""Settings that are chosen unless they are given."""
-NAMED = ("runtime", "schedule", "cp_kind")
-"""Of these those whose values say by themselves what they are."""
 MOST_MESHES = 1_000_000
 """Ways to lay out devices that are gone through."""
-
-
-@dataclass(frozen=True)
-class RankedLayout:
-    """A layout that fits, with how a step is run on it.
-
-    settings: what to give `predict` for it. peak: of the heaviest rank [bytes]. step: its seconds; None: no machine is
-    named. tokens: of a step.
-    """
-
-    model: Architecture = field(repr=False)
-    settings: Mapping[str, Any]
-    peak: int
-    step: LayoutStep | None = None
-    tokens: int | None = None
-
-    @cached_property
-    def prediction(self) -> Prediction:
-        """The same by itself."""
-        return predict(self.model, **self.settings)
-
-    @property
-    def seconds(self) -> float:
-        """Of a step. Raises SettingError where no machine is named."""
-        if self.step is None:
-            raise SettingError("seconds are of a machine: give on, such as on='h100-sxm'")
-        return self.step.seconds
-
-    @property
-    def rate(self) -> float | None:
-        """Tokens a second, of all devices; samples where these have no tokens; None without a machine."""
-        samples = self.tokens or self.settings["global_batch"]
-        return None if self.step is None else samples / self.step.seconds
-
-    @property
-    def rank(self) -> tuple[Any, ...]:
-        """The best is the smallest: by seconds on a machine, else by memory; of those alike the simplest."""
-        return (self.peak if self.step is None else self.step.seconds), self.plainness
-
-    @cached_property
-    def plainness(self) -> tuple[Any, ...]:
-        """The simplest is the smallest: with the fewest settings that are not at their defaults, and lower degrees."""
-        own = {name: value for name, value in self.settings.items() if name in CHOSEN}
-        numbers = [value for name, value in own.items() if type(value) is int and name in LAYOUT_NAMES]
-        return len(own), sum(numbers), sorted(map(str, own.items()))
-
-    def values(self, *names: str) -> dict[str, Any]:
-        """Of these settings what each is."""
-        settings = Settings(**self.settings)
-        layout = settings.layout  # which says what follows from other settings
-        return {name: getattr(layout if name in ("dp", "vpp") else settings, name) for name in names}
-
-    def text(self, *names: str) -> str:
-        """Its layout in words: those of these settings that are not at their defaults."""
-        settings, values = Settings(**self.settings), self.values(*names)
-        usual = {name: SETTINGS[name].default for name in names}
-        usual |= {"dp": 1, "vpp": SCHEDULES[settings.schedule].usual_stages, "batch": None}
-        different = {name: value for name, value in values.items() if value != usual[name]}
-        return " ".join(
-            name if value is True else str(value) if name in NAMED else f"{name} {label_of(value)}"
-            for name, value in different.items()
-        )
-
-    def reason(self, best: RankedLayout) -> str:
-        """Why it is behind another: what of its step takes longer."""
-        if self.step is None or best.step is None:
-            return f"{show_bytes(self.peak - best.peak)} more"
-        own, other = self.step, best.step
-        more = {
-            "waiting for collectives": own.exposed - other.exposed,
-            "waiting for other stages": own.bubble - other.bubble,
-            self._computes(best): own.computed - other.computed,
-        }
-        what, seconds = max(more.items(), key=lambda item: item[1])
-        return f"{show_seconds(seconds)} more {what}" if seconds > 0 else "as fast"
-
-    def _computes(self, best: RankedLayout) -> str:
-        """What it computes for longer than another, in words."""
-        own, other = (entry.settings.get("checkpoint", "none") for entry in (self, best))
-        if own != other and own != "none":
-            return f"computing, which recomputes {own}"
-        if self.settings["batch"] < best.settings["batch"]:
-            return f"computing, in micro-batches of {self.settings['batch']}"
-        return "computing"
 
 
 APART = ("pp", "vpp", "schedule", "fsdp", "dp", "zero", "reshard")
@@ -260,7 +169,9 @@ class LayoutSearch:
             other._begin()
             other._search(lambda done, count: None)
         else:
-            other.entries = [replace(entry, step=other._step(Settings(**entry.settings))) for entry in self.entries]
+            usual = [entry for entry in self.entries if self._given_split or "pp_split" not in entry.settings]
+            other.entries = [replace(entry, step=other._step(Settings(**entry.settings))) for entry in usual]
+            other._balance()
         return other
 
     def steps_on(self, network: LinkLike) -> LayoutSteps | None:
@@ -273,6 +184,7 @@ class LayoutSearch:
         """Work ways out, those first that may be fastest, until all others are slower."""
         with _rare_collection():
             self._branch(progress)
+            self._balance()
 
     def _branch(self, progress: Callable[[int, int], None]) -> None:
         every = [*self._alike(progress)]
@@ -306,6 +218,31 @@ class LayoutSearch:
         worked_out = self.entries
         self.entries = [entry for entry in worked_out if self.within is None or entry.seconds <= most]
         self.slower = left + len(worked_out) - len(self.entries)
+
+    @property
+    def _given_split(self) -> bool:
+        return "pp_split" in self.fixed
+
+    def _balance(self) -> None:
+        """Add to the fastest those that are faster with blocks dealt out by what stages take, see `balanced_splits`."""
+        if self.steps is None or self.fixed.get("on") is None or self._given_split:
+            return
+        for entry in sorted(self.entries, key=lambda entry: entry.rank)[:MOST_RANKED]:
+            with suppress(CostModelError):  # of stages that others than the usual ones are not worked out for
+                settings = Settings(**entry.settings)
+                every = [self._split(entry, settings, split) for split in self.steps.balanced_splits(settings)]
+                faster = [other for other in every if other is not None and other.seconds < entry.seconds]
+                self.entries += [min(faster, key=lambda other: other.rank)] if faster else []
+
+    def _split(self, entry: RankedLayout, settings: Settings, split: tuple[int, ...]) -> RankedLayout | None:
+        """A layout with another split, if it fits. Raises CostModelError."""
+        settings = replace(settings, pp_split=split)
+        peak = self.peaks.peak(settings, self.room)
+        if self.room is not None and peak > self.room:
+            return None
+        return replace(
+            entry, settings={**entry.settings, "pp_split": split}, peak=peak, step=self._steps(settings).step(settings)
+        )
 
     def _report(self, progress: Callable[[int, int], None], at: int, ascending: Numbers, most: float) -> None:
         """How far through those ways a search is whose bounds are no higher than the seconds that still count."""

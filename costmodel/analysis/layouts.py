@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, get_args
 
 from costmodel.analysis.layout_reasons import Reason
-from costmodel.analysis.layout_search import CHOSEN, LayoutSearch, RankedLayout
+from costmodel.analysis.layout_search import LayoutSearch
 from costmodel.analysis.predict import predict
+from costmodel.analysis.ranked_layout import CHOSEN, RankedLayout
 from costmodel.architectures.base import Architecture, divisors
 from costmodel.cost.budget import room_for
 from costmodel.cost.question import question
@@ -329,7 +330,9 @@ def layouts(
     every runtime and under every schedule, each with what is recomputed and with every micro-batch that `global_batch`
     allows; Megatron's ranks split experts as those of tp, or over others (etp) where no whole ones are left to be dealt
     out (ep). What is given stays; of a list one is chosen. On a machine (`on`) they are ranked by tokens a second, and
-    tp stays within a node unless it is given; without one they are ranked by memory alone.
+    tp stays within a node unless it is given; without one they are ranked by memory alone. The ten fastest are tried
+    with blocks dealt out over a pipeline's ranks by what embedding and head take too, and are there with that
+    `pp_split` as well where it is faster; `pp_split=()` leaves it out.
 
     Args:
         model: as `predict` takes it.

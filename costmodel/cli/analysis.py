@@ -150,7 +150,8 @@ def layouts(
     MEMORY is what a device has, such as 80GB: that of the machine unless given. Exit code 0, or 1 if nothing fits.
 
     What is given stays; of several values one is chosen, as degrees are that are left out. Megatron's experts may be
-    split over other ranks than those of --tp: of such a layout its etp is said.
+    split over other ranks than those of --tp: of such a layout its etp is said. The fastest pipelines are tried with
+    fewer layers in the first and last stages too: pp_split 4x5,5x2,2 is 5 stages of 4 layers, 2 of 5 and one of 2.
     """
     from costmodel.analysis.layouts import layouts as every_layout
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from heapq import heapify, heapreplace
 from operator import itemgetter
 from typing import Any, NamedTuple, get_args
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.blocks import block_kinds
+from costmodel.architectures.stages import own_parts
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.peaks import RankPeaks
@@ -415,6 +417,37 @@ class LayoutSteps:
             self._floors[work] = work.floors(Prices(self.links, layout))
         return np.maximum(*(floor.step_seconds(shapes, micro_batches) for floor in self._floors[work]))
 
+    def balanced_splits(self, settings: Settings) -> list[tuple[int, ...]]:
+        """Blocks of each stage so that the slowest rank is fastest, and of a rank's stages the slowest, see `dealt`.
+
+        These are two at most: of a rank's stages that are as fast the first or the last ones have what is left over.
+        Left out is the usual split, and all where stages are not of blocks alone. Stages are taken to need what
+        `PassFloor` says, blocks their mean. Raises CostModelError.
+        """
+        layout, model = settings.layout, self.ranks.model
+        work = self.work(settings)
+        blocks = sum(work.kinds.values())
+        if layout.pp == 1 or blocks != len(model.stage_parts) or blocks < layout.stages:
+            return []
+        floor = max(work.floors(Prices(self.links, layout)), key=lambda floor: floor.whole)
+        of_blocks = sum(count * each for count, each in floor.blocks.kinds)
+        beside = [0.0] * layout.stages
+        beside[0] += floor.whole - of_blocks - floor.tail
+        beside[-1] += floor.tail
+        schedule = layout.pipeline(settings.micro_batches)
+        ranks = [[*schedule.stages_of(rank)] for rank in range(layout.pp)]
+        counts = dealt(blocks, of_blocks / blocks, [sum(beside[n] for n in own) for own in ranks], layout.vpp)
+        usual = tuple(len(own_parts(layout._replace(stage=stage), model)) for stage in range(layout.stages))
+        splits = dict.fromkeys([usual])
+        for order in (1, -1):
+            split = [0] * layout.stages
+            for own, count in zip(ranks, counts, strict=True):
+                shares = dealt(count, of_blocks / blocks, [beside[n] for n in own[::order]], 1)
+                for stage, share in zip(own[::order], shares, strict=True):
+                    split[stage] = share
+            splits[tuple(split)] = None
+        return [*splits][1:]
+
     def on(self, like: Time) -> LayoutSteps:
         """The same on a cluster of another network; what its devices do by themselves is worked out already."""
         other = LayoutSteps(self.ranks, like)
@@ -460,6 +493,27 @@ def blocks_of(model: Architecture) -> int:
 def kinds_of(model: Architecture) -> dict[str, int]:
     """Of these how many there are of each kind, see `block_kinds`."""
     return block_kinds(model) if isinstance(model, Transformer) and model.layers > 1 else {}
+
+
+def dealt(blocks: int, seconds: float, beside: Sequence[float], least: int) -> list[int]:
+    """Blocks of each of several that do other work beside, with which the slowest takes least; each has some at least.
+
+    seconds: of a block. beside: of what else each does [s]. Each block goes to whom it leaves the fastest, which is
+    least in all since blocks are alike: no other deal has the slowest with fewer, and all others as fast.
+
+    Example:
+        >>> dealt(12, 1.0, [0.5, 0.0, 0.0, 3.0], least=1)
+        [4, 4, 3, 1]
+
+    """
+    counts = [least] * len(beside)
+    ends = [(each + least * seconds, n) for n, each in enumerate(beside)]
+    heapify(ends)
+    for _ in range(blocks - least * len(beside)):
+        end, n = ends[0]
+        counts[n] += 1
+        heapreplace(ends, (end + seconds, n))
+    return counts
 
 
 def _blocks_of_a_stage(blocks: int, layout: Layout) -> int:

@@ -123,9 +123,16 @@ MOST_STAGES = 10_000
 """Stages that are told one by one."""
 
 
+def _alike_stages(part: str) -> list[int | str]:
+    """The layers of one stage as text, or of several alike, such as ``5x4``."""
+    if times := re.fullmatch("([0-9]{1,19})[x×]([0-9]{1,5})", part):
+        return [int(times[1])] * int(times[2])
+    return [int(part) if part.isdecimal() and len(part) < 20 else part]
+
+
 def _split(name: str, value: Any) -> tuple[int | str, ...]:
     if isinstance(value, str):  # as in a shell
-        value = [int(part) if part.isdecimal() and len(part) < 20 else part for part in re.split("[,+]", value)]
+        value = [stage for part in re.split("[,+]", value) for stage in _alike_stages(part)]
     parts = tuple(value) if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, bool) or not isinstance(native(part), int | str) for part in parts):
         raise SettingError(f"{name}={shown(value)} is not of numbers or names of layers: use such as {name}=(3, 9)")
@@ -563,7 +570,7 @@ class Settings(Frozen):
             takes=Split,
             read=_split,
             executed="default",
-            detail='`(7, 9, 9, 7)`, `(7, 16, 25)` or `("stage2.bottleneck.0", "stage4.projected")`.',
+            detail='`(7, 9, 9, 7)`, `"7,9x2,7"`, `(7, 16, 25)` or `("stage2.bottleneck.0", "stage4.projected")`.',
         ),
     ] = ()
     schedule: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -521,6 +522,67 @@ def test_ranks_that_split_experts_are_as_they_are_given() -> None:
     assert any(reason.text.startswith("etp=4 does not divide experts.width 18 of mixtral-8x7b") for reason in refused)
     with pytest.raises(CostModelError, match="etp=1 splits experts, of which gpt2-small has none: leave it out"):
         cm.layouts("gpt2-small", devices=4, global_batch=8, etp=1)
+
+
+PIPELINE: dict[str, Any] = {"devices": 4, "seq": 1024, "global_batch": 16, "on": "h100-sxm", "cp": 1, "tp": 1, "pp": 2}
+PIPELINE |= {"batch": [1, 2], "checkpoint": "none", "memory": "200 GB"}
+HEAVY = cm.load("llama-3.1-8b", over={"layers": 8})  # whose head takes as long as two blocks
+
+
+@pytest.mark.parametrize("runtime", ["torch", "megatron"])
+def test_pipelines_are_tried_with_blocks_dealt_out_by_time(runtime: Any) -> None:
+    found = cm.layouts(HEAVY, runtime=runtime, every=True, **PIPELINE)
+    usual = cm.layouts(HEAVY, runtime=runtime, every=True, **PIPELINE, pp_split=())
+    own = [{name: value for name, value in entry.settings.items() if name != "pp_split"} for entry in usual]
+    split = [entry for entry in found if "pp_split" in entry.settings]
+    assert [entry.settings for entry in found if "pp_split" not in entry.settings] == own
+    assert 0 < len(split) <= 10
+    assert found.candidates == usual.candidates + len(split)
+    for entry in split:
+        whole = {name: value for name, value in entry.settings.items() if name != "pp_split"}
+        assert entry.seconds < usual[own.index(whole)].seconds
+        assert own.index(whole) < 10
+        assert entry.settings["pp_split"][-1] < 8 / len(entry.settings["pp_split"])
+        assert entry.peak == entry.prediction.memory.peak
+        assert entry.seconds == pytest.approx(entry.prediction.on("h100-sxm").seconds, rel=1e-9)
+        assert Settings(**{**entry.settings, "pp_split": entry.text("pp_split").split()[1]}) == Settings(
+            **entry.settings
+        )
+    near = cm.layouts(HEAVY, runtime=runtime, **PIPELINE)
+    assert [entry.settings for entry in near] == [entry.settings for entry in found][: len(near)]
+    slower = found.at("25 Gb/s")
+    asked = cm.layouts(HEAVY, runtime=runtime, every=True, network="25 Gb/s", **PIPELINE)
+    assert [entry.settings for entry in slower] == [entry.settings for entry in asked]
+
+
+def test_splits_that_are_slower_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Settings] = []
+    slow = lambda steps, settings: tried.append(settings) or [(1, 7)]  # noqa: E731
+    monkeypatch.setattr(LayoutSteps, "balanced_splits", slow)
+    found = cm.layouts(HEAVY, runtime="megatron", schedule="1f1b", **PIPELINE)
+    assert tried
+    assert not any("pp_split" in entry.settings for entry in found)
+
+
+def test_splits_fit_and_are_those_of_blocks_alone() -> None:
+    found = cm.layouts(HEAVY, runtime="megatron", **PIPELINE)
+    split = next(entry for entry in found if "pp_split" in entry.settings)
+    usual = next(entry for entry in found if "pp_split" not in entry.settings)
+    room = {**PIPELINE, "memory": split.peak - 1, "reserve": 0}
+    assert usual.peak < split.peak
+    assert all(entry.peak < split.peak for entry in cm.layouts(HEAVY, runtime="megatron", **room))
+    mlp = cm.layouts("mlp-mnist", devices=4, on="h100-sxm", global_batch=8, runtime="torch", pp=2)
+    assert not any("pp_split" in entry.settings for entry in mlp)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.integers(1, 4), st.integers(1, 2), st.integers(0, 8))
+def test_no_other_deal_has_the_slowest_faster(beside: list[int], seconds: int, least: int, more: int) -> None:
+    blocks = least * len(beside) + more
+    every = itertools.product(range(least, blocks + 1), repeat=len(beside))
+    slowest = min(max(b + n * seconds for b, n in zip(beside, c, strict=True)) for c in every if sum(c) == blocks)
+    counts = layout_steps.dealt(blocks, seconds, [*map(float, beside)], least)
+    assert (sum(counts), min(counts) >= least) == (blocks, True)
+    assert max(b + n * seconds for b, n in zip(beside, counts, strict=True)) == slowest
 
 
 @pytest.mark.parametrize(("name", "ep"), [("llama-3.1-8b", [1]), ("mixtral-8x7b", [1, 2])])

@@ -189,6 +189,8 @@ def test_stages_are_cut_where_a_setting_says() -> None:
     assert {rank.params for rank in answers[0].ranks} != {
         rank.params for rank in cm.predict(model(7), batch=2, pp=3, accumulate=3).ranks
     }
+    alike = [cm.predict(model(7), batch=2, pp=3, accumulate=3, pp_split=way) for way in ("2x2,3", "2×2,3", (2, 2, 3))]
+    assert len({each.settings for each in alike}) == 1
 
 
 @pytest.mark.parametrize(
@@ -202,6 +204,7 @@ def test_stages_are_cut_where_a_setting_says() -> None:
         ((0, 7), "pp_split=0 is not between 1 and"),
         ((2.5, 7), "pp_split=(2.5, 7) is not of numbers or names of layers: use such as pp_split=(3, 9)"),
         ("1,,5", "pp_split has an empty item: use numbers or names of layers, such as pp_split='3,9'"),
+        ("1x10001", "pp_split is of 10,001 stages: use at most 10,000"),
         (("block" * 12,) * 9, "pp_split of 9 items is not of 3 stages: give how many layers each has"),
     ],
 )
