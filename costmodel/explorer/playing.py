@@ -68,9 +68,17 @@ _METHODS: dict[type, tuple[str, ...]] = {
     Time: ("_slower", "_faster"),
 }
 _FUNCTIONS = (
-    *(queues.hidden, queues._larger, queues._lesser, queues._everywhere, queues.are_close, queues._label),
+    *(queues.hidden, queues._larger, queues._lesser, queues._everywhere, queues.are_close, queues.is_no_less),
     *(communication._fastest, communication._least, communication._most, parallel.overlapped),
-    *(pipelines.ends_of, pipelines._shorter, pipelines._order, pipelines._numbered, pipelines.play_passes),
+    *(
+        queues._label,
+        pipelines._work_of,
+        pipelines.ends_of,
+        pipelines._shorter,
+        pipelines._order,
+        pipelines._numbered,
+        pipelines.play_passes,
+    ),
     *(pipelines._plain, pipelines._times, schedules._forward, schedules._backward),
 )
 _CONSTANTS: dict[Any, tuple[str, ...]] = {

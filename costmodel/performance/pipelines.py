@@ -22,7 +22,7 @@ from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, Numbers
 from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, RankWork, StagedPass, overlapped, overlaps
 from costmodel.performance.programs import Programmer, RankProgram
-from costmodel.performance.queues import MOST_TRACED, CollectiveSum, Player, QueueEvent, are_close, too_long
+from costmodel.performance.queues import MOST_TRACED, CollectiveSum, Player, QueueEvent, are_close, is_no_less, too_long
 from costmodel.performance.work import StepPhase, Task, work_of
 from costmodel.training.schedules import Action, ActionKind, Schedule
 from costmodel.training.settings import Settings
@@ -49,24 +49,37 @@ class StagePass(NamedTuple):
 def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[Numbers]:
     """When each rank is done with its last pass [s]. handing: seconds that a result takes to the next rank.
 
-    Few micro-batches are played, and those after them by what the last period of them took. Schedules that run a stage
+    Few micro-batches are played, and those after them by what the last period of them took, unless that is less than a
+    rank has to do in it, which then has work left over from pass to pass. Schedules that run a stage
     on all micro-batches before another have several such stretches, of which another may be the longest where there are
     more: of these as many are played as there is time for.
     """
     period = 2 * schedule.ranks
     most = MOST_PLAYED // (2 * schedule.stages)
-    least = most // 2 // period * period if schedule.name in WHOLE else 0
-    first = max(least, period) + schedule.microbatches % period
+    fewest = most // 2 // period * period if schedule.name in WHOLE else 0
+    first = max(fewest, period) + schedule.microbatches % period
     for attempt in range(MOST_TRIES):
         counts = [first + n * period for n in range(3)]
         if counts[-1] >= schedule.microbatches or (shorter := _shorter(schedule, counts)) is None:
             break
         ends = [*zip(*(play_passes(each, passes, handing) for each in shorter), strict=True)]
-        if attempt == MOST_TRIES - 1 or all(are_close(c - b, b - a) for a, b, c in ends):
+        grown = [c - b for _, b, c in ends]
+        least = [c - b for b, c in zip(*(_work_of(each, passes) for each in shorter[1:]), strict=True)]
+        steady = all(are_close(each, b - a) for each, (a, b, _) in zip(grown, ends, strict=True))
+        if attempt == MOST_TRIES - 1 or (steady and all(map(is_no_less, grown, least))):
             more = (schedule.microbatches - counts[-1]) / period
             return [c + more * (c - b) for _, b, c in ends]
         first += 4 * period
     return play_passes(schedule, passes, handing)
+
+
+def _work_of(schedule: Schedule, passes: PassSeconds) -> list[Numbers]:
+    """What each rank has to do [s], of which no period has less in the long run."""
+    order = _order(schedule)
+    times = [[0] * len(order.kinds) for _ in range(schedule.ranks)]
+    for rank, kind in zip(order.ranks, order.kind, strict=True):
+        times[rank][kind] += 1
+    return [sum(n * passes[kind] for n, kind in zip(own, order.kinds, strict=True)) for own in times]
 
 
 def _shorter(schedule: Schedule, counts: list[int]) -> list[Schedule] | None:

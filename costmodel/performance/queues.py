@@ -442,6 +442,11 @@ def are_close(a: Numbers, b: Numbers) -> bool:
     return _everywhere(abs(a - b) <= SAME * abs(b))
 
 
+def is_no_less(a: Numbers, b: Numbers) -> bool:
+    """Whether one is no less than another, but for rounding."""
+    return _everywhere(a >= (1 - SAME) * b)
+
+
 def _label(message: Message) -> str:
     return f"{message.axis} {message.operation}"
 

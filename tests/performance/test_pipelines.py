@@ -50,6 +50,14 @@ def test_periods_stand_for_all_micro_batches(name: str, data: st.DataObject) -> 
     assert ends_of(schedule, passes, handing) == pytest.approx(play_passes(schedule, passes, handing))
 
 
+def test_a_period_that_leaves_a_rank_work_is_not_taken_for_all() -> None:
+    """A rank that has 56 s to do in a period, of which the first few take 52 s each."""
+    schedule = schedule_of("zbv-zero-bubble", 2, 30)
+    seconds = (6.0, 1.0, 1.0, 4.0, *[1.0] * 7, 8.0, *[1.0] * 4)
+    passes = dict(zip(units(schedule), seconds, strict=True))
+    assert ends_of(schedule, passes, 0.0) == pytest.approx(play_passes(schedule, passes, 0.0))
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_work_does_not_grow_with_micro_batches(name: str) -> None:
     played = 0
