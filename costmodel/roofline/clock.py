@@ -13,10 +13,10 @@ What a sentinel reads just after memory was streamed may be longer for a moment,
 moment's clock is by the fastest reading of the last `LOCAL`.
 
 What multiplies matrices slows the core's clock itself: dense arithmetic on the widest vectors draws more current than a
-core has at its fastest (Intel's "licenses", Optimization Reference Manual, "Skylake Server Power Management"), and for
-some milliseconds after everything else computes as much slower as the sentinel does (on an Intel Xeon 1.13 to 1.2
-times; from how many rows on, see `costmodel.roofline.program.DENSE`). That is no disturbance but what a program does to
-itself. So a sentinel has two gears, told apart by what ran before, each with a best and a usual of its own.
+core has at its fastest (Intel's "licenses" of turbo frequencies; its manual was not at hand, what follows is measured),
+and for some milliseconds after everything else computes as much slower as the sentinel does (on an Intel Xeon 1.13 to
+1.2 times; from how many rows on, see `costmodel.roofline.program.DENSE`). That is no disturbance but what a program
+does to itself. So a sentinel has two gears, told apart by what ran before, each with a best and a usual of its own.
 
 There is no sentinel for memory, which has no two states: what streams from it takes anything from 1 to 3.4 times its
 best (a ring of 96 MiB: 10 % of readings below 1.5, half below 2.5), and hardly a sample of a millisecond would be left

@@ -30,8 +30,8 @@ PAGE = 4096
 FEW_SETS = 256
 """Rows that begin so many bytes apart, or a multiple, fall on a quarter of the first cache's sets or fewer, which do
 not hold a column of a block until its neighbour is packed; half so many bytes apart on half of them, which do so in
-part (OpenBLAS, kernel/x86_64, packs a few columns at a time; measured on an Intel Xeon: 0.2 to 0.36 ns an element,
-0.08, and nothing at odd multiples of less)."""
+part (as if BLAS packed a few columns at a time; measured on an Intel Xeon: 0.2 to 0.36 ns an element, 0.08, and
+nothing at odd multiples of less)."""
 TILE = 64
 """Bytes of a row of the result that BLAS computes at once, as wide as a vector register is at most."""
 BLOCK = 384

@@ -305,8 +305,8 @@ class _Item:
         if dense and best < HEAVY and sentinel is not None:
             self.warm_passes = 1  # it runs for so long in all
             return
-        few = protocol.longer_warm if best > LONGER else 1
-        self.warm_passes = protocol.warm_passes if best <= (LONGER if far else LONG) else few
+        settling = best <= (LONGER if far else LONG)
+        self.warm_passes = protocol.warm_passes if settling else protocol.longer_warm if best > LONGER else 1
 
     def _warm(self, passes: int) -> int:
         """Run until passes have not become faster for `SETTLING`, or the budget ends; returns the fastest pass [ns]."""

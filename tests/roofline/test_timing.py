@@ -18,7 +18,7 @@ from costmodel.roofline.clock import Clock, Sentinel
 from costmodel.roofline.inplace import CallGroup, measure_in_place
 from costmodel.roofline.program import ArenaLayout, lay_out
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls
+from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls, together
 from tests.roofline.made_up import HOSTS, MadeUpClock
 from tests.roofline.synthetic import Clockwork, Neighbour
 
@@ -318,6 +318,26 @@ def test_a_budget_is_exceeded_by_no_more_than_a_sample(neighbour: Neighbour, bud
     least = 2 * 1.8 * (longest + 10 * 1_000_000)
     assert neighbour.passed - began <= max(1e9 * budget, least) + 1.8 * longest + 1e6
     assert all(timing.count for timing in found)
+
+
+@pytest.mark.parametrize(("longer_warm", "seconds"), [(1, 12e-3), (0, 24e-3)])
+def test_what_is_long_is_warm_if_the_protocol_says_so(clock: Clockwork, longer_warm: int, seconds: float) -> None:
+    """Two that evict each other take twice as long cold, which a first pass alone says they always do."""
+    last = ""
+
+    def long(name: str) -> None:
+        nonlocal last
+        clock.take(12_000_000 if last == name else 24_000_000)
+        last = name
+
+    both, protocol = [lambda: long("a"), lambda: long("b")], Protocol(longer_enough=3, longer_warm=longer_warm)
+    found = time_calls(both, protocol, far=(True, True), sentinel=Sentinel(clock))
+    assert [timing.seconds for timing in found] == pytest.approx([seconds] * 2)
+
+
+def test_of_two_measurements_the_mean_counts_unless_one_was_disturbed() -> None:
+    assert 1.0 < together(1.0, 1.06) == together(1.06, 1.0) < 1.06
+    assert together(1.5, 1.0) == 1.0
 
 
 def test_what_is_beyond_the_caches_takes_three_times_as_many_samples(neighbour: Neighbour) -> None:
