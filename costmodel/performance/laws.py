@@ -62,6 +62,10 @@ a square, its mean, two products and a cast, and their gradients (``rms_norm`` o
 request 153666 measures forward 9 times as long."""
 COMPOSED_LAUNCHES = 7
 """Kernels that each of these is composed of, at least."""
+FUSED_LOSS_BYTES = {("reduction", False): 1 / 2, ("gather", True): 0.0, ("reduction", True): 2 / 3}
+"""Bytes that one kernel of cross-entropy moves over those of operators, by sort and whether it is of the backward pass:
+logits are read, and neither a log-softmax is written nor zeros for its gradient; backward reads logits once more and
+writes their gradient (Apex and FlashAttention, csrc/xentropy)."""
 POWER_BITS = {
     "fp64": 64,
     "fp32": 32,
@@ -199,7 +203,7 @@ class KernelModel:
     def ceiling_time(self, kernel: Kernel) -> Numbers:
         """Datasheet arithmetic or bytes, whichever takes longer: a lower bound, with nothing for the launch [s]."""
         moved = (kernel.read + kernel.written) / self.machine.bandwidth
-        return np.maximum(kernel.flops / self.peak(kernel), moved)
+        return np.maximum(kernel.flops / self.peak(kernel), min(1.0, self._composition(kernel)[0]) * moved)
 
     def peak(self, kernel: Kernel) -> float:
         """What the units that a kernel runs on do at most, by the datasheet [FLOP/s]."""
@@ -442,10 +446,23 @@ class KernelModel:
         moved = bytes_over * (kernel.read + kernel.written) / share
         start = launches_over * kernel.launches * c.kernel_seconds
         arithmetic = kernel.flops / (self.vector_peak * c.pointwise_rate)
-        return np.maximum(start + np.maximum(moved / self.cache, arithmetic), moved / self.bandwidth)
+        own = np.maximum(start + np.maximum(moved / self.cache, arithmetic), moved / self.bandwidth)
+        return own + self._logged(kernel)
+
+    def _logged(self, kernel: Kernel) -> Numbers:
+        """Of cross-entropies for the log, which come after that of the loss: a cast to fp32, and a log-softmax."""
+        if not self.stack.logged or not _is_cross_entropy(kernel) or _role(kernel) != ("reduction", False):
+            return 0.0
+        c, raised = self.constants, 32 / BITS[kernel.dtype]
+        softmax = raised * (kernel.read + kernel.written) / c.softmax_stream
+        cast = kernel.read + raised * kernel.written if raised > 1 else 0.0
+        launches = 1 + (raised > 1)
+        return self.stack.logged * (launches * kernel.launches * c.kernel_seconds + (cast + softmax) / self.bandwidth)
 
     def _composition(self, kernel: Kernel) -> tuple[float, int]:
         """Bytes and launches over those of a kernel, which operators take that it is composed of on this stack."""
+        if self.stack.loss == "fused" and _is_cross_entropy(kernel):
+            return FUSED_LOSS_BYTES.get(_role(kernel), 1.0), 1
         if self.stack.norms == "fused" or self.stack.fuses or not kernel.name.startswith("rmsnorm"):
             return 1.0, 1
         narrow, wide = COMPOSED_BYTES[kernel.name.removeprefix("rmsnorm").strip()]
@@ -459,6 +476,16 @@ def _sizes(kernel: Kernel) -> Product:
     if kernel.sizes is None:
         raise ValueError(f"{kernel.name}: a kernel of sort {kernel.sort} needs its sizes")
     return kernel.sizes
+
+
+def _is_cross_entropy(kernel: Kernel) -> bool:
+    """Whether a kernel is of the loss that logits and classes have; that of split logits is one kernel anyway."""
+    return kernel.name.partition(" ")[0] == "cross_entropy"
+
+
+def _role(kernel: Kernel) -> tuple[str, bool]:
+    """Sort of a kernel, and whether it is of the backward pass."""
+    return kernel.sort, "backward" in kernel.name
 
 
 def _windows(kernel: Kernel) -> Numbers:
@@ -488,7 +515,8 @@ _WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnor
 
 def law_of(kernel: Kernel) -> tuple[Any, ...]:
     """What decides the law of a kernel beside its numbers: kernels that agree in it can be worked out together."""
-    return (kernel.sort, kernel.dtype, kernel.stored, *(word in kernel.name for word in _WORDS))
+    words = (word in kernel.name for word in _WORDS)
+    return (kernel.sort, kernel.dtype, kernel.stored, _is_cross_entropy(kernel), *words)
 
 
 def with_numbers(kernel: Kernel, number: Callable[[Any], Any]) -> Kernel:

@@ -25,9 +25,13 @@ class Stack(Declaration):
     kernels become one. channels_last: whether convolutions run in that order of memory whatever the model's. attention:
     the kernel of fused attention, where the machine has it (default: PyTorch's choice). norms: whether RMSNorm is one
     kernel, as PyTorch's is from 2.9 on, or composed of operators in fp32, as before and where a module is written so
-    (Hugging Face's LlamaRMSNorm). blocking: whether the host waits for each kernel before it starts the next, as with
-    CUDA_LAUNCH_BLOCKING=1. recorded: layers whose kernels alone are replayed from recorded graphs, by parts of their
-    names, such as ("attention", "router"), as partial CUDA graphs have them. source: where its figures are from.
+    (Hugging Face's LlamaRMSNorm). loss: whether cross-entropy is composed of a log-softmax and a pick, as PyTorch's is,
+    or one kernel each way that keeps logits as they are (xentropy of Apex and FlashAttention). logged: how many times
+    cross-entropy is worked out again for the log, without gradient and in fp32, as autocast has it: Composer's
+    LanguageCrossEntropy and LanguagePerplexity are 2. blocking: whether the host waits for each kernel before it starts
+    the next, as with CUDA_LAUNCH_BLOCKING=1. recorded: layers whose kernels alone are replayed from recorded graphs, by
+    parts of their names, such as ("attention", "router"), as partial CUDA graphs have them. source: where its figures
+    are from.
 
     Example:
         >>> import costmodel as cm
@@ -44,6 +48,8 @@ class Stack(Declaration):
     channels_last: bool = False
     attention: AttentionKernel | None = None
     norms: Literal["fused", "composed"] = "fused"
+    loss: Literal["fused", "composed"] = "composed"
+    logged: int = 0
     blocking: bool = False
     recorded: tuple[str, ...] = ()
     source: str = "as declared"

@@ -18,7 +18,7 @@ from costmodel.hardware.machine import Machine, Peaks
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import TABLE, Constants, constant, typical
 from costmodel.performance.intervals import interval
-from costmodel.performance.laws import ADDED, KernelModel, Tier
+from costmodel.performance.laws import ADDED, KernelModel, KernelTable, Tier
 from costmodel.training.stacks import STACKS, Stack
 from tests.benchmarks.bench_kernels import attention_kernels, scores, without_source
 
@@ -263,6 +263,40 @@ def test_a_norm_composed_of_operators_takes_as_much_longer_as_measured() -> None
     step = cm.predict("llama-3.1-8b", batch=1, seq=2048, precision="bf16")
     older = step.on(on, stack=Stack("eager", "eager_seconds", norms="composed"))
     assert older.seconds > 1.03 * step.on(on).seconds
+
+
+def test_cross_entropy_of_one_kernel_each_way_passes_over_logits_half_as_often() -> None:
+    """Apex and FlashAttention read logits twice and write a gradient; operators have a log-softmax and zeros too."""
+    on, step = load_machine("h100-sxm"), cm.predict("gpt2-small", batch=16, seq=1024, precision="bf16")
+    composed, fused = (
+        [row.seconds for row in step.on(on, stack=Stack("own", 0.0, loss=loss)).kernels if row.layer == "loss"]
+        for loss in ("composed", "fused")
+    )
+    assert sum(fused) / sum(composed) == pytest.approx(3 / 6, rel=0.05)
+    assert all(f <= c for f, c in zip(fused, composed, strict=True))
+    split = kernel("reduction", 1, 16384, 50257, 1, "bf16")._replace(name="split_cross_entropy")
+    assert seconds(split, on, stack=Stack("own", 0.0, loss="fused", logged=2)) == seconds(split, on)
+    model = KernelModel(on, stack=Stack("own", 0.0, loss="fused"))
+    whole = kernel("reduction", 1, 16384, 50257, 1, "bf16")._replace(name="cross_entropy")
+    table = KernelTable([split, whole]).times(model)  # one law apart from the other
+    assert table == pytest.approx([model.kernel_time(split), model.kernel_time(whole)])
+    assert model.ceiling_time(whole) == pytest.approx(0.5 * KernelModel(on).ceiling_time(whole))
+
+
+@pytest.mark.parametrize(("dtype", "cast"), [("fp32", 0), ("bf16", 1)])
+def test_each_cross_entropy_for_the_log_is_one_more_in_fp32(dtype: str, cast: int) -> None:
+    """``torch.nn.CrossEntropyLoss`` under autocast: logits of 16 bits are cast first. Backward has none."""
+    on = load_machine("a100-sxm-80gb")
+    loss, raised = (
+        kernel("reduction", 1, 16384, 50257, 1, own)._replace(name="cross_entropy") for own in (dtype, "fp32")
+    )
+    more = [seconds(loss, on, stack=Stack("own", 0.0, logged=n)) - seconds(loss, on) for n in (1, 2)]
+    copies = kernel("pointwise", 1, 16384, 50257, 1, "bf16")._replace(written=raised.written)
+    assert more[0] == pytest.approx(seconds(raised, on) + cast * seconds(copies, on), rel=0.01)
+    assert more[1] == pytest.approx(2 * more[0])
+    for name in ("cross_entropy backward", "layernorm"):
+        other = loss._replace(name=name)
+        assert seconds(other, on, stack=Stack("own", 0.0, logged=2)) == seconds(other, on)
 
 
 def test_a_host_that_waits_for_each_kernel_adds_what_it_takes_for_a_launch() -> None:

@@ -204,6 +204,8 @@ def test_a_declared_stack_is_taken_wherever_a_named_one_is(own_stack: Any) -> No
         "channels_last": False,
         "attention": None,
         "norms": "fused",
+        "loss": "composed",
+        "logged": 0,
         "blocking": False,
         "recorded": (),
         "source": "as declared",
