@@ -44,6 +44,8 @@ FITTED = (
     "compiled_seconds",
 )
 """Constants that measured steps can tell apart; those that do nothing to any of them are left alone."""
+FITTED_LINKS = ("link_share", "host_share", "network_share")
+"""The same of links, which steps of several devices tell where no collective was measured by itself."""
 MOST_ROWS = 10_000
 """Measured steps that are read."""
 FEW = 3
@@ -172,7 +174,8 @@ def fit_machine(machine: ClusterLike, measured: str | Iterable[str | MeasuredSte
 
     Fewer than three steps give one number: how much longer kernels take than typical (`conditions`), or if the device
     waits for it, how long the host takes to start one. More give several constants, each drawn to its typical value as
-    strongly as its range is narrow. Collectives give a factor for each link and number of devices, see `link_factors`.
+    strongly as its range is narrow, those of links among them where no collective was measured. Collectives give a
+    factor for each link and number of devices, see `link_factors`.
 
     Args:
         machine: a ready machine or cluster, or the path of a file of one, which the calibration names.
@@ -199,7 +202,7 @@ def fit_machine(machine: ClusterLike, measured: str | Iterable[str | MeasuredSte
     collectives = [row for row in read if isinstance(row, MeasuredCollective)]
     if not read:
         raise SettingError("nothing was measured: give one step or more")
-    times = [_time_of(step, device) for step in steps]
+    times = [_time_of(step, cluster) for step in steps]
     pairs = list(zip(steps, times, strict=True))
     possible = [(step, time) for step, time in pairs if step.seconds >= time.ceiling_seconds] or pairs
 
@@ -209,7 +212,7 @@ def fit_machine(machine: ClusterLike, measured: str | Iterable[str | MeasuredSte
     fields: dict[str, Any] = {"machine": name, "constants": {}, "date": date.today().isoformat(), "software": software}
     if steps:
         few = len(possible) < FEW
-        names = _one([time for _, time in possible]) if few else effective(FITTED, device, predicted, 0.001)
+        names = _one([time for _, time in possible]) if few else fitted_names(device, predicted, links=not collectives)
         lines = [(step.row, step.seconds) for step, _ in possible]
         fields |= calibrated(device, names, predicted, lines, software, name).stated()
     factors, latencies = link_factors(cluster, collectives)
@@ -282,7 +285,7 @@ def link_factors(cluster: Cluster, rows: Sequence[MeasuredCollective]) -> tuple[
     return {name: exp(value) for name, value in zip(names, logs, strict=False)}, latencies
 
 
-def _time_of(step: MeasuredStep, machine: Machine | Calibration) -> Time:
+def _time_of(step: MeasuredStep, machine: Cluster | Calibration) -> Time:
     return time_on(step.prediction, machine, stack=step.stack, **step.how)
 
 
@@ -291,6 +294,13 @@ def _one(times: Sequence[Time]) -> tuple[str]:
     launches = {time.stack.launch for time in times if time.bound == "host"}
     waiting = [launch for launch in launches if isinstance(launch, str)]
     return (waiting[0],) if len(waiting) == 1 and all(t.bound == "host" for t in times) else ("conditions",)
+
+
+def fitted_names(
+    machine: Machine, predicted: Callable[[Constants], Sequence[Numbers]], *, links: bool = True
+) -> tuple[str, ...]:
+    """Constants that three steps and more tell. links: whether those of links may be among them."""
+    return effective((*FITTED, *(FITTED_LINKS if links else ())), machine, predicted, 0.001)
 
 
 def effective(
@@ -306,6 +316,8 @@ def effective(
 NOISE = 0.03
 """Of a measurement, relative: what it is allowed to be off by before a constant leaves its range for it."""
 ROUNDS = 8
+SHORTER = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
+"""Of a step, until constants predict better than before."""
 LONGEST = 0.7
 FARTHEST = 3.0
 """Logarithms: of one step at most, and of the distance from the typical value."""
@@ -342,18 +354,27 @@ def calibrated(
     def values(at: Any) -> Any:
         return np.array([log(seconds) for seconds in predicted(constants_at(at))])
 
-    logs = center.copy()
+    def residuals(at: Any, here: Any) -> Any:
+        """What measurements are off over their noise, and constants over half their ranges."""
+        return np.concatenate([(goal - here) / NOISE, prior @ (center - at)])
+
+    logs, here = center.copy(), values(center)
     for _ in range(ROUNDS):
-        here = values(logs)
         slopes = np.empty((len(goal), len(names)))
         for number in range(len(names)):
             ahead = logs.copy()
             ahead[number] += 1e-3
             slopes[:, number] = (values(ahead) - here) / 1e-3
-        matrix = np.vstack([slopes / NOISE, prior])
-        right = np.concatenate([(goal - here) / NOISE, prior @ (center - logs)])
-        step = np.linalg.lstsq(matrix, right, rcond=None)[0]
-        logs = np.clip(logs + np.clip(step, -LONGEST, LONGEST), center - FARTHEST, center + FARTHEST)
+        before = residuals(logs, here)
+        step = np.linalg.lstsq(np.vstack([slopes / NOISE, prior]), before, rcond=None)[0]
+        for shorter in SHORTER:  # what hides behind kernels costs nothing until it no longer does
+            to = np.clip(logs + shorter * np.clip(step, -LONGEST, LONGEST), center - FARTHEST, center + FARTHEST)
+            there = values(to)
+            if np.sum(residuals(to, there) ** 2) < np.sum(before**2):
+                logs, here = to, there
+                break
+        else:
+            break
     fitted = constants_at(logs)
     return Calibration(
         machine=name,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import costmodel as cm
 from costmodel.performance.constants import TABLE, Constants, typical
-from costmodel.performance.fitting import FITTED, calibrated, effective
+from costmodel.performance.fitting import calibrated, fitted_names
 from costmodel.performance.time import Time
 
 ROWS = Path(__file__).with_name("measured_steps.json")
@@ -143,7 +143,7 @@ def _constants_of(steps: list[tuple[Time, float]]) -> Constants:
     def predicted(constants: Constants) -> list[Any]:
         return [time.seconds_with(constants) for time, _ in steps]
 
-    names = effective(FITTED, machine, predicted, 0.001)
+    names = fitted_names(machine, predicted)
     lines = [("a step", seconds) for _, seconds in steps]
     return calibrated(machine, names, predicted, lines, "", machine.name).on(machine)
 

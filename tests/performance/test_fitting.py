@@ -11,6 +11,7 @@ import costmodel as cm
 from costmodel.errors import CostModelError
 from costmodel.performance.calibration import Calibration, measured_step
 from costmodel.performance.constants import typical
+from costmodel.performance.fitting import calibrated
 from tests.command import here
 
 ROWS = (
@@ -51,6 +52,51 @@ def test_several_steps_tell_constants_apart() -> None:
     off = [abs(time.seconds / step.seconds - 1) for time, step in zip(fit.after, fit.steps, strict=True)]
     before = [abs(time / step.seconds - 1) for time, step in zip(fit.before, fit.steps, strict=True)]
     assert max(off) < 0.03 < max(before)
+
+
+SHARDED = "llama-3.1-8b batch={batch} seq=4096 fsdp={fsdp} precision=bf16-master attention=flash"
+
+
+def test_steps_on_several_devices_tell_of_their_links_too() -> None:
+    """Of a network that half as much is reached of as is typical: kernels are left as they are, and others follow."""
+    on = "jean-zay-a100"
+    middle = typical(cm.load_cluster(on).machine)
+    slow = middle.changed(network_share=0.5 * middle.network_share)
+    rows = [SHARDED.format(batch=batch, fsdp=fsdp) for batch, fsdp in ((4, 8), (1, 32), (4, 32), (2, 32))]
+    times = [cm.time_on(measured_step(f"{row}: 1 s").prediction, on) for row in rows]
+    seconds = [float(time.seconds_with(slow)) for time in times]
+    given = [f"{row}: {each:.9f} s" for row, each in zip(rows, seconds, strict=True)][:3]
+    constants = cm.fit_machine(on, given).calibration.constants
+    assert constants["network_share"] == pytest.approx(slow.network_share, rel=0.1)
+    assert constants["product_share"] == pytest.approx(middle.product_share, rel=0.01)
+    other = cm.time_on(times[-1].prediction, cm.fit_machine(on, given).calibration).seconds
+    assert times[-1].seconds < 0.85 * seconds[-1]
+    assert other == pytest.approx(seconds[-1], rel=0.03)
+    alone = cm.fit_machine(on, [*given, "all-reduce 64 MiB on 8: 0.6 ms"]).calibration  # which tells of links by itself
+    assert not {"link_share", "network_share"} & set(alone.constants)
+
+
+def test_steps_on_a_named_cluster_are_of_its_network() -> None:
+    row, on = SHARDED.format(batch=1, fsdp=32), "jean-zay-a100"
+    p = measured_step(f"{row}: 1 s").prediction
+    usual = cm.time_on(p, on).seconds
+    assert usual > 1.2 * cm.time_on(p, "a100-sxm-80gb").seconds
+    fit = cm.fit_machine(on, [f"{row}: {1.1 * usual:.9f} s"])
+    assert fit.before == pytest.approx([usual])
+    assert fit.after[0].seconds == pytest.approx(1.1 * usual, rel=1e-4)
+
+
+@pytest.mark.parametrize("least", [0.6, 0.7, 0.75])
+def test_what_hides_until_a_link_is_slow_enough_is_fitted_too(least: float) -> None:
+    """Slopes before and after it no longer hides differ by far, and lead from one side to the other and back."""
+    machine = cm.load_machine("a100-sxm-80gb")
+
+    def predicted(constants: Any) -> list[float]:
+        kernels, exposed = 0.1 * constants.link_share**-0.05, max(0.0, least / constants.link_share - 1.0)
+        return [kernels + exposed]
+
+    fitted = calibrated(machine, ("link_share",), predicted, [("a step", 0.13)], "", machine.name).on(machine)
+    assert predicted(fitted) == pytest.approx([0.13], rel=1e-3)
 
 
 def test_a_file_comes_back_and_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
