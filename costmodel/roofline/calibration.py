@@ -47,7 +47,7 @@ from costmodel.roofline.program import NumpyCall
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together
 
-FORMAT = 14
+FORMAT = 15
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -197,7 +197,7 @@ class Calibration(BaseModel):
     def joined(self, other: Calibration) -> Calibration:
         """Both measurements of each probe together, at the same working sets: made before and after what is measured
         between."""
-        both = {name: together(value, other.seconds.get(name, value)) for name, value in self.seconds.items()}
+        both = {name: together((value, other.seconds.get(name, value))) for name, value in self.seconds.items()}
         fields = {name: getattr(self, name) for name in type(self).model_fields}  # a copy would keep the cached rates
         return Calibration(**{**fields, "seconds": both})
 
@@ -254,6 +254,7 @@ def measure_probes(
     run = measure_in_place(
         placed(sets.beyond),
         settled=SETTLED,
+        stretches=1,
         threads=threads,
         budget=PLACED_SHARE * seconds,
         sentinel=sentinel,

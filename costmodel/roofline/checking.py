@@ -24,7 +24,7 @@ from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding, LayerWork
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.hosttime import HostTime, check_level, compulsory_bytes_of, part_of, predict_seconds
-from costmodel.roofline.inplace import LayerPass, RunInPlace, expected_seconds, measure_in_place
+from costmodel.roofline.inplace import LayerPass, RunInPlace, measure_in_place
 from costmodel.roofline.memory import Buffer, NoMemory, Ref, check_fits
 from costmodel.roofline.pictures import check_drawable
 from costmodel.roofline.program import Program, program_of
@@ -111,7 +111,7 @@ def check(
         host = predict_seconds(whole, calibration, level=level)
         budget = budget or max(BUDGET, PASSES * host.seconds)
         if say is not None:
-            most = show_seconds(expected_seconds(host.seconds, budget))
+            most = show_seconds(max(host.seconds, budget))
             more = ", and what binds layers as long again" * classes
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: measuring takes up to {most}{more}")
         sentinel = Sentinel(usual=calibration.clock)

@@ -83,7 +83,7 @@ class Pulse(NamedTuple):
     """
 
     nanoseconds: int
-    local: int
+    local: float
     dense: bool = False
 
 
@@ -159,10 +159,15 @@ class Clock:
         return [_bound(op, arenas) for op in calls]
 
     def steady_work(self) -> Work:
-        """Passes of exp over 8 KiB, to as many: half of the first cache stays as it was."""
+        """Passes of exp over 8 KiB, to as many: half of the first cache stays as it was.
+
+        Both begin at a page: where they begin within a line of a cache changes what the work takes, by a sixth to a
+        third on an AMD EPYC, and every process would have another clock.
+        """
         import numpy as np
 
-        x, out = np.full(EXPONENTIALS, 0.5, np.float32), np.empty(EXPONENTIALS, np.float32)
+        x, out = aligned(2 * EXPONENTIALS * ITEM_BYTES["float32"]).view(np.float32).reshape(2, EXPONENTIALS)
+        x[...] = 0.5
 
         def work() -> None:
             for _ in range(PASSES):
@@ -201,18 +206,20 @@ def _bound(op: NumpyCall, arenas: dict[tuple[str, bool], Any]) -> Thunk:
 
 
 class _Gear:
-    """Readings of a sentinel in one gear [ns]."""
+    """Readings of a sentinel in one gear [ns]. known: what is usual at rest, so that one which has read none knows that
+    it has not."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: float = float("inf")) -> None:
+        self.known = known
         self.count = 0
         self.fastest: list[int] = []
         self.recent: deque[tuple[int, int]] = deque()
         self.clocked: Counter[int] = Counter()
 
     @property
-    def best(self) -> int:
-        """What has been reached `SEEN` times, and by one reading of `RARE`."""
-        return self.fastest[min(max(SEEN, self.count // RARE), len(self.fastest)) - 1]
+    def best(self) -> float:
+        """What has been reached `SEEN` times, and by one reading of `RARE`; what is known where that is less."""
+        return min(self.fastest[min(max(SEEN, self.count // RARE), len(self.fastest)) - 1], self.known)
 
     @property
     def usual(self) -> float:
@@ -222,7 +229,7 @@ class _Gear:
         half, so_far = sum(times for _, times in rested) / 2, accumulate(times for _, times in rested)
         return next(float(local) for (local, _), times in zip(rested, so_far, strict=True) if times >= half)
 
-    def local(self, spent: int) -> int:
+    def local(self, spent: int) -> float:
         """The fastest of the last moments, of which one reading was so much."""
         return max(self.recent[0][1], self.best) if self.recent else spent
 
@@ -249,7 +256,7 @@ class Sentinel:
     def __init__(self, clock: Clock | None = None, usual: Gears | None = None) -> None:
         self.clock = clock or Clock()
         self.work = self.clock.steady_work()
-        self.light, self.dense = _Gear(), _Gear()
+        self.light, self.dense = (_Gear(usual.light), _Gear(usual.dense)) if usual else (_Gear(), _Gear())
         self.multiplied, self.heavy = float("-inf"), False
         self.begun: Counter[int] = Counter()
         self.lasted: Counter[int] = Counter()

@@ -6,6 +6,11 @@ hardly ever last for what was done between), and the clocks agree. Calls that ar
 taken together: the time of one is the median over them of the lower quartile of the undisturbed times of each; where
 none is undisturbed, the fastest of all. Added up these make the program's time undisturbed; the median of whole passes
 is its time as it came.
+
+No sentinel tells what others do to the cache that all cores share, and how much of it they leave lasts for seconds (an
+MLP of 12 MB of weights took 260 µs a pass on an AMD EPYC, and five seconds later 600). So samples are taken in
+stretches of half a second, each of which gives a time; those that agree with the fastest count, and of what does not stay
+within a core's own caches two of them settle it.
 """
 
 from __future__ import annotations
@@ -21,7 +26,17 @@ from statistics import median
 from costmodel.roofline.clock import Elapsed, Pulse, Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import PassName, Program, Thunk
-from costmodel.roofline.timing import AGREE, LIE, Timing, at_rest, by_chance, clocks_agree, quartile
+from costmodel.roofline.timing import (
+    AGREE,
+    LIE,
+    Timing,
+    alike,
+    at_rest,
+    by_chance,
+    clocks_agree,
+    quartile,
+    together,
+)
 
 EVERY = 300_000
 """Time between two readings of the sentinel, if no call is longer [ns]."""
@@ -31,15 +46,20 @@ TICK = 50
 """What reading the clock tells no better, of calls that take hardly longer [ns]."""
 RANKS = 5
 """How many times of its calls a layer's timing has, from the one that counts on."""
-LEAST, MOST = 3, 2_000
-"""Passes before a program is settled, and at most."""
-LEAST_SECONDS = 0.5
-"""A program that works on more than a core's caches hold is not settled sooner: what others do to memory outlasts a
-pass of a short one, however many samples agree [s]."""
+LEAST, KEPT = 3, 2_000
+"""Passes before a program is settled, and of how many at most the times of all calls are kept, spread over all."""
+STRETCH = 500_000_000
+"""How long samples are taken together, at least [ns]."""
+BLIND = 0.9
+"""A sentinel that reads so much less than its best had seen no rest before."""
+AGREEING = 2
+"""Stretches that have to agree, of a program that works on more than a core's caches hold."""
 UNSETTLED = 0.1
 """A layer's pass is resolved if no more of its time than this is of calls that are not settled."""
 LayerPass = tuple[str, PassName]
 """A layer's name without the numbers of its rounds, and which pass of it."""
+Samples = dict[int, list[int]]
+"""Times of each call of a group, by its number, the fastest first [ns]."""
 
 
 @dataclass
@@ -47,13 +67,16 @@ class CallGroup:
     """Calls of a program that are taken together: those of one place in one pass of a layer, round after round.
 
     calls: their numbers in the program. samples, undisturbed: the times of each, the fastest first [ns], in all moments
-    and in undisturbed ones.
+    and in undisturbed ones; the latter of this stretch. stretches: the latter of those that have ended. agreeing: how
+    many of them have to agree.
     """
 
     layer_pass: LayerPass
+    agreeing: int = 1
     calls: list[int] = field(default_factory=list)
-    samples: dict[int, list[int]] = field(default_factory=dict)
-    undisturbed: dict[int, list[int]] = field(default_factory=dict)
+    samples: Samples = field(default_factory=dict)
+    undisturbed: Samples = field(default_factory=dict)
+    stretches: list[Samples] = field(default_factory=list)
 
     def add(self, number: int, nanoseconds: Iterable[int], undisturbed: bool) -> None:
         """Samples of one of the calls."""
@@ -62,21 +85,33 @@ class CallGroup:
             for each in nanoseconds:
                 insort(times, each)
 
+    def end_stretch(self, enough: int = ENOUGH) -> None:
+        """Let what comes be of another stretch, if this one has enough samples."""
+        if sum(map(len, self.undisturbed.values())) >= enough:
+            self.stretches.append(self.undisturbed)
+            self.undisturbed = {}
+
+    def forget(self) -> None:
+        """That any sample was undisturbed."""
+        self.stretches, self.undisturbed = [], {}
+
     def joined(self, other: CallGroup) -> CallGroup:
         """With the samples of the same calls at another time."""
-        both = CallGroup(self.layer_pass, self.calls)
-        for group in (self, other):
-            for number, times in group.samples.items():
-                both.add(number, times, False)
-            for number, times in group.undisturbed.items():
-                both.undisturbed[number] = sorted([*both.undisturbed.get(number, ()), *times])
+        stretches, least = [*self.stretches, *other.stretches], min(self.agreeing + other.agreeing, AGREEING)
+        both = CallGroup(self.layer_pass, least, self.calls, stretches=stretches)
+        both.samples = _merged((self.samples, other.samples))
         return both
+
+    @property
+    def counted(self) -> list[Samples]:
+        """The stretches that have ended; this one where none has."""
+        return self.stretches or ([self.undisturbed] if self.undisturbed else [])
 
     def time(self, rank: int) -> float:
         """Of one call, from the sample of each so many ranks beyond the one that counts; where none is undisturbed from
         the fastest of all, since calls are alike, and what disturbs them only adds [ns]."""
-        if self.undisturbed:
-            return median(quartile(each, rank) for each in self.undisturbed.values())
+        if counted := self.counted:
+            return together([_time(calls, rank) for calls in counted])
         times = self.samples.values()
         fastest = sorted(each for samples in times for each in samples if each > LIE * median(samples))
         return fastest[min(rank, len(fastest) - 1)]
@@ -87,15 +122,36 @@ class CallGroup:
 
     @property
     def settled(self) -> bool:
-        """Whether there are enough undisturbed samples, and those agree that may be the quartile of a call."""
-        if sum(map(len, self.undisturbed.values())) < ENOUGH:
+        """Whether enough stretches agree with the fastest, and their samples that may be the quartile of a call."""
+        counted = self.counted
+        if not counted:
             return False
-        least, most = map(median, zip(*(by_chance(each, 1) for each in self.undisturbed.values()), strict=True))
-        return most - least <= max(2 * AGREE * least, TICK)
+        numbers = alike([_time(calls) for calls in counted])
+        pooled = _merged([counted[number] for number in numbers])
+        if len(numbers) < self.agreeing or sum(map(len, pooled.values())) < ENOUGH:
+            return False
+        low, high = map(median, zip(*(by_chance(each, 1) for each in pooled.values()), strict=True))
+        return high - low <= max(2 * AGREE * low, TICK)
 
 
-def grouped(program: Program) -> list[CallGroup]:
-    """The group of each call of a network."""
+def _time(calls: Samples, rank: int = 0) -> float:
+    """Of one of alike calls [ns]."""
+    return median(quartile(each, rank) for each in calls.values())
+
+
+def _merged(some: Sequence[Samples]) -> Samples:
+    """Samples of several times together."""
+    if len(some) == 1:
+        return some[0]
+    merged: Samples = {}
+    for calls in some:
+        for number, times in calls.items():
+            merged.setdefault(number, []).extend(times)
+    return {number: sorted(times) for number, times in merged.items()}
+
+
+def grouped(program: Program, agreeing: int) -> list[CallGroup]:
+    """The group of each call of a network. agreeing: how many stretches have to, before one is settled."""
     places: Counter[LayerPass] = Counter()
     groups: dict[tuple[LayerPass, int], CallGroup] = {}
     of_calls = []
@@ -103,7 +159,7 @@ def grouped(program: Program) -> list[CallGroup]:
         layer_pass = op.layer.partition("[")[0], op.phase
         key = layer_pass, places[op.layer, op.phase]
         places[op.layer, op.phase] += 1
-        of_calls.append(groups.setdefault(key, CallGroup(layer_pass)))
+        of_calls.append(groups.setdefault(key, CallGroup(layer_pass, agreeing)))
         of_calls[-1].calls.append(number)
     return of_calls
 
@@ -161,17 +217,13 @@ class RunInPlace:
         )
 
 
-def expected_seconds(one_pass: float, budget: float) -> float:
-    """How long `measure_in_place` takes at most, if one pass takes so long [s]."""
-    return max(one_pass, min(budget, one_pass * (MOST + 1)))
-
-
 def measure_in_place(
     program: Program,
     *,
     budget: float = 8.0,
     passes: int | None = None,
     settled: float = 1.0,
+    stretches: int = AGREEING,
     threads: int = 1,
     sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
@@ -179,16 +231,17 @@ def measure_in_place(
     """Run a program over and over until its calls are settled, or the budget [s] ends; `passes` times if that is given.
 
     The budget ends between two calls, but not before each was made once: the first pass warms up, and counts only for
-    calls that were not made again. settled: the share of groups of calls that ends it. threads: how many BLAS may use;
-    the CPU clock is that of one, and is not asked if there are more.
+    calls that were not made again. settled: the share of groups of calls that ends it. stretches: how many have to
+    agree before it does, of a program that works on more than a core's caches hold. threads: how many BLAS may use; the
+    CPU clock is that of one, and is not asked if there are more.
 
     Raises CostModelError if the memory is not there.
     """
     check_fits(program.layout.arena_bytes, "the measurement")
-    of_calls, tell = grouped(program), progress or (lambda share: None)
+    far, tell = program.touched_bytes > RESIDENT_BYTES, progress or (lambda share: None)
+    of_calls = grouped(program, stretches if far else 1)
     groups = tuple({id(group): group for group in of_calls}.values())
     whole: list[tuple[int, ...]] = []
-    spread = LEAST_SECONDS if program.touched_bytes > RESIDENT_BYTES else 0.0
     with at_rest(threads):
         sentinel = sentinel or Sentinel()
         began = sentinel.clock.now()
@@ -196,26 +249,39 @@ def measure_in_place(
         dense = [op.dense for op in program]
         thunks = [*zip(sentinel.clock.bind(program), dense, strict=True)]
         first, own, _ = _timed_pass(thunks, sentinel, threads)
-        reached, share = 0, 0.0
+        reached, share, made, every = 0, 0.0, 0, 1
+        since, best = began, sentinel.light.best
         while share < 1:
             walls, times, undisturbed = _timed_pass(thunks, sentinel, threads, ends)
             for number, (nanoseconds, rests) in enumerate(zip(times, undisturbed, strict=True)):
                 of_calls[number].add(number, [nanoseconds], rests)
             reached = max(reached, len(walls))
+            if sentinel.light.best < BLIND * best:
+                for group in groups:
+                    group.forget()
+                best = sentinel.light.best
+            if ended := sentinel.clock.now() - since >= STRETCH:
+                for group in groups:
+                    group.end_stretch()
+                since = sentinel.clock.now()
             if len(walls) == len(of_calls):
-                whole.append(tuple(walls))
+                if made % every == 0:
+                    whole.append(tuple(walls))
+                if len(whole) > KEPT:
+                    every *= 2
+                    del whole[1::2]
+                made += 1
             spent = (sentinel.clock.now() - began) * 1e-9
-            share = len(whole) / passes if passes else max(spent / max(budget, spent, 1e-9), len(whole) / MOST)
-            if (
-                not passes
-                and len(whole) >= LEAST
-                and spent >= spread
-                and sum(group.settled for group in groups) >= settled * len(groups)
-            ):
-                share = 1.0
+            share = made / passes if passes else spent / max(budget, spent, 1e-9)
+            if not passes and made >= LEAST and (ended or (not far and since == began)):
+                known = sum(group.settled for group in groups)
+                share = 1.0 if known >= settled * len(groups) else share
             tell(min(share, 1.0))
         for number in range(reached, len(of_calls)):
             of_calls[number].add(number, [own[number]], False)
+        for group in groups:
+            if not group.stretches:
+                group.end_stretch(1)
     return RunInPlace(program, groups, tuple(whole) or (tuple(first),))
 
 

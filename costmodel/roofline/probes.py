@@ -562,10 +562,11 @@ STALE = (*STALE_CALLS, *(name for names in STALE_MANNERS.values() for name in na
 FIRST = ("add", "exp", "maximum.reduce", "divide scalar")
 """Those that are measured as the first call after the product too, with the code of any call."""
 AGED = {"one": "negative", "two": "add", "in place": "multiply"}
-AGED_BYTES, AGING, AGES = 1000 * KIB, 3, (1, 4, 12)
-"""Arrays that are left alone [bytes], during which of the products, and how many of it: one that is longer than most
-moments of rest, since what evicts nothing in a moment of rest is no traffic; several, since a large cache takes long to
-be filled by others."""
+AGED_BYTES, AGING, AGES = 1000 * KIB, (380, 390, 400), (1, 2, 4, 8, 16, 32)
+"""Arrays that are left alone [bytes], during which products, and how many of them in a row: their operands take up
+little of the cache that cores share, or it would be they that evict. From one, since a small cache is filled by others
+within some milliseconds, to many, since a large one takes long, and since moments of rest are short, and what evicts
+nothing in them is no traffic."""
 COLD_BOXES = (
     SizeBox(12, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
     SizeBox(6, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
@@ -631,11 +632,11 @@ def _stale() -> Iterator[NumpyCall]:
         yield from (tiny(name, f"stale {name} {number}") for name in STALE)
         for name in FIRST:
             yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
-    large = replace(product(*LARGE_PRODUCTS[AGING], "float32"), layer=f"{BETWEEN}product {AGING}")
+    aging = replace(product(*AGING, "float32"), layer=f"{BETWEEN}aging")
     for rounds in AGES:
         arrays = {way: elementwise(name, AGED_BYTES, "float32", *[way == "in place"] * 2) for way, name in AGED.items()}
         yield from (replace(op, layer=f"{BETWEEN}touching {way} {rounds}") for way, op in arrays.items())
-        yield from (large for _ in range(rounds))
+        yield from (aging for _ in range(rounds))
         for way, op in arrays.items():
             small = elementwise(AGED[way], 96, "float32", *[way == "in place"] * 2)
             yield replace(small, layer=f"{BETWEEN}{way} {rounds}")

@@ -294,10 +294,15 @@ class Rates:
     @cached_property
     def traffic(self) -> float:
         """What others bring into the caches that cores share [bytes/s], by what arrays cost that were left alone while
-        a product ran; 0 on a host that nobody else uses. The least that fits as well as such probes are repeated."""
+        products ran; 0 on a host that nobody else uses.
+
+        The middle of those that fit as well as such probes are repeated; the least where any more fits as well, since
+        then all was evicted.
+        """
         misfits = {traffic: self._misfit(traffic) for traffic in TRAFFICS}
         well = min(misfits.values()) + REPEATED * len(AGED) * len(AGES)
-        return next(traffic for traffic, misfit in misfits.items() if misfit <= well)
+        fitting = [traffic for traffic, misfit in misfits.items() if misfit <= well]
+        return fitting[0] if fitting[-1] == TRAFFICS[-1] else (fitting[0] * fitting[-1]) ** 0.5
 
     def _misfit(self, traffic: float) -> float:
         """How far arrays that were left alone are predicted off, as logarithms added up."""

@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.roofline.clock import HEAVY, MOMENT, Clock, Gears, Pulse, Sentinel
@@ -246,10 +246,16 @@ def by_chance(ordered: Sequence[float], least: int) -> tuple[float, float]:
     return quartile(ordered, -off), max(quartile(ordered, off), ordered[min(least, len(ordered) - 1)])
 
 
-def together(a: float, b: float) -> float:
-    """What counts of two measurements of the same, one some time after the other [s]: their mean where they agree,
-    since each is a quartile; otherwise the faster, since what disturbs only adds."""
-    return (a * b) ** 0.5 if max(a, b) <= (1 + APART) * min(a, b) else min(a, b)
+def together(times: Sequence[float]) -> float:
+    """What counts of measurements of the same, one some time after the other [s]: the mean of those that agree with the
+    fastest, since each is a quartile; not of the others, since what disturbs only adds."""
+    return fmean(times[number] for number in alike(times))
+
+
+def alike(times: Sequence[float]) -> list[int]:
+    """The numbers of the measurements that are no further than `APART` from the fastest of them."""
+    limit = (1 + APART) * min(times)
+    return [number for number, each in enumerate(times) if each <= limit]
 
 
 def ratio_interval(a: Timing, b: Timing) -> tuple[float, float]:

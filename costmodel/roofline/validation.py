@@ -2,8 +2,8 @@
 
 Calibration stands before and after the measurement, and each layer is measured twice (the mean of both counts, or the
 faster where they are far apart): how far the two differ is the floor that no prediction gets below. Whole programs are
-measured in place, call by call, twice too, so that every NumPy function has a row: what is off there is what to mend
-next. What had too few undisturbed moments is unresolved, and not judged.
+measured in place, call by call, several times too, so that every NumPy function has a row: what is off there is what to
+mend next. What had too few undisturbed moments is unresolved, and not judged.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -143,6 +144,8 @@ BUDGET, LEAST_BUDGET = 230.0, 100.0
 CALIBRATION_SHARE, LAYERS_SHARE, CLASSES_SHARE, WHOLE_SHARE = 0.11, 0.19, 0.1, 0.3
 """Of the budget: of each of the two calibrations, of each of the two measurements of the layers, of what binds them,
 and of all whole programs together."""
+RUNS = 3
+"""How often whole programs are run, some time after each other."""
 JUDGED_LEVELS = (1, 6)
 """Models of `LEVELS` whose errors are shown: the textbook's and all that is known."""
 SHARE = 0.03
@@ -189,7 +192,7 @@ class LayerTrial(NamedTuple):
     @property
     def measured(self) -> float:
         """Both measurements together [s]."""
-        return together(self.first.seconds, self.second.seconds)
+        return together((self.first.seconds, self.second.seconds))
 
     @property
     def resolved(self) -> bool:
@@ -343,22 +346,28 @@ def validate(
     def timed(start: float) -> list[Timing]:
         return measure(programs, protocol=protocol, sentinel=sentinel, progress=part(start, start + 0.2))
 
-    def run(start: float) -> list[RunInPlace]:
-        """Each network; what the short ones leave of their time goes to the long ones."""
+    def run(start: float, end: float) -> list[RunInPlace]:
+        """Each network, once of `RUNS` times; what the short ones leave of their time goes to the long ones."""
         runs: dict[int, RunInPlace] = {}
-        ends = clock.now() + 1e9 * WHOLE_SHARE / 2 * budget
+        ends = clock.now() + 1e9 * WHOLE_SHARE / RUNS * budget
         for number in sorted(range(len(networks)), key=lambda number: networks[number].contractions):
-            tell(start + 0.15 * len(runs) / len(networks))
+            tell(start + (end - start) * len(runs) / len(networks))
             share = max(ends - clock.now(), 0.0) * 1e-9 / (len(networks) - len(runs))
-            runs[number] = measure_in_place(networks[number], budget=share, threads=threads, sentinel=sentinel)
+            runs[number] = measure_in_place(
+                networks[number], budget=share, stretches=1, threads=threads, sentinel=sentinel
+            )
         return [runs[number] for number in range(len(networks))]
 
     before = calibrated(0.0)
     keep_apart(programs, before.sets)
-    first, early, second = timed(0.1), run(0.3), timed(0.5)
-    seconds = [together(a.seconds, b.seconds) for a, b in zip(first, second, strict=True)]
+    runs = [run(0.1, 0.2)]
+    first = timed(0.2)
+    runs.append(run(0.4, 0.5))
+    second = timed(0.5)
+    seconds = [together((a.seconds, b.seconds)) for a, b in zip(first, second, strict=True)]
     bounds = classify(programs, seconds, before.host, sentinel, budget=CLASSES_SHARE * budget)
-    runs = [a.joined(b) for a, b in zip(early, run(0.75), strict=True)]
+    runs.append(run(0.75, 0.9))
+    joined = [reduce(RunInPlace.joined, each) for each in zip(*runs, strict=True)]
     both = before.joined(calibrated(0.9, before.sets))
     layers = (
         LayerTrial(
@@ -374,9 +383,9 @@ def validate(
     hosts = [predict_seconds(network, both) for network in networks]
     whole = (
         ProgramTime(_titled(case), host.seconds, run.seconds, run.as_it_came, run.resolved)
-        for case, host, run in zip(WHOLE, hosts, runs, strict=True)
+        for case, host, run in zip(WHOLE, hosts, joined, strict=True)
     )
-    return Validation(both, tuple(layers), tuple(whole), functions_of(runs, hosts), (clock.now() - began) * 1e-9)
+    return Validation(both, tuple(layers), tuple(whole), functions_of(joined, hosts), (clock.now() - began) * 1e-9)
 
 
 def functions_of(runs: Sequence[RunInPlace], hosts: Sequence[HostTime]) -> tuple[FunctionTime, ...]:

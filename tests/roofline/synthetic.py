@@ -186,9 +186,9 @@ class Neighbour(Clock):
         """A call that takes so long."""
         return lambda: self.take(nanoseconds)
 
-    def sentinel(self) -> Sentinel:
-        """A sentinel that feels the neighbour, with what is known after three seconds."""
-        sentinel = Sentinel(self)
+    def sentinel(self, usual: Gears | None = None) -> Sentinel:
+        """A sentinel that feels the neighbour, with what is known after three seconds, and what is usual if it is."""
+        sentinel = Sentinel(self, usual)
         end = self.passed + 3e9
         while self.passed < end:
             sentinel.read()

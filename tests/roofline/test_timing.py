@@ -14,9 +14,9 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import costmodel as cm
-from costmodel.roofline.clock import Clock, Sentinel
+from costmodel.roofline.clock import Clock, Elapsed, Sentinel
 from costmodel.roofline.inplace import CallGroup, measure_in_place
-from costmodel.roofline.program import ArenaLayout, lay_out
+from costmodel.roofline.program import ArenaLayout, Program, Thunk, lay_out
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls, together
 from tests.roofline.made_up import HOSTS, MadeUpClock
@@ -262,6 +262,19 @@ def test_without_a_moment_s_rest_nothing_is_resolved_and_the_interval_says_so(ne
     assert found.interval[1] >= found.median
 
 
+def test_a_sentinel_that_knows_what_is_usual_sees_no_rest_in_moments_that_are_all_disturbed(
+    neighbour: Neighbour,
+) -> None:
+    """Its own best would be a disturbed one."""
+    usual = neighbour.sentinel().usual
+    neighbour.always = True
+    sentinels = neighbour.sentinel(usual), neighbour.sentinel()
+    protocol = Protocol(rounds=10)
+    found, deceived = (time_calls([neighbour.work(50_000)], protocol, sentinel=each)[0] for each in sentinels)
+    assert not found.resolved
+    assert deceived.resolved
+
+
 def test_a_best_that_is_seen_late_unsettles_what_was_settled(neighbour: Neighbour) -> None:
     """All readings of the first moments may be disturbed ones, and agree with each other."""
     neighbour.always = True
@@ -335,9 +348,10 @@ def test_what_is_long_is_warm_if_the_protocol_says_so(clock: Clockwork, longer_w
     assert [timing.seconds for timing in found] == pytest.approx([seconds] * 2)
 
 
-def test_of_two_measurements_the_mean_counts_unless_one_was_disturbed() -> None:
-    assert 1.0 < together(1.0, 1.06) == together(1.06, 1.0) < 1.06
-    assert together(1.5, 1.0) == 1.0
+def test_of_some_measurements_the_mean_counts_of_those_that_were_not_disturbed() -> None:
+    assert 1.0 < together([1.0, 1.06]) == together([1.06, 1.0]) < 1.06
+    assert together([1.5, 1.0]) == 1.0
+    assert 1.0 < together([1.05, 1.5, 1.0, 1.2]) < 1.05
 
 
 def test_what_is_beyond_the_caches_takes_three_times_as_many_samples(neighbour: Neighbour) -> None:
@@ -447,3 +461,60 @@ def test_of_equal_calls_that_were_never_seen_at_rest_the_fastest_counts() -> Non
     for number, time in enumerate((12, 11, 13)):
         group.add(number, [time], True)
     assert group.seconds() == pytest.approx(3 * 12e-9)
+
+
+def test_stretches_in_which_others_fill_the_cache_do_not_count() -> None:
+    """What others do to the cache that cores share lasts for seconds, and no sentinel tells it."""
+    group = CallGroup(("up", "forward"), agreeing=2, calls=[0])
+
+    def stretch(*times: int) -> None:
+        group.add(0, times, True)
+        group.end_stretch()
+
+    stretch(2000, 2010, 2020, 2030)
+    assert group.time(0) == pytest.approx(2002.5)
+    stretch(1000, 1010, 1020, 1030)
+    assert group.time(0) == pytest.approx(1002.5)
+    assert not group.settled, "the faster was seen once"
+    stretch(1040, 1050, 1060, 1070)
+    assert group.time(0) == pytest.approx((1002.5 + 1042.5) / 2)
+    assert group.settled
+
+
+def test_runs_at_different_times_count_as_stretches() -> None:
+    first, second = (CallGroup(("up", "forward"), calls=[0]) for _ in range(2))
+    for group, times in ((first, (2000, 2010)), (second, (1000, 1010, 1020, 1030))):
+        group.add(0, times, True)
+        group.end_stretch(1)
+    both = first.joined(second)
+    assert both.time(0) == second.time(0)
+    assert second.settled
+    assert not both.settled, "the two do not agree"
+
+
+def test_times_in_place_that_seemed_undisturbed_are_forgotten_once_rest_is_seen() -> None:
+    """A sentinel that begins where all is disturbed takes that for rest."""
+    program = network_of(cm.predict(cm.MLP(sizes=[7, 24, 5]), mode="inference")).program
+
+    class LeavingNeighbour(Neighbour):
+        """One that leaves after a hundred passes."""
+
+        made = 0
+
+        def bind(self, program: Program, copies: int = 1) -> list[Thunk]:
+            return [(self.take, (50_000,), {}) for _ in program]
+
+        def make(self, thunk: Thunk) -> Elapsed:
+            self.made += 1
+            if self.made == 100 * len(program):
+                self.leave()
+            return self.run(lambda: thunk[0](*thunk[1]))
+
+        def reading(self) -> int:
+            return 0
+
+    neighbour = LeavingNeighbour()
+    neighbour.always = True
+    run = measure_in_place(program, passes=120, sentinel=Sentinel(neighbour))
+    assert run.seconds == pytest.approx(len(program) * 50e-6, rel=0.03)
+    assert run.as_it_came > 1.6 * run.seconds
