@@ -9,8 +9,8 @@ is its time as it came.
 
 No sentinel tells what others do to the cache that all cores share, and how much of it they leave lasts for seconds (an
 MLP of 12 MB of weights took 260 µs a pass on an AMD EPYC, and five seconds later 600). So samples are taken in
-stretches of half a second, each of which gives a time; those that agree with the fastest count, and of what does not stay
-within a core's own caches two of them settle it.
+stretches of half a second, each of which gives a time; those that agree with the fastest count, and of what does not
+stay within a core's own caches two of them settle it.
 """
 
 from __future__ import annotations
