@@ -38,6 +38,7 @@ from costmodel.roofline.probes import (
     FIRST_BYTES,
     GATHERED_ROWS,
     WorkingSets,
+    left_alone,
     placed,
     probes,
     streaming,
@@ -81,6 +82,8 @@ resolve a probe."""
 NEEDED, MOST_TURNS = 0.05, 16
 """How far the fastest samples of a probe may be from each other, since no prediction hangs on a single probe: products
 are fitted by hundreds, and curves never fall; and turns of a probe, after which more would not change that."""
+PASSES_NOW = 8
+"""Of the arrays that tell what others bring at a moment."""
 SETTLED = 0.75
 """Share of the calls in place that ends measuring them: of the others, tiny ones, medians over many count."""
 LONG_SECONDS, NARROW = 0.002, 0.1
@@ -260,8 +263,9 @@ def measure_probes(
         sentinel=sentinel,
         progress=lambda share: tell(0.8 + 0.2 * share),
     )
-    timings += [run.timing(groups, sum(len(group.calls) for group in groups)) for groups in run.by_layer.values()]
-    names += [layer for layer, _ in run.by_layer]
+    in_place = run.of_calls()
+    timings += in_place.values()
+    names += in_place
     judged = [timing for name, timing in zip(names, timings, strict=True) if not name.startswith(BETWEEN)]
     busy = conditions()
     try:
@@ -283,6 +287,12 @@ def measure_probes(
         raise CalibrationError(
             f"measuring came to nothing ({_first_of(error)}): calibrate again when the machine is at rest"
         ) from None
+
+
+def measure_others(sentinel: Sentinel, threads: int) -> dict[str, float]:
+    """What arrays cost now that others may have evicted meanwhile, for `Rates.traffic_at` [s]."""
+    run = measure_in_place(left_alone(), passes=PASSES_NOW, threads=threads, sentinel=sentinel)
+    return {layer: timing.seconds for layer, timing in run.of_calls().items()}
 
 
 def _narrow(timing: Timing) -> bool:

@@ -18,7 +18,16 @@ from costmodel.display.units import read_budget, show_seconds
 from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
 from costmodel.graph.call import Call
-from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_asked, check_budget
+from costmodel.roofline.calibration import (
+    Calibration,
+    Progress,
+    Say,
+    bar,
+    calibrated,
+    check_asked,
+    check_budget,
+    measure_others,
+)
 from costmodel.roofline.classification import classify, predicted, textbook
 from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding, LayerWork
@@ -115,10 +124,14 @@ def check(
             more = ", and what binds layers as long again" * classes
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: measuring takes up to {most}{more}")
         sentinel = Sentinel(usual=calibration.clock)
+        others = [measure_others(sentinel, threads)]
         with bar(progress, "measuring") as tell:
             run = measure_in_place(
                 whole, budget=budget, passes=rounds, threads=threads, sentinel=sentinel, progress=tell
             )
+        others.append(measure_others(sentinel, threads))
+        brought = min(map(calibration.rates.traffic_at, others))
+        host = predict_seconds(whole, calibration, level=level, traffic=brought)
         rows = [*_placed(run, busy, prediction, calibration, host, one_round)]
     else:
         sentinel, run, budget = Sentinel(usual=calibration.clock), None, budget or BUDGET

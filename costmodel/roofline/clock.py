@@ -58,6 +58,9 @@ RARELY, KNOWN = 0.25, 8
 LASTS, LEFT = 2_000_000, 8_000_000
 """After dense arithmetic the core's clock is slower for the first of these at least, and no more after the second; in
 between nobody knows [ns]."""
+DEEPEST = 1.2
+"""How many times its best at other times a sentinel's best is after dense arithmetic, at most; where it reads 1.6 times
+that and no less, as on a core that others use all the time, it has seen no rest after it."""
 HEAVY = 400_000
 """How long dense arithmetic takes until the clock falls no further [ns]."""
 FIRST, FEW = 400, 20
@@ -222,12 +225,19 @@ class _Gear:
         return min(self.fastest[min(max(SEEN, self.count // RARE), len(self.fastest)) - 1], self.known)
 
     @property
+    def rested(self) -> int:
+        """How many readings were of moments of which the fastest rested."""
+        limit = LIMIT * self.best
+        return sum(times for local, times in self.clocked.items() if local <= limit)
+
+    @property
     def usual(self) -> float:
         """The median of what was the fastest of the last moments, where that rested."""
         limit = LIMIT * self.best
         rested = sorted((local, times) for local, times in self.clocked.items() if local <= limit)
         half, so_far = sum(times for _, times in rested) / 2, accumulate(times for _, times in rested)
-        return next(float(local) for (local, _), times in zip(rested, so_far, strict=True) if times >= half)
+        medians = (float(local) for (local, _), times in zip(rested, so_far, strict=True) if times >= half)
+        return next(medians, float(self.best))
 
     def local(self, spent: int) -> float:
         """The fastest of the last moments, of which one reading was so much."""
@@ -272,7 +282,7 @@ class Sentinel:
         if self.fixed is not None:
             return self.fixed
         light = self.light.usual
-        return Gears(light, self.dense.usual if self.dense.count >= FEW else light)
+        return Gears(light, self.dense.usual if self.dense.rested >= FEW else light)
 
     def fix(self) -> None:
         """Let times count at the clocks that were usual up to now."""
@@ -290,6 +300,7 @@ class Sentinel:
             self.clock.run(self.work)  # the code of the clock was evicted too
         spent, now = self.clock.run(self.work).wall, self.clock.now()
         since = now - self.multiplied
+        self.dense.known = min(self.dense.known, DEEPEST * self.light.best)
         gear = self.dense if since < LEFT else self.light
         if gear is self.light or (since < LASTS and self.heavy):
             gear.add(spent, now)

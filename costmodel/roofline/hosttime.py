@@ -28,6 +28,8 @@ from costmodel.roofline.signature import (
     signature_of,
 )
 
+PRICED = 3
+"""How often calls are priced by how long they take, since what they take depends on how long they leave alone."""
 LEVELS = {
     1: "two ceilings, compulsory bytes",
     2: "NumPy's own passes",
@@ -112,6 +114,7 @@ def predict_seconds(
     level: int = 6,
     compulsory_bytes: int | None = None,
     between: int = 0,
+    traffic: float | None = None,
 ) -> HostTime:
     """How long a program takes on the calibrated machine when it is run over and over.
 
@@ -121,6 +124,7 @@ def predict_seconds(
         level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
         compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
         between: bytes that other work touches between two repetitions.
+        traffic: what others bring into the caches that cores share [bytes/s]; what the calibration says unless given.
 
     Raises:
         SettingError: there is no such level.
@@ -145,7 +149,9 @@ def predict_seconds(
     calls = priced()
     if level < 6:
         return HostTime(_summed(calls), unknown, level, calls)
-    calls = priced([terms.seconds for _, terms in calls], rates.traffic)  # how long each was left alone is known by now
+    brought = rates.traffic if traffic is None else traffic
+    for _ in range(PRICED):  # how long each was left alone is known by now, and is longer for what it had to load again
+        calls = priced([terms.seconds for _, terms in calls], brought)
     terms = _summed(calls) + TimeTerms(overhead=rates.step)
     return HostTime(terms, hypot(_error(calls, rates), calibration.doubt), level, calls)
 

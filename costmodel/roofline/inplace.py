@@ -197,6 +197,11 @@ class RunInPlace:
         by_number = {number: group.time(0) * 1e-9 for group in self.groups for number in group.calls}
         return [by_number[number] for number in range(len(self.program))]
 
+    def of_calls(self) -> dict[str, Timing]:
+        """Of one call of each layer, where all calls of a layer are equal."""
+        layers = self.by_layer.items()
+        return {name: self.timing(groups, sum(len(group.calls) for group in groups)) for (name, _), groups in layers}
+
     @cached_property
     def by_layer(self) -> dict[LayerPass, list[CallGroup]]:
         """Groups by the layer's pass that they belong to, in order of the program."""

@@ -581,6 +581,10 @@ COLD_FIRST = (
 """The same whose first operand is the weights: convolutions of few pixels."""
 COLD_HEADS = range(65, 77)
 """Products of attention, by their place in the sequence of which those run over and over are the first."""
+AGES_NOW = AGES[:4]
+"""After which it is seen what others bring at a moment, within 50 ms."""
+AGED_NAME = "aged "
+"""What the layers begin with of arrays that were left alone, before the way and after how many products."""
 BETWEEN = "between "
 """What the layers of calls begin with that come between those that are measured."""
 
@@ -632,12 +636,23 @@ def _stale() -> Iterator[NumpyCall]:
         yield from (tiny(name, f"stale {name} {number}") for name in STALE)
         for name in FIRST:
             yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
+    yield from _aging(AGES)
+
+
+def left_alone() -> Program:
+    """Arrays after products that leave the cache that cores share to others: what tells how much those bring now."""
+    ops = [*_aging(AGES_NOW)]
+    return program_of(ops, [op.output for op in ops], name="left alone")
+
+
+def _aging(ages: Sequence[int]) -> Iterator[NumpyCall]:
+    """Arrays of each way before and after so many products each."""
     aging = replace(product(*AGING, "float32"), layer=f"{BETWEEN}aging")
-    for rounds in AGES:
+    for rounds in ages:
         arrays = {way: elementwise(name, AGED_BYTES, "float32", *[way == "in place"] * 2) for way, name in AGED.items()}
         yield from (replace(op, layer=f"{BETWEEN}touching {way} {rounds}") for way, op in arrays.items())
         yield from (aging for _ in range(rounds))
         for way, op in arrays.items():
             small = elementwise(AGED[way], 96, "float32", *[way == "in place"] * 2)
             yield replace(small, layer=f"{BETWEEN}{way} {rounds}")
-            yield replace(op, layer=f"aged {way} {rounds}")
+            yield replace(op, layer=f"{AGED_NAME}{way} {rounds}")

@@ -14,7 +14,7 @@ from costmodel.roofline.gemm import ProductFit, exposing, fit, further, regime_o
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.probes import (
     AGED,
-    AGES,
+    AGED_NAME,
     BUFFERED,
     FIRST,
     FIRST_BYTES,
@@ -31,6 +31,7 @@ from costmodel.roofline.probes import (
     VECTOR,
     WINDOW_BYTES,
     WorkingSets,
+    left_alone,
     placed,
     probes,
 )
@@ -62,6 +63,10 @@ REPEATED = 0.05
 
 LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
+
+
+Placed = tuple[NumpyCall, list[float]]
+"""A call in a program, and the reuse distances of its operands and code [bytes]."""
 
 
 class LogTable:
@@ -272,16 +277,9 @@ class Rates:
         return self.windows(manner)(distance)
 
     @cached_property
-    def placed(self) -> dict[str, tuple[NumpyCall, list[float]]]:
-        """Calls that were measured in place, by name, and the reuse distances of their operands and code [bytes]."""
-        return self._placed(self.traffic)
-
-    def _placed(self, traffic: float) -> dict[str, tuple[NumpyCall, list[float]]]:
-        """The same if others bring so much into the caches meanwhile [bytes/s]."""
-        distances = reuse_distances(
-            self._reuses, [self.seconds[op.layer] for op in self._program], traffic, self.private
-        )
-        return {op.layer: (op, far) for op, far in zip(self._program, distances, strict=True)}
+    def placed(self) -> dict[str, Placed]:
+        """Calls that were measured in place, by name."""
+        return _placed(self._program, self._reuses, self.seconds, self.traffic, self.private)
 
     @cached_property
     def _program(self) -> Program:
@@ -299,26 +297,42 @@ class Rates:
         The middle of those that fit as well as such probes are repeated; the least where any more fits as well, since
         then all was evicted.
         """
-        misfits = {traffic: self._misfit(traffic) for traffic in TRAFFICS}
-        well = min(misfits.values()) + REPEATED * len(AGED) * len(AGES)
-        fitting = [traffic for traffic, misfit in misfits.items() if misfit <= well]
-        return fitting[0] if fitting[-1] == TRAFFICS[-1] else (fitting[0] * fitting[-1]) ** 0.5
+        least, most = self._fitting(self._program, self._reuses, self.seconds)
+        return least if most == TRAFFICS[-1] else (least * most) ** 0.5
 
-    def _misfit(self, traffic: float) -> float:
-        """How far arrays that were left alone are predicted off, as logarithms added up."""
-        calls, total = self._placed(traffic), 0.0
-        for access, name in AGED.items():
-            scalar = access == "in place"
-            for rounds in AGES:
-                op, distances = calls[f"aged {access} {rounds}"]
-                compute = self.slower * op.output.size * self.rate(name, "float32", scalar, scalar)
-                operands = {*zip(op.accesses, distances, strict=False)}
-                moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
-                expected = self.slower * self.call(name, "float32", int(scalar)) + joined(
-                    compute, moved, self.power(max(distances[:-3]))
-                )
-                total += abs(log(expected / self.seconds[op.layer]))
-        return total
+    def traffic_at(self, seconds: Mapping[str, float]) -> float:
+        """The same at another moment: of those that fit what the calls of `left_alone` took then [s], by their layers,
+        the one closest to `traffic` [bytes/s]."""
+        program = left_alone()
+        least, most = self._fitting(program, reuses(touched_by(program)), seconds)
+        return min(max(self.traffic, least), most)
+
+    def _fitting(
+        self, program: Program, uses: Sequence[Sequence[Reuse]], seconds: Mapping[str, float]
+    ) -> tuple[float, float]:
+        """The least and the most that others may bring by such a program, and what its calls took [bytes/s]."""
+        misfits = {}
+        for traffic in TRAFFICS:
+            aged = [
+                call
+                for name, call in _placed(program, uses, seconds, traffic, self.private).items()
+                if name.startswith(AGED_NAME)
+            ]
+            misfits[traffic] = sum(self._misfit(call, seconds) for call in aged)
+            well = min(misfits.values()) + REPEATED * len(aged)
+        fitting = [traffic for traffic, misfit in misfits.items() if misfit <= well]
+        return fitting[0], fitting[-1]
+
+    def _misfit(self, call: Placed, seconds: Mapping[str, float]) -> float:
+        """How far an array that was left alone is predicted off, a logarithm."""
+        op, distances = call
+        access = op.layer.removeprefix(AGED_NAME).rpartition(" ")[0]
+        name, scalar = AGED[access], access == "in place"
+        compute = self.slower * op.output.size * self.rate(name, "float32", scalar, scalar)
+        operands = {*zip(op.accesses, distances, strict=False)}
+        moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
+        beside = self.slower * self.call(name, "float32", int(scalar))
+        return abs(log((beside + joined(compute, moved, self.power(max(distances[:-3])))) / seconds[op.layer]))
 
     def cold(self, manner: str, code: Code) -> float:
         """What a call takes longer if so much came into the caches since its code was last run [s]."""
@@ -581,6 +595,18 @@ def _sizes(p: ProductSignature) -> list[int]:
     """Of both operands of one product of a batch, and of its result [bytes]."""
     item = ITEM_BYTES[p.dtype]
     return [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
+
+
+def _placed(
+    program: Program,
+    uses: Sequence[Sequence[Reuse]],
+    seconds: Mapping[str, float],
+    traffic: float,
+    private: float,
+) -> dict[str, Placed]:
+    """The calls of a program by their layers, if others bring so much into the caches meanwhile [bytes/s]."""
+    distances = reuse_distances(uses, [seconds[op.layer] for op in program], traffic, private)
+    return {op.layer: (op, far) for op, far in zip(program, distances, strict=True)}
 
 
 def _share(beyond: Mapping[int, float], whole: LogTable) -> LogTable:

@@ -28,7 +28,7 @@ from costmodel.layers.arithmetic import Clamp, Scale, Shift
 from costmodel.layers.base import Layer
 from costmodel.layers.linear import Linear
 from costmodel.roofline.accuracy import Agreement, Errors
-from costmodel.roofline.calibration import Calibration, check_asked, check_budget, measure_probes
+from costmodel.roofline.calibration import Calibration, check_asked, check_budget, measure_others, measure_probes
 from costmodel.roofline.classification import BOUNDS, Verdict, classify, predicted, textbook
 from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
@@ -353,6 +353,7 @@ def validate(
         for number in sorted(range(len(networks)), key=lambda number: networks[number].contractions):
             tell(start + (end - start) * len(runs) / len(networks))
             share = max(ends - clock.now(), 0.0) * 1e-9 / (len(networks) - len(runs))
+            others[number].append(measure_others(sentinel, threads))
             runs[number] = measure_in_place(
                 networks[number], budget=share, stretches=1, threads=threads, sentinel=sentinel
             )
@@ -360,6 +361,7 @@ def validate(
 
     before = calibrated(0.0)
     keep_apart(programs, before.sets)
+    others: list[list[dict[str, float]]] = [[] for _ in networks]
     runs = [run(0.1, 0.2)]
     first = timed(0.2)
     runs.append(run(0.4, 0.5))
@@ -380,7 +382,10 @@ def validate(
         )
         for program, a, b, bound in zip(programs, first, second, bounds, strict=True)
     )
-    hosts = [predict_seconds(network, both) for network in networks]
+    traffics = [min(map(both.rates.traffic_at, each)) for each in others]
+    hosts = [
+        predict_seconds(network, both, traffic=traffic) for network, traffic in zip(networks, traffics, strict=True)
+    ]
     whole = (
         ProgramTime(_titled(case), host.seconds, run.seconds, run.as_it_came, run.resolved)
         for case, host, run in zip(WHOLE, hosts, joined, strict=True)

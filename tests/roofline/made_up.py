@@ -24,6 +24,7 @@ PARALLEL, PARALLEL_VECTOR = 1e6, 9216
 """Multiply-adds up to which one thread computes a product, and one with a vector (OpenBLAS, interface/gemv.c)."""
 SECOND = 1e9
 LASTING = 4e6
+ROUNDS = 4
 """How long the core's clock stays slower after dense arithmetic [ns]."""
 EDGE = 1.15
 """Of what is touched again after as much as a cache holds half is still there, after so many times as much nothing."""
@@ -46,8 +47,8 @@ class MadeUp:
 
     gflops: of products in cache. hidden: the share of a product's way to memory that its arithmetic hides. overlap: how
     computing and loading overlap in loops, from 1, not at all, on. call: overhead [ns]; row: of starting an inner loop
-    [ns]. brought: by others into what they share [GB/s]. threads: that BLAS may use; by two of them all but small
-    products compute `faster` and load `wider`, so many times. stated: the caches that the system
+    [ns]. brought: by others into what they share [GB/s]; later: the same at another moment. threads: that BLAS may use;
+    by two of them all but small products compute `faster` and load `wider`, so many times. stated: the caches that the system
     names, from the first on [KiB]. clocks: by how much longer than at its fastest all takes, one after the other, each
     for a second. dense: by how much longer all computes that is or follows dense arithmetic.
     """
@@ -61,6 +62,7 @@ class MadeUp:
     call: float = 500.0
     row: float = 12.0
     brought: float = 0.0
+    later: float | None = None
     elements: dict[str, float] = field(default_factory=dict)
     threads: int = 1
     faster: float = 1.9
@@ -148,9 +150,10 @@ class MadeUpClock(Clockwork):
     def nanoseconds(self, program: Program, copies: int = 1, slower: float = 1.0) -> list[float]:
         """What each call takes when the program is run over and over, and computes so many times as slowly."""
         runs = self._runs(program, copies, slower)
-        if not self.made_up.brought:
-            return runs([0.0] * len(program))
-        return runs(runs([0.0] * len(program)))
+        times = runs([0.0] * len(program))
+        for _ in range(ROUNDS if self.made_up.brought else 0):
+            times = runs(times)
+        return times
 
     def _runs(self, program: Program, copies: int, slower: float) -> Any:
         size = program.layout.arena_bytes // PAGE + 2
@@ -296,6 +299,7 @@ HOSTS = (
         gflops=80,
         hidden=0.2,
         brought=2.0,
+        later=0.6,
         stated=(32, 1024, 24 * 1024),
     ),
     MadeUp(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import costmodel as cm
-from costmodel.roofline.calibration import measure_probes
+from costmodel.roofline.calibration import measure_others, measure_probes
 from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.hosttime import predict_seconds
 from costmodel.roofline.inplace import measure_in_place
@@ -41,3 +42,10 @@ def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: 
         run = measure_in_place(program, passes=2, threads=made_up.threads, sentinel=sentinel)
         predicted = predict_seconds(program, calibration).seconds
         assert predicted == pytest.approx(run.seconds, rel=0.03), (model, settings)
+    if made_up.later is not None:
+        sentinel = Sentinel(MadeUpClock(replace(made_up, brought=made_up.later)))
+        brought = calibration.rates.traffic_at(measure_others(sentinel, made_up.threads))
+        run = measure_in_place(program, passes=2, threads=made_up.threads, sentinel=sentinel)
+        now, then = (predict_seconds(program, calibration, traffic=each).seconds for each in (brought, None))
+        assert now == pytest.approx(run.seconds, rel=0.03)
+        assert then > 1.05 * run.seconds

@@ -518,3 +518,20 @@ def test_times_in_place_that_seemed_undisturbed_are_forgotten_once_rest_is_seen(
     run = measure_in_place(program, passes=120, sentinel=Sentinel(neighbour))
     assert run.seconds == pytest.approx(len(program) * 50e-6, rel=0.03)
     assert run.as_it_came > 1.6 * run.seconds
+
+
+def test_a_core_that_others_use_after_all_dense_arithmetic_is_not_in_another_gear(clock: Clockwork) -> None:
+    """All takes 1.6 times as long then, which no gear does."""
+    others = 1.0
+    clock.sentinel = lambda: clock.take(12_000 * others)
+    sentinel = Sentinel(clock)
+    others = 1.6
+    for _ in range(50):
+        sentinel.after_dense(1_000_000)
+        assert not sentinel.rests(sentinel.read())
+    assert sentinel.usual.slower == 1
+    others = 1.15
+    for _ in range(50):
+        sentinel.after_dense(1_000_000)
+        assert sentinel.rests(sentinel.read())
+    assert sentinel.usual.slower == pytest.approx(1.15)
