@@ -227,7 +227,7 @@ class _Gear:
     @property
     def rested(self) -> int:
         """How many readings were of moments of which the fastest rested."""
-        limit = LIMIT * self.best
+        limit = LIMIT * self.best if self.count else 0.0
         return sum(times for local, times in self.clocked.items() if local <= limit)
 
     @property
@@ -300,8 +300,10 @@ class Sentinel:
             self.clock.run(self.work)  # the code of the clock was evicted too
         spent, now = self.clock.run(self.work).wall, self.clock.now()
         since = now - self.multiplied
-        self.dense.known = min(self.dense.known, DEEPEST * self.light.best)
-        gear = self.dense if since < LEFT else self.light
+        gear = self.light
+        if since < LEFT:
+            gear = self.dense
+            gear.known = min(gear.known, DEEPEST * self.light.best)
         if gear is self.light or (since < LASTS and self.heavy):
             gear.add(spent, now)
         return Pulse(spent, gear.local(spent), gear is self.dense)

@@ -24,8 +24,9 @@ PARALLEL, PARALLEL_VECTOR = 1e6, 9216
 """Multiply-adds up to which one thread computes a product, and one with a vector (OpenBLAS, interface/gemv.c)."""
 SECOND = 1e9
 LASTING = 4e6
-ROUNDS = 4
 """How long the core's clock stays slower after dense arithmetic [ns]."""
+ROUNDS = 4
+"""How often what is left alone for long is timed anew, since it is left alone for longer then."""
 EDGE = 1.15
 """Of what is touched again after as much as a cache holds half is still there, after so many times as much nothing."""
 
@@ -48,9 +49,9 @@ class MadeUp:
     gflops: of products in cache. hidden: the share of a product's way to memory that its arithmetic hides. overlap: how
     computing and loading overlap in loops, from 1, not at all, on. call: overhead [ns]; row: of starting an inner loop
     [ns]. brought: by others into what they share [GB/s]; later: the same at another moment. threads: that BLAS may use;
-    by two of them all but small products compute `faster` and load `wider`, so many times. stated: the caches that the system
-    names, from the first on [KiB]. clocks: by how much longer than at its fastest all takes, one after the other, each
-    for a second. dense: by how much longer all computes that is or follows dense arithmetic.
+    by two of them all but small products compute `faster` and load `wider`, so many times. stated: the caches that the
+    system names, from the first on [KiB]. clocks: by how much longer than at its fastest all takes, one after the
+    other, each for a second. dense: by how much longer all computes that is or follows dense arithmetic.
     """
 
     name: str
