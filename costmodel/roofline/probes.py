@@ -562,7 +562,7 @@ STALE = (*STALE_CALLS, *(name for names in STALE_MANNERS.values() for name in na
 FIRST = ("add", "exp", "maximum.reduce", "divide scalar")
 """Those that are measured as the first call after the product too, with the code of any call."""
 AGED = {"one": "negative", "two": "add", "in place": "multiply"}
-AGED_BYTES, AGING, AGES = 1000 * KIB, (380, 390, 400), (1, 2, 4, 8, 16, 32)
+AGED_BYTES, AGING, AGES = 1000 * KIB, (380, 390, 400), (1, 2, 4, 8, 20)
 """Arrays that are left alone [bytes], during which products, and how many of them in a row: their operands take up
 little of the cache that cores share, or it would be they that evict. From one, since a small cache is filled by others
 within some milliseconds, to many, since a large one takes long, and since moments of rest are short, and what evicts
@@ -581,6 +581,8 @@ COLD_FIRST = (
 """The same whose first operand is the weights: convolutions of few pixels."""
 COLD_HEADS = range(65, 77)
 """Products of attention, by their place in the sequence of which those run over and over are the first."""
+LONGEST_AGE = 72
+"""As many products after which the largest caches have been filled by others."""
 AGES_NOW = AGES[:4]
 """After which it is seen what others bring at a moment, within 50 ms."""
 AGED_NAME = "aged "
@@ -636,7 +638,7 @@ def _stale() -> Iterator[NumpyCall]:
         yield from (tiny(name, f"stale {name} {number}") for name in STALE)
         for name in FIRST:
             yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
-    yield from _aging(AGES)
+    yield from _aging(AGES, LONGEST_AGE)
 
 
 def left_alone() -> Program:
@@ -645,14 +647,28 @@ def left_alone() -> Program:
     return program_of(ops, [op.output for op in ops], name="left alone")
 
 
-def _aging(ages: Sequence[int]) -> Iterator[NumpyCall]:
-    """Arrays of each way before and after so many products each."""
+def _aging(ages: Sequence[int], longest: int = 0) -> Iterator[NumpyCall]:
+    """Arrays of each way before and after so many products, one age after the other; those of the longest before and
+    after all of them, and of some more products."""
     aging = replace(product(*AGING, "float32"), layer=f"{BETWEEN}aging")
-    for rounds in ages:
-        arrays = {way: elementwise(name, AGED_BYTES, "float32", *[way == "in place"] * 2) for way, name in AGED.items()}
-        yield from (replace(op, layer=f"{BETWEEN}touching {way} {rounds}") for way, op in arrays.items())
-        yield from (aging for _ in range(rounds))
-        for way, op in arrays.items():
+    arrays = {
+        rounds: {way: elementwise(name, AGED_BYTES, "float32", *[way == "in place"] * 2) for way, name in AGED.items()}
+        for rounds in (*ages, *[longest] * bool(longest))
+    }
+
+    def touched(rounds: int) -> Iterator[NumpyCall]:
+        for way, op in arrays[rounds].items():
+            yield replace(op, layer=f"{BETWEEN}touching {way} {rounds}")
+
+    def aged(rounds: int) -> Iterator[NumpyCall]:
+        for way, op in arrays[rounds].items():
             small = elementwise(AGED[way], 96, "float32", *[way == "in place"] * 2)
             yield replace(small, layer=f"{BETWEEN}{way} {rounds}")
             yield replace(op, layer=f"{AGED_NAME}{way} {rounds}")
+
+    if longest:
+        yield from touched(longest)
+    for rounds in ages:
+        yield from (*touched(rounds), *[aging] * rounds, *aged(rounds))
+    if longest:
+        yield from (*[aging] * (longest - sum(ages)), *aged(longest))

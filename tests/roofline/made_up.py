@@ -299,8 +299,8 @@ HOSTS = (
         levels=(Level("L3", 20 * MIB, 45, 30, 40), Level("memory", ENDLESS, 3.5, 2.5, 200)),
         gflops=80,
         hidden=0.2,
-        brought=2.0,
-        later=0.6,
+        brought=1.0,
+        later=5.0,
         stated=(32, 1024, 24 * 1024),
     ),
     MadeUp(
