@@ -311,15 +311,12 @@ class Rates:
         self, program: Program, uses: Sequence[Sequence[Reuse]], seconds: Mapping[str, float]
     ) -> tuple[float, float]:
         """The least and the most that others may bring by such a program, and what its calls took [bytes/s]."""
+        aged = [op.layer for op in program if op.layer.startswith(AGED_NAME)]
         misfits = {}
         for traffic in TRAFFICS:
-            aged = [
-                call
-                for name, call in _placed(program, uses, seconds, traffic, self.private).items()
-                if name.startswith(AGED_NAME)
-            ]
-            misfits[traffic] = sum(self._misfit(call, seconds) for call in aged)
-            well = min(misfits.values()) + REPEATED * len(aged)
+            calls = _placed(program, uses, seconds, traffic, self.private)
+            misfits[traffic] = sum(self._misfit(calls[name], seconds) for name in aged)
+        well = min(misfits.values()) + REPEATED * len(aged)
         fitting = [traffic for traffic, misfit in misfits.items() if misfit <= well]
         return fitting[0], fitting[-1]
 
