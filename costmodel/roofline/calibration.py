@@ -32,7 +32,7 @@ from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.clock import Clock, Gears, Sentinel
 from costmodel.roofline.host import Host, this_machine
 from costmodel.roofline.inplace import measure_in_place
-from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
+from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES, NoMemory
 from costmodel.roofline.probes import (
     BETWEEN,
     FIRST_BYTES,
@@ -44,7 +44,7 @@ from costmodel.roofline.probes import (
     streaming,
     working_sets,
 )
-from costmodel.roofline.program import NumpyCall
+from costmodel.roofline.program import NumpyCall, Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together
 
@@ -289,10 +289,13 @@ def measure_probes(
         ) from None
 
 
-def measure_others(sentinel: Sentinel, threads: int) -> dict[str, float]:
-    """What arrays cost now that others may have evicted meanwhile, for `Rates.traffic_at` [s]."""
-    run = measure_in_place(left_alone(), passes=PASSES_NOW, threads=threads, sentinel=sentinel)
-    return {layer: timing.seconds for layer, timing in run.of_calls().items()}
+def measure_others(program: Program, sentinel: Sentinel, threads: int) -> Iterator[dict[str, float]]:
+    """What arrays cost now that others may have evicted meanwhile, for `Rates.traffic_at` [s]; nothing for a program
+    that a core's own caches hold, or where memory is too scarce for more."""
+    if program.touched_bytes > RESIDENT_BYTES:
+        with suppress(NoMemory):
+            run = measure_in_place(left_alone(), passes=PASSES_NOW, threads=threads, sentinel=sentinel)
+            yield {layer: timing.seconds for layer, timing in run.of_calls().items()}
 
 
 def _narrow(timing: Timing) -> bool:

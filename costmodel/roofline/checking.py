@@ -124,13 +124,13 @@ def check(
             more = ", and what binds layers as long again" * classes
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: measuring takes up to {most}{more}")
         sentinel = Sentinel(usual=calibration.clock)
-        others = [measure_others(sentinel, threads)]
+        others = [*measure_others(whole, sentinel, threads)]
         with bar(progress, "measuring") as tell:
             run = measure_in_place(
                 whole, budget=budget, passes=rounds, threads=threads, sentinel=sentinel, progress=tell
             )
-        others.append(measure_others(sentinel, threads))
-        brought = min(map(calibration.rates.traffic_at, others))
+        others += measure_others(whole, sentinel, threads)
+        brought = min(map(calibration.rates.traffic_at, others), default=None)
         host = predict_seconds(whole, calibration, level=level, traffic=brought)
         rows = [*_placed(run, busy, prediction, calibration, host, one_round)]
     else:

@@ -65,6 +65,9 @@ HEAVY = 400_000
 """How long dense arithmetic takes until the clock falls no further [ns]."""
 FIRST, FEW = 400, 20
 """Readings before the first sample, so that a best is known; and from how many on a gear's usual clock is."""
+TRUSTED = 1_000_000_000
+"""For how long a sentinel looks for rest by what is usual, before it takes the core to be clocked otherwise today, as
+one on a battery is [ns]."""
 PATIENCE, LEAST_PATIENCE = 20_000_000, 500_000
 """How long to wait for an undisturbed moment before a sample is taken all the same; half as long after each time that
 there was none, but no less than the second [ns]."""
@@ -260,7 +263,8 @@ class Sentinel:
     """The clock's piece of work. One serves a whole run, since a part of it may hold no undisturbed moment; what is
     measured in that run is measured by its clock.
 
-    usual: what its work takes at the clocks at which times count; the medians of its readings at rest unless given.
+    usual: what its work takes at the clocks at which times count; the medians of its readings at rest unless given. It
+    tells what rest is too, so that a sentinel which begins where all is disturbed knows that.
     """
 
     def __init__(self, clock: Clock | None = None, usual: Gears | None = None) -> None:
@@ -274,6 +278,11 @@ class Sentinel:
         self.fixed = usual
         for _ in range(FIRST):
             self.read()
+        ends = self.clock.now() + TRUSTED
+        while usual and not self.rests(self.read()):
+            if self.clock.now() >= ends:
+                self.light.known = self.dense.known = float("inf")
+                break
 
     @property
     def usual(self) -> Gears:

@@ -353,7 +353,7 @@ def validate(
         for number in sorted(range(len(networks)), key=lambda number: networks[number].contractions):
             tell(start + (end - start) * len(runs) / len(networks))
             share = max(ends - clock.now(), 0.0) * 1e-9 / (len(networks) - len(runs))
-            others[number].append(measure_others(sentinel, threads))
+            others[number] += measure_others(networks[number], sentinel, threads)
             runs[number] = measure_in_place(
                 networks[number], budget=share, stretches=1, threads=threads, sentinel=sentinel
             )
@@ -382,7 +382,7 @@ def validate(
         )
         for program, a, b, bound in zip(programs, first, second, bounds, strict=True)
     )
-    traffics = [min(map(both.rates.traffic_at, each)) for each in others]
+    traffics = [min(map(both.rates.traffic_at, each), default=None) for each in others]
     hosts = [
         predict_seconds(network, both, traffic=traffic) for network, traffic in zip(networks, traffics, strict=True)
     ]

@@ -46,7 +46,7 @@ def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: 
         model, settings = PROGRAMS[4]  # whose optimizer reads what was left alone since the last step
         program = network_of(cm.predict(model, **settings)).program
         sentinel = Sentinel(MadeUpClock(replace(made_up, brought=made_up.later)))
-        brought = calibration.rates.traffic_at(measure_others(sentinel, made_up.threads))
+        brought = calibration.rates.traffic_at(*measure_others(program, sentinel, made_up.threads))
         run = measure_in_place(program, passes=2, threads=made_up.threads, sentinel=sentinel)
         now, then = (predict_seconds(program, calibration, traffic=each).seconds for each in (brought, None))
         assert now == pytest.approx(run.seconds, rel=0.03)

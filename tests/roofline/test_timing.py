@@ -14,7 +14,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import costmodel as cm
-from costmodel.roofline.clock import Clock, Elapsed, Sentinel
+from costmodel.roofline.clock import Clock, Elapsed, Gears, Sentinel
 from costmodel.roofline.inplace import CallGroup, measure_in_place
 from costmodel.roofline.program import ArenaLayout, Program, Thunk, lay_out
 from costmodel.roofline.recorder import forward_program, network_of
@@ -262,17 +262,36 @@ def test_without_a_moment_s_rest_nothing_is_resolved_and_the_interval_says_so(ne
     assert found.interval[1] >= found.median
 
 
-def test_a_sentinel_that_knows_what_is_usual_sees_no_rest_in_moments_that_are_all_disturbed(
-    neighbour: Neighbour,
-) -> None:
+def test_a_sentinel_that_knows_what_is_usual_waits_for_the_end_of_moments_that_are_all_disturbed() -> None:
     """Its own best would be a disturbed one."""
+
+    class LeavingNeighbour(Neighbour):
+        """One that leaves after half a second."""
+
+        def take(self, nanoseconds: float) -> None:
+            if self.passed > 5e8:
+                self.leave()
+            super().take(nanoseconds)
+
+    def measured(usual: Gears | None, slower: float = 1.0) -> Timing:
+        neighbour = LeavingNeighbour()
+        neighbour.always = True
+        sentinel = Sentinel(neighbour, usual)
+        return time_calls([neighbour.work(slower * 50_000)], Protocol(enough=3, rounds=3), sentinel=sentinel)[0]
+
+    usual = Gears(12_100, 12_100)
+    assert measured(usual).seconds == pytest.approx(50e-6, rel=0.03)
+    assert measured(None).seconds > 80e-6
+    assert measured(None).resolved
+
+
+def test_a_core_that_is_clocked_otherwise_today_is_at_rest_all_the_same(neighbour: Neighbour) -> None:
+    """What is usual is three times as fast: times count at that clock."""
     usual = neighbour.sentinel().usual
-    neighbour.always = True
-    sentinels = neighbour.sentinel(usual), neighbour.sentinel()
-    protocol = Protocol(rounds=10)
-    found, deceived = (time_calls([neighbour.work(50_000)], protocol, sentinel=each)[0] for each in sentinels)
-    assert not found.resolved
-    assert deceived.resolved
+    slow = Gears(usual.light / 3, usual.dense / 3)
+    (found,) = time_calls([neighbour.work(50_000)], Protocol(), sentinel=neighbour.sentinel(slow))
+    assert found.resolved
+    assert found.seconds == pytest.approx(50e-6 / 3, rel=0.03)
 
 
 def test_a_best_that_is_seen_late_unsettles_what_was_settled(neighbour: Neighbour) -> None:
