@@ -220,7 +220,7 @@ class _Gear:
         self.count = 0
         self.fastest: list[int] = []
         self.recent: deque[tuple[int, int]] = deque()
-        self.clocked: Counter[int] = Counter()
+        self.clocked: Counter[float] = Counter()
 
     @property
     def best(self) -> float:
