@@ -33,17 +33,8 @@ from costmodel.roofline.clock import Clock, Gears, Sentinel
 from costmodel.roofline.host import Host, this_machine
 from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES, NoMemory
-from costmodel.roofline.probes import (
-    BETWEEN,
-    FIRST_BYTES,
-    GATHERED_ROWS,
-    WorkingSets,
-    left_alone,
-    placed,
-    probes,
-    streaming,
-    working_sets,
-)
+from costmodel.roofline.placed import BETWEEN, left_alone, placed
+from costmodel.roofline.probes import FIRST_BYTES, GATHERED_ROWS, WorkingSets, probes, streaming, working_sets
 from costmodel.roofline.program import NumpyCall, Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together

@@ -12,27 +12,20 @@ from statistics import median
 from costmodel.roofline.footprint import Code, Reuse, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import ProductFit, exposing, fit, further, regime_of
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
+from costmodel.roofline.placed import AGED, AGED_NAME, FIRST, LARGE_PRODUCTS, STALE, STALE_MANNERS, left_alone, placed
 from costmodel.roofline.probes import (
-    AGED,
-    AGED_NAME,
     BUFFERED,
-    FIRST,
     FIRST_BYTES,
     GATHERED_WIDTHS,
-    LARGE_PRODUCTS,
     LOADING,
     MASKED_SIDES,
     RATE_BYTES,
     READ_LENGTHS,
     REDUCED_LENGTHS,
     ROW_LENGTHS,
-    STALE,
-    STALE_MANNERS,
     VECTOR,
     WINDOW_BYTES,
     WorkingSets,
-    left_alone,
-    placed,
     probes,
 )
 from costmodel.roofline.program import NumpyCall, Program, lines_of

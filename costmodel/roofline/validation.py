@@ -33,7 +33,8 @@ from costmodel.roofline.classification import BOUNDS, Verdict, classify, predict
 from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.inplace import RunInPlace, measure_in_place
-from costmodel.roofline.probes import WorkingSets, placed, probes
+from costmodel.roofline.placed import placed
+from costmodel.roofline.probes import WorkingSets, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import Signature, signature_of

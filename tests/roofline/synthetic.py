@@ -12,7 +12,8 @@ from costmodel.roofline import clock, timing
 from costmodel.roofline.calibration import EMPTY, Calibration
 from costmodel.roofline.clock import Clock, Elapsed, Gears, Sentinel, Work
 from costmodel.roofline.host import Host
-from costmodel.roofline.probes import FIRST_BYTES, WorkingSets, placed, probes
+from costmodel.roofline.placed import placed
+from costmodel.roofline.probes import FIRST_BYTES, WorkingSets, probes
 from costmodel.roofline.program import NumpyCall, Program, Thunk
 from costmodel.roofline.signature import ProductSignature, signature_of
 

@@ -15,18 +15,8 @@ from costmodel.roofline.gemm import ProductFit
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.probes import (
-    AGED,
-    AGES,
-    LARGE_PRODUCTS,
-    RATE_BYTES,
-    STALE,
-    WINDOW_BYTES,
-    array,
-    elementwise,
-    placed,
-    probes,
-)
+from costmodel.roofline.placed import AGED, AGES, LARGE_PRODUCTS, STALE, placed
+from costmodel.roofline.probes import RATE_BYTES, WINDOW_BYTES, array, elementwise, probes
 from costmodel.roofline.program import NumpyCall, Program, program_of
 from costmodel.roofline.rates import LogTable, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from costmodel.roofline.footprint import Code, reuse_distances, reuses, touched_by
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.probes import placed
+from costmodel.roofline.placed import placed
 from costmodel.roofline.program import Span, distinct_bytes
 
 

@@ -1,0 +1,138 @@
+"""Calls that a calibration measures where they stand in a program: what finds its operands, or its code, left alone for
+some time. A calibration has them beside the single calls of `costmodel.roofline.probes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from costmodel.roofline.memory import Buffer, Ref
+from costmodel.roofline.probes import BINARY, KIB, SizeBox, Triple, array, attended, elementwise, heads, product
+from costmodel.roofline.program import NumpyCall, Program, program_of
+
+LARGE_PRODUCTS: tuple[Triple, ...] = (
+    (120, 260, 130),
+    (120, 520, 270),
+    (136, 770, 760),
+    (136, 3000, 790),
+    (270, 3000, 790),
+)
+"""Products that take 0.1 to 14 ms, after which tiny calls find code and arrays that were left alone meanwhile."""
+STALE_CALLS = ("add", "subtract", "multiply", "divide", "maximum", "sqrt", "reciprocal", "exp", "tanh")
+STALE_MANNERS = {"reduced": ("add.reduce", "maximum.reduce"), "scaled": ("multiply scalar", "divide scalar")}
+"""Calls of manners that take code of their own, the first of which runs it anew after a large product."""
+STALE = (*STALE_CALLS, *(name for names in STALE_MANNERS.values() for name in names))
+FIRST = ("add", "exp", "maximum.reduce", "divide scalar")
+"""Those that are measured as the first call after the product too, with the code of any call."""
+AGED = {"one": "negative", "two": "add", "in place": "multiply"}
+AGED_BYTES, AGING, AGES = 1000 * KIB, (380, 390, 400), (1, 2, 4, 8, 20)
+"""Arrays that are left alone [bytes], during which products, and how many of them in a row: their operands take up
+little of the cache that cores share, or it would be they that evict. From one, since a small cache is filled by others
+within some milliseconds, to many, since a large one takes long, and since moments of rest are short, and what evicts
+nothing in them is no traffic."""
+COLD_BOXES = (
+    SizeBox(12, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
+    SizeBox(6, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
+    SizeBox(4, (2, 400, 400), (15, 2500, 2500), 1e6, 6e7, layout="b"),
+    SizeBox(7, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
+)
+"""Products whose weights come from DRAM."""
+COLD_FIRST = (
+    SizeBox(10, (60, 16, 60), (1500, 200, 4000), 1e6, 2e8, square=True),
+    SizeBox(5, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
+)
+"""The same whose first operand is the weights: convolutions of few pixels."""
+COLD_HEADS = range(65, 77)
+"""Products of attention, by their place in the sequence of which those run over and over are the first."""
+LONGEST_AGE = 72
+"""As many products after which the largest caches have been filled by others."""
+AGES_NOW = AGES[:4]
+"""After which it is seen what others bring at a moment, within 50 ms."""
+AGED_NAME = "aged "
+"""What the layers begin with of arrays that were left alone, before the way and after how many products."""
+BETWEEN = "between "
+"""What the layers of calls begin with that come between those that are measured."""
+
+
+def placed(beyond: int = 0) -> Program:
+    """Calls that are measured in place, each once in a pass: tiny ones and arrays after a large product, and products
+    whose weights were last touched a pass ago, since together they are larger than caches; their other operands are
+    shared. Where those are no more than `beyond` [bytes], an array that is written is what they lack.
+
+    Each is of a layer that has the probe's name.
+    """
+    ops = [*_stale()]
+    shapes = [(*shape, box.layout) for box in COLD_BOXES for shape in box.shapes(1.0)]
+    first = [shape for box in COLD_FIRST for shape in box.shapes(1.0)]
+    read = Buffer(max(max(m * k for m, _, k, _ in shapes), max(n * k for _, n, k in first)), "float32", "input")
+    written = Buffer(max(m * n for m, n, *_ in (*shapes, *first)), "float32", "input")
+    for m, n, k, layout in shapes:
+        weight = array(n, k).swapaxes(0, 1) if layout == "b" else array(k, n)
+        name = f"cold product {m} {n} {k} {layout or 'plain'}"
+        ops.append(NumpyCall("matmul", (Ref((m, k), read), weight), Ref((m, n), written), layer=name))
+    for m, n, k in first:
+        name = f"cold product {m} {n} {k} first"
+        ops.append(NumpyCall("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written), layer=name))
+    for step in COLD_HEADS:
+        batch, m, n, k, layout = attended(step)
+        op = heads(batch, m, n, k, "float32", layout)
+        ops.append(replace(op, layer=f"cold products {batch} {m} {n} {k} {layout or 'plain'}"))
+    lacking = beyond - program_of(ops, [op.output for op in ops]).touched_bytes
+    if lacking > 0:
+        ops.append(NumpyCall("copyto", (0.5,), array(lacking // 4), layer=f"{BETWEEN}passes"))
+    return program_of(ops, [op.output for op in ops], name="placed")
+
+
+def _stale() -> Iterator[NumpyCall]:
+    """After each large product: tiny calls one after the other, some of them first, and arrays it left alone."""
+    few = array(8)
+
+    def tiny(name: str, layer: str) -> NumpyCall:
+        function, _, scalar = name.partition(" ")
+        if name in STALE_MANNERS["reduced"]:
+            return NumpyCall(name, (few.reshape(2, 4),), array(2), {"axis": -1}, layer=layer)
+        inputs = (few, 2.0) if scalar else (few, few) if function in BINARY else (few,)
+        return NumpyCall(function, inputs, array(8), layer=layer)
+
+    for number, shape in enumerate(LARGE_PRODUCTS):
+        large = replace(product(*shape, "float32"), layer=f"{BETWEEN}product {number}")
+        yield from (tiny(name, f"{BETWEEN}warming {name}") for name in STALE)
+        yield from (large, tiny("negative", f"{BETWEEN}warming"))
+        yield from (tiny(name, f"stale {name} {number}") for name in STALE)
+        for name in FIRST:
+            yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
+    yield from _aging(AGES, LONGEST_AGE)
+
+
+def left_alone() -> Program:
+    """Arrays after products that leave the cache that cores share to others: what tells how much those bring now."""
+    ops = [*_aging(AGES_NOW)]
+    return program_of(ops, [op.output for op in ops], name="left alone")
+
+
+def _aging(ages: Sequence[int], longest: int = 0) -> Iterator[NumpyCall]:
+    """Arrays of each way before and after so many products, one age after the other; those of the longest before and
+    after all of them, and of some more products."""
+    aging = replace(product(*AGING, "float32"), layer=f"{BETWEEN}aging")
+    arrays = {
+        rounds: {way: elementwise(name, AGED_BYTES, "float32", *[way == "in place"] * 2) for way, name in AGED.items()}
+        for rounds in (*ages, *[longest] * bool(longest))
+    }
+
+    def touched(rounds: int) -> Iterator[NumpyCall]:
+        for way, op in arrays[rounds].items():
+            yield replace(op, layer=f"{BETWEEN}touching {way} {rounds}")
+
+    def aged(rounds: int) -> Iterator[NumpyCall]:
+        for way, op in arrays[rounds].items():
+            small = elementwise(AGED[way], 96, "float32", *[way == "in place"] * 2)
+            yield replace(small, layer=f"{BETWEEN}{way} {rounds}")
+            yield replace(op, layer=f"{AGED_NAME}{way} {rounds}")
+
+    if longest:
+        yield from touched(longest)
+    for rounds in ages:
+        yield from (*touched(rounds), *[aging] * rounds, *aged(rounds))
+    if longest:
+        yield from (*[aging] * (longest - sum(ages)), *aged(longest))
