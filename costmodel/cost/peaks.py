@@ -17,15 +17,17 @@ from costmodel.cost.allocator import exactly
 from costmodel.cost.costs import Costs
 from costmodel.cost.liveness import Course, Lifetimes, MomentLoop
 from costmodel.cost.persistent import ON_HOST, gradient_bytes, persistent_bytes, runtime_buffers
-from costmodel.cost.pipeline import Passage, StagePasses, pass_name, step_ending
+from costmodel.cost.pipeline import Passage, StagePasses, step_ending
+from costmodel.cost.rank_course import LET_GO, RankCourse, StageTurn
 from costmodel.cost.rows import kept_of
 from costmodel.cost.runtimes import rank_of
+from costmodel.cost.sharding import Gathered
 from costmodel.errors import CostModelError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.layout import ContextKind, Layout
-from costmodel.training.schedules import Schedule
+from costmodel.training.schedules import ActionKind, Schedule
 from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,13 +66,6 @@ class Extent(NamedTuple):
         return Extent(times * self.net, self.high + max(0, (times - 1) * self.net))
 
 
-class Turns(NamedTuple):
-    """Passes of a rank in order, each a stage and one of `pipeline.PASSES`, which happen so many times."""
-
-    passes: tuple[tuple[int, str], ...]
-    times: int
-
-
 class Held(NamedTuple):
     """What weights take: throughout, and with all that their gradients have in the end [bytes].
 
@@ -92,7 +87,7 @@ class Held(NamedTuple):
 
 
 class StageExtents(dict[str, Extent]):
-    """What each of `pipeline.PASSES` of a stage takes, worked out when it is first asked for."""
+    """What each of `rank_course.PASSES` of a stage takes, worked out when it is first asked for."""
 
     def __init__(self, passes: StagePasses) -> None:
         super().__init__()
@@ -119,7 +114,10 @@ class StageKey(NamedTuple):
 
 @dataclass(frozen=True)
 class StagedRank:
-    """One rank of a pipeline, without its timeline. stages: passes of each. key: alike for ranks that end alike."""
+    """One rank of a pipeline, without its timeline. stages: passes of each. key: alike for ranks that end alike.
+
+    usual: the passes of a stage as most of its actions of a kind find its weights.
+    """
 
     rank: int
     schedule: Schedule
@@ -127,6 +125,7 @@ class StagedRank:
     stages: dict[int, StagePasses]
     key: Hashable
     end: Callable[[], Passage]
+    usual: Callable[[int, ActionKind], StagePasses]
 
     @property
     def tapes(self) -> tuple[Tape, ...]:
@@ -158,15 +157,17 @@ class RankPeaks:
         layout = settings.layout
         if layout.pp == 1:
             return self._once(("peak", *_rank_key(settings)), lambda: int(self.alone(settings).timeline.peak))
-        if layout.shards > 1:
-            if room is not None and (least := self._least_sharded(settings)) > room:
-                return least
-            return int(self.sharded(settings).timeline.peak)
         schedule = layout.pipeline(settings.micro_batches)
         stages = self._stages(settings, schedule)
+        if layout.shards > 1 and room is not None and (least := self._least_sharded(settings)) > room:
+            return least
         peak = 0
         for rank in range(schedule.ranks):
-            if room is not None and (least := self._least_of_rank(settings, schedule, rank, stages)) > room:
+            if (
+                room is not None
+                and layout.shards == 1
+                and (least := self._least_of_rank(settings, schedule, rank, stages)) > room
+            ):
                 return least
             peak = max(peak, self._peak_of_rank(settings, schedule, rank, stages))
             if room is not None and peak > room:
@@ -230,15 +231,6 @@ class RankPeaks:
         """The one kind of rank of a layout without stages, kept until another is asked for. Raises CostModelError."""
         if self._last is None or self._last.settings is not settings:
             self._last = Costs(self.model, settings, trace(self.model, settings))
-        return self._last
-
-    def sharded(self, settings: Settings) -> Costs:
-        """All ranks of a pipeline of sharded weights, whose stages gather these in the order of the schedule, likewise.
-
-        Raises CostModelError.
-        """
-        if self._last is None or self._last.settings is not settings:
-            self._last = Costs(self.model, settings)
         return self._last
 
     def _stages(self, settings: Settings, schedule: Schedule) -> list[StageKey]:
@@ -309,30 +301,57 @@ class RankPeaks:
         return throughout + ahead + min(map(_once_through, own.values()))
 
     def _peak_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
+        course = self._course(settings, schedule, rank)
         own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
         m, passes = schedule.microbatches, [extents.passes for extents in own.values()]
         throughout = self._held(settings, [stages[stage] for stage in own]).throughout
         throughout += m * sum(each.buffers for each in passes)
-        turns: list[Turns] = self._once((schedule, rank), lambda: list(_turns(schedule, rank)))
-        run = Extent.of_several(
-            Extent.of_several([own[stage][name] for stage, name in each]).repeated(times) for each, times in turns
-        )
-        let_go = sum(each.named + m * each.loss for each in passes)
+
+        def extent(turn: StageTurn) -> Extent:
+            if turn.name == LET_GO:
+                let_go = (m - 1) * own[turn.stage].passes.loss
+                return Extent(-let_go, -let_go)
+            extents = own[turn.stage]
+            if turn.gathered != "none":
+                extents = self._passes(settings, schedule, turn.stage, stages[turn.stage], turn.gathered)
+            return extents[turn.name]
+
+        run = Extent.of_several(Extent.of_several(map(extent, turns)).repeated(times) for turns, times in course.turns)
+        kept_losses = 1 if any(turn.name == LET_GO for turns, _ in course.turns for turn in turns) else m
+        let_go = sum(each.named + kept_losses * each.loss for each in passes)
         ended = self._staged(settings, schedule, rank, stages)
         ending = self._once(("extent", ended.key), lambda: Extent.of(ended.ending.changes, ended.ending.loops))
         return throughout + max(run.high, run.net - let_go + ending.high)
 
-    def _passes(self, settings: Settings, schedule: Schedule, stage: int, key: StageKey) -> StageExtents:
-        """A stage's passes, and what each takes."""
+    def _course(self, settings: Settings, schedule: Schedule, rank: int) -> RankCourse:
+        """What a rank does in a step."""
+        layout = settings.layout
+        sharded = layout.shards > 1
+        key = ("course", schedule, rank, sharded, sharded and layout.reshard)
+        return self._once(key, lambda: RankCourse.of(schedule, rank, layout))
+
+    def _passes(
+        self, settings: Settings, schedule: Schedule, stage: int, key: StageKey, gathered: Gathered = "none"
+    ) -> StageExtents:
+        """A stage's passes, of whose weights so much is gathered before, and what each takes."""
         manner = StagePasses.manner(settings, schedule, stage)
+        if settings.layout.shards == 1:
+            return self._once(
+                (key, *manner.values()), lambda: StageExtents(StagePasses(self._tape(key), settings, **manner))
+            )
+        tape = self._on_copies(settings, key)
         return self._once(
-            (key, *manner.values()), lambda: StageExtents(StagePasses(self._tape(key), settings, **manner))
+            (id(tape), *manner.values(), gathered),
+            lambda: StageExtents(StagePasses(tape, settings, **manner, gathered=gathered)),
         )
 
-    def _passes_on_copies(self, settings: Settings, schedule: Schedule, stage: int, key: StageKey) -> StagePasses:
+    def _passes_on_copies(
+        self, settings: Settings, schedule: Schedule, stage: int, key: StageKey, gathered: Gathered = "none"
+    ) -> StagePasses:
         """A stage's passes, whose tape knows how many copies of the model there are."""
-        passes = self._passes(settings, schedule, stage, key).passes
-
+        passes = self._passes(settings, schedule, stage, key, gathered).passes
+        if passes.sharded:
+            return passes
         return self._once(
             ("copied", id(passes), settings.layout.dp), lambda: passes.on_copies(self._on_copies(settings, key))
         )
@@ -342,8 +361,8 @@ class RankPeaks:
 
     def _on_copies(self, settings: Settings, key: StageKey) -> Tape:
         """The tape of a stage on as many copies of the model, and shares of its weights, as there are."""
-        tape = self._tape(key)
-        return _laid_out(tape, tape.layout._replace(dp=settings.layout.dp, fsdp=settings.layout.fsdp))
+        tape, dp, fsdp = self._tape(key), settings.layout.dp, settings.layout.fsdp
+        return self._once(("laid out", key, dp, fsdp), lambda: _laid_out(tape, tape.layout._replace(dp=dp, fsdp=fsdp)))
 
     def _held(self, settings: Settings, stages: Sequence[StageKey]) -> Held:
         """What a rank's weights take, of these stages."""
@@ -370,8 +389,14 @@ class RankPeaks:
             return step_ending([*zip(passes.values(), runtimes, strict=True)], settings)
 
         manner = StagePasses.manner(settings, schedule, own[-1])
-        key = ("ending", *keys, settings.layout.dp, settings.micro_batches if manner["kept"] else 0)
-        return StagedRank(rank, schedule, settings, passes, key, lambda: self._once(key, ending))
+        copies = settings.layout.dp, settings.layout.fsdp
+        key = ("ending", *keys, *copies, settings.micro_batches if manner["kept"] else 0)
+
+        def usual(stage: int, kind: ActionKind) -> StagePasses:
+            gathered = self._course(settings, schedule, rank).progress.usual(stage, kind)
+            return self._passes_on_copies(settings, schedule, stage, stages[stage], gathered)
+
+        return StagedRank(rank, schedule, settings, passes, key, lambda: self._once(key, ending), usual)
 
     def __repr__(self) -> str:
         return f"<RankPeaks of {self.model.title}>"
@@ -423,16 +448,3 @@ def _held(tape: Tape, settings: Settings) -> Held:
     earlier = runtime.lasting_bytes if runtime is not None and runtime.drops else 0
     least = throughout + max(earlier, gradient_bytes(tape, settings, exactly))
     return Held(throughout + earlier, least, runtime_buffers(tape, settings))
-
-
-def _turns(schedule: Schedule, rank: int) -> Iterator[Turns]:
-    """What a rank computes in a step."""
-    begun: set[int] = set()
-    for run in schedule.runs(rank):
-        left = run.times
-        while left:
-            before = len(begun)
-            passes = tuple((action.stage, pass_name(action, begun)) for action in run.actions)
-            times = 1 if len(begun) > before else left  # the next time none of these gradients is the first
-            yield Turns(passes, times)
-            left -= times

@@ -13,7 +13,6 @@ all micro-batches, which are joined in the end.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
@@ -34,6 +33,7 @@ from costmodel.cost.liveness import (
     Moment,
     MomentLoop,
 )
+from costmodel.cost.rank_course import RankProgress, alike_times, pass_name
 from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.cost.sharding import Gathered, ShardedWeights
 from costmodel.graph.call import Block
@@ -66,17 +66,6 @@ class Turn(NamedTuple):
     gathered: Gathered
     begun: bool
     ended: bool
-
-
-class StageProgress:
-    """How far a stage is in a step: what of its weights is gathered, and how many micro-batches are to go backward."""
-
-    __slots__ = ("begun", "gathered", "left")
-
-    def __init__(self, microbatches: int) -> None:
-        self.gathered: Gathered = "none"
-        self.begun = False
-        self.left = microbatches
 
 
 MOST_POSTED = 20_000
@@ -130,21 +119,6 @@ class Passage(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<Passage of {len(self.moments)} moments>"
-
-
-PASSES = ("forward", "later_forward", "first", "later", "inputs", "first_weights", "later_weights")
-"""What a rank does with a stage and a micro-batch: attributes of `StagePasses`."""
-
-
-def pass_name(action: Action, begun: set[int]) -> str:
-    """Which of `PASSES` an action is, after those of which `begun` has the stages that have gradients already."""
-    known = action.stage in begun
-    if action.kind == "F":
-        return "later_forward" if known else "forward"
-    if action.kind == "I":
-        return "inputs"
-    begun.add(action.stage)
-    return ("later" if known else "first") + ("_weights" if action.kind == "W" else "")
 
 
 class StagePasses:
@@ -443,7 +417,7 @@ def step_ending(stages: Sequence[tuple[StagePasses, RankRuntime | None]], settin
 class PipelineRank:
     """One rank of a pipeline. lifetimes: what it does in a step, whose changes are those of passes.
 
-    ending: what it does after all of these. ways: how often an action finds so much of its stage's weights gathered.
+    ending: what it does after all of these.
     """
 
     def __init__(self, pipeline: Pipeline, rank: int) -> None:
@@ -454,11 +428,9 @@ class PipelineRank:
         self.lifetimes = Lifetimes()
         self._changes: list[list[int]] = [[] for _ in LINES]
         self._pipeline = pipeline
-        self._progress = {stage: StageProgress(self.schedule.microbatches) for stage in self.stages}
+        self._progress = RankProgress(self.schedule, rank, self.settings.layout)
         self._losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
-        self.ways: dict[tuple[int, ActionKind], Counter[Gathered]] = {}
-        for stage in self.schedule.gathered_ahead(rank) if self.settings.layout.shards > 1 else ():
-            self._progress[stage].gathered = "flat"
+        for stage in self._progress.ahead:
             self._add(self.stages[stage].gathering)
         posted = iter(pipeline.posted[rank]) if pipeline.posted else None
         for run in self.schedule.runs(rank):
@@ -490,9 +462,8 @@ class PipelineRank:
 
         What they find is the same from the third on, but for the last.
         """
-        most = run.times if posted else 4
         groups: list[tuple[list[Turn], int]] = []
-        for times in (1, 1, run.times - 3, 1) if run.times > most else (1,) * run.times:
+        for times in alike_times(run.times, run.times) if posted else alike_times(run.times):
             turns = [self._turn(action, next(posted) if posted else None, times) for action in run.actions]
             if groups and groups[-1][0] == turns:
                 groups[-1] = turns, groups[-1][1] + times
@@ -507,20 +478,8 @@ class PipelineRank:
 
     def _turn(self, action: Action, posted: Posted | None, times: int) -> Turn:
         """An action as it finds its stage, which so many times then leave behind."""
-        kind, stage = action.kind, action.stage
-        own, sharded = self._progress[stage], self.stages[stage].sharded
         posted = self._nominal(action) if posted is None else posted
-        gathered, begun = own.gathered, own.begun
-        self.ways.setdefault((stage, kind), Counter())["all" if gathered == "flat" else gathered] += times
-        ended = False
-        if kind in ("B", "W"):
-            own.begun = True
-            own.left -= times
-            ended = sharded and not own.left
-        if sharded:
-            stays = kind != "F" or not self.stages[stage].tape.layout.reshard
-            own.gathered = "none" if ended else "all" if stays else "root"
-        return Turn(kind, stage, posted, gathered, begun, ended)
+        return Turn(action.kind, action.stage, posted, *self._progress.advance(action, times))
 
     def _add_turn(self, turn: Turn) -> None:
         stage = self.stages[turn.stage]
@@ -540,8 +499,7 @@ class PipelineRank:
 
     def usual(self, stage: int, kind: ActionKind) -> StagePasses:
         """The passes of a stage as most of its actions of a kind find its weights."""
-        ways = self.ways.get((stage, kind))
-        return self.stages[stage] if not ways else self._pipeline.passes(stage, ways.most_common(1)[0][0])
+        return self._pipeline.passes(stage, self._progress.usual(stage, kind))
 
     def _nominal(self, action: Action) -> Posted:
         """What a pass receives right before it, and sends right after it."""

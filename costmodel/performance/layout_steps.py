@@ -459,9 +459,6 @@ class LayoutSteps:
 
     def _staged(self, settings: Settings, prices: Prices) -> PlayedStep:
         model = self.models[settings.runtime]
-        if settings.layout.shards > 1:
-            places = [rank.place for rank in self.ranks.sharded(settings).ranks if rank.place is not None]
-            return PipelineWork(places, lambda stage: stage.busy(model), fuse=self.fuses).step(model, prices)[1]
         ranks = self.ranks.staged(settings)
 
         def busy(stage: StageWork) -> Numbers:

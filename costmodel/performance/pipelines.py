@@ -270,7 +270,7 @@ class PipelineWork:
         for rank in self.ranks:
             for stage, passes in rank.stages.items():
                 ways = None
-                if isinstance(rank, PipelineRank) and passes.sharded:
+                if passes.sharded:
                     ways = rank.usual(stage, "F"), rank.usual(stage, "B")
                 key = hash((id(passes), *map(id, ways or ()))), self.schedule.microbatches
                 if key not in alike:
