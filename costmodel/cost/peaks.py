@@ -254,9 +254,8 @@ class RankPeaks:
         for stage in range(schedule.stages):
             here = settings.layout._replace(stage=stage)
             key = StageKey(common, self.model.stage_kind(here), here.first, here.last, arrival)
-            tape = self._once(
-                key._replace(common=recorded), partial(trace, self.model, settings, layout=here, arrival=arrival)
-            )
+            alike = "recorded", key._replace(common=recorded)  # on the layout of whichever is the first
+            tape = self._once(alike, partial(trace, self.model, settings, layout=here, arrival=arrival))
             self._once(key, partial(_laid_out, tape, here))
             yield key
             arrival = tape.handed_on
