@@ -30,7 +30,7 @@ from costmodel.training.stacks import Stack
 
 _RECORDS: tuple[type, ...] = (
     *(Stretch, Sending, Arrival, Drain, Parts, Repeated, QueueEvent, Price, CollectiveSum, PlayedStep),
-    *(Message, DeviceGroup, CollectiveTime, Latencies, Way, StagePass, pipelines._Order),
+    *(Message, DeviceGroup, CollectiveTime, Latencies, Way, StagePass, pipelines._Order, pipelines._Way),
 )
 """What has fields alone."""
 _SCHEDULES = (*SCHEDULES.values(), ShortOneForwardOneBackward)
@@ -74,6 +74,8 @@ _FUNCTIONS = (
         queues._label,
         pipelines._work_of,
         pipelines.ends_of,
+        pipelines._ends_of_whole,
+        pipelines._longest,
         pipelines._shorter,
         pipelines._order,
         pipelines._numbered,
@@ -84,7 +86,7 @@ _FUNCTIONS = (
 _CONSTANTS: dict[Any, tuple[str, ...]] = {
     queues: ("SAME", "TINY", "MOST_TRACED"),
     parallel: ("MOST_TAKEN", "PHASES"),
-    pipelines: ("WHOLE", "MOST_PLAYED", "MOST_TRIES", "_RESULTS"),
+    pipelines: ("WHOLE", "MOST_TRIES", "_RESULTS"),
     time: ("MOST_HIDDEN",),
     cluster: ("AXES",),
     communication: (

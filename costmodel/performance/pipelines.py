@@ -22,7 +22,17 @@ from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, Numbers
 from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, RankWork, StagedPass, overlapped, overlaps
 from costmodel.performance.programs import Programmer, RankProgram
-from costmodel.performance.queues import MOST_TRACED, CollectiveSum, Player, QueueEvent, are_close, is_no_less, too_long
+from costmodel.performance.queues import (
+    MOST_TRACED,
+    CollectiveSum,
+    Player,
+    QueueEvent,
+    _everywhere,
+    _larger,
+    are_close,
+    is_no_less,
+    too_long,
+)
 from costmodel.performance.work import StepPhase, Task, work_of
 from costmodel.training.schedules import Action, ActionKind, Schedule
 from costmodel.training.settings import Settings
@@ -31,8 +41,6 @@ PassSeconds = Mapping[tuple[int, str], Numbers]
 """Seconds of each pass of each stage."""
 WHOLE = ("gpipe", "looped-bfs")
 """Schedules that run a stage on all micro-batches before another."""
-MOST_PLAYED = 8_192
-"""Passes of one of these that are played."""
 MOST_TRIES = 3
 """How often more micro-batches are played where periods differ yet."""
 
@@ -50,14 +58,13 @@ def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[N
     """When each rank is done with its last pass [s]. handing: seconds that a result takes to the next rank.
 
     Few micro-batches are played, and those after them by what the last period of them took, unless that is less than a
-    rank has to do in it, which then has work left over from pass to pass. Schedules that run a stage
-    on all micro-batches before another have several such stretches, of which another may be the longest where there are
-    more: of these as many are played as there is time for.
+    rank has to do in it, which then has work left over from pass to pass. Schedules that run a stage on all
+    micro-batches before another need none, see `_ends_of_whole`.
     """
+    if schedule.name in WHOLE:
+        return _ends_of_whole(schedule, passes, handing)
     period = 2 * schedule.ranks
-    most = MOST_PLAYED // (2 * schedule.stages)
-    fewest = most // 2 // period * period if schedule.name in WHOLE else 0
-    first = max(fewest, period) + schedule.microbatches % period
+    first = period + schedule.microbatches % period
     for attempt in range(MOST_TRIES):
         counts = [first + n * period for n in range(3)]
         if counts[-1] >= schedule.microbatches or (shorter := _shorter(schedule, counts)) is None:
@@ -71,6 +78,47 @@ def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[N
             return [c + more * (c - b) for _, b, c in ends]
         first += 4 * period
     return play_passes(schedule, passes, handing)
+
+
+def _ends_of_whole(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[Numbers]:
+    """The same of a schedule that runs a stage on all micro-batches before another.
+
+    What a stage ends with is the longest way to it. A way comes to some stage of the same direction with its first
+    micro-batch, when that is there and its rank is free, and goes on from stage to stage; all other micro-batches wait
+    at the slowest stage on it, since they are alike.
+    """
+    free: list[Numbers] = [0.0] * schedule.ranks
+    for kind in ("F", "B"):
+        there: Numbers = 0.0  # when what the next stage reads of its first micro-batch is there
+        before = -1
+        ways: list[_Way] = []
+        for n in range(schedule.stages):
+            stage = n if kind == "F" else schedule.stages - 1 - n
+            rank, own = schedule.rank_of(stage), passes[stage, kind]
+            sent = 0.0 if before < 0 or before == rank else handing
+            there = _larger(free[rank], there + sent) + own
+            ways = _longest([_Way(way.once + sent + own, _larger(way.slowest, own)) for way in ways], _Way(there, own))
+            free[rank] = ways[0].once + (schedule.microbatches - 1) * ways[0].slowest
+            for way in ways:
+                free[rank] = _larger(free[rank], way.once + (schedule.microbatches - 1) * way.slowest)
+            before = rank
+    return free
+
+
+class _Way(NamedTuple):
+    """A way to the end of a stage: seconds of one micro-batch on it, and at the slowest of its stages [s]."""
+
+    once: Numbers
+    slowest: Numbers
+
+
+def _longest(ways: Sequence[_Way], last: _Way) -> list[_Way]:
+    """Those of which none is as long with as slow a stage, and the last."""
+    kept = [last]
+    for way in ways:
+        if not any(_everywhere(other.once >= way.once) and _everywhere(other.slowest >= way.slowest) for other in kept):
+            kept.append(way)
+    return kept
 
 
 def _work_of(schedule: Schedule, passes: PassSeconds) -> list[Numbers]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ def test_a_period_that_leaves_a_rank_work_is_not_taken_for_all() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_work_does_not_grow_with_micro_batches(name: str) -> None:
+def test_very_many_micro_batches_are_as_much_work_as_few(name: str) -> None:
     played = 0
 
     class Seconds(float):
@@ -70,9 +71,36 @@ def test_work_does_not_grow_with_micro_batches(name: str) -> None:
             played += 1
             return start + float(self)
 
-    schedule = schedule_of(name, 4, 8192)
-    ends_of(schedule, {kind: Seconds(seconds) for kind, seconds in units(schedule).items()}, 0.1)
-    assert 0 < played < 15_000 < schedule.microbatches * schedule.stages
+    counts: list[int] = []
+    for microbatches in (32, 32_768):
+        schedule, played = schedule_of(name, 4, microbatches // 4), 0
+        ends_of(schedule, {kind: Seconds(seconds) for kind, seconds in units(schedule).items()}, 0.1)
+        counts.append(played)
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("name", ["gpipe", "looped-bfs"])
+@examples(20)
+@given(data=st.data())
+def test_stages_that_run_all_micro_batches_at_once_are_as_all_are_played(name: str, data: st.DataObject) -> None:
+    """With seconds so near each other that the slowest stage shows after many micro-batches alone; of a range too."""
+    ranks, vpp = data.draw(st.integers(1, 4)), SCHEDULES[name].only_stages or data.draw(st.integers(1, 3))
+    schedule = SCHEDULES[name](ranks, vpp, data.draw(st.sampled_from([1, 2, 3, 50, 700])))
+    seconds = st.sampled_from([1.0, 1.001, 1.01, 2.0])
+    passes = {key: data.draw(seconds) for key in units(schedule)}
+    handing = data.draw(st.sampled_from([0.0, 0.5, 3.0]))
+    expected = play_passes(schedule, passes, handing)
+    assert ends_of(schedule, passes, handing) == pytest.approx(expected, rel=1e-12)
+    several = {key: np.array([one, 1.5 - one / 4, data.draw(seconds)]) for key, one in passes.items()}
+    for own, of_all in zip(ends_of(schedule, several, handing), play_passes(schedule, several, handing), strict=True):
+        assert own == pytest.approx(of_all, rel=1e-12)
+
+
+def test_a_rank_that_is_the_slowest_of_hundreds_of_micro_batches_alone_counts() -> None:
+    """What is handed on takes longer than one rank has more to do in the first two hundred of them."""
+    schedule = SCHEDULES["looped-bfs"](2, 2, 700)
+    passes = {(stage, kind): 1.0 if stage % 2 else 1.01 for stage in range(4) for kind in KINDS}
+    assert ends_of(schedule, passes, 3.0) == pytest.approx(play_passes(schedule, passes, 3.0), rel=1e-12)
 
 
 def test_no_rank_runs_two_passes_at_a_time_or_one_before_its_input() -> None:
