@@ -14,13 +14,14 @@ from costmodel.analysis.layout_search import LayoutSearch
 from costmodel.analysis.predict import predict
 from costmodel.analysis.ranked_layout import CHOSEN, RankedLayout
 from costmodel.architectures.base import Architecture, divisors
+from costmodel.architectures.stages import stages_of_split
 from costmodel.cost.budget import room_for
 from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import Budget, show_bytes, show_exact, show_few, show_seconds, show_share
 from costmodel.documents.arguments import Reserve, typed
-from costmodel.errors import CostModelError, SettingError, UnknownNameError, not_installed, shown
+from costmodel.errors import CostModelError, SettingError, UnknownNameError, listed, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
 from costmodel.importers.files import read_setting, settings_of
 from costmodel.importers.zoo import load
@@ -28,7 +29,7 @@ from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, CheckpointName, Settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, CheckpointName, Settings, split_text
 from costmodel.training.signatures import takes_settings
 from costmodel.training.stacks import Stack
 
@@ -367,6 +368,8 @@ def layouts(
     options = {name: _values(name, value) for name, value in {**_defaults(architecture), **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN}
     _check_parts(architecture, fixed, options.get("checkpoint", ()))
+    split: Sequence[int | str] = fixed.get("pp_split", ()) if architecture.stage_parts else ()
+    stages = stages_of_split(split, architecture) if split else []
     on = fixed.get("on")
     if on is None and network is not None:
         raise SettingError(f"network={shown(network)} is of seconds on a machine: give on='h100-sxm', say, too")
@@ -381,6 +384,8 @@ def layouts(
     room = None if budget is None else budget.bytes - spared
     search = LayoutSearch(architecture, fixed, options, room, network, None if every else within)
     search.run(progress)
+    if stages:
+        _check_drawn(search, split, stages)
     if not (search.entries or search.unfit.reasons):
         reason = search.refused.reasons[0].text if search.refused.reasons else "no degrees make up the devices"
         raise SettingError(f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {reason}")
@@ -395,6 +400,18 @@ def layouts(
         inside=inside,
         **_results(search),
     )
+
+
+def _check_drawn(search: LayoutSearch, split: Sequence[int | str], stages: Sequence[int]) -> None:
+    """Raise SettingError if no layout of a search has so many stages as a split may be of."""
+    drawn = {mesh["pp"] * mesh.get("vpp", 1) for mesh in search.meshes} - {1}
+    if drawn.isdisjoint(stages):
+        others = [f"{count:,}" for count in sorted(drawn)]
+        right = f"cut {listed(others)} stages" if others else "leave it out"
+        raise SettingError(
+            f"pp_split={split_text(split)} is of {' or '.join(map(str, stages))} stages, as no layout over "
+            f"devices={search.devices} has: {right}"
+        )
 
 
 def _check_parts(model: Architecture, fixed: Mapping[str, Any], checkpoints: Sequence[Any]) -> None:
@@ -446,6 +463,8 @@ def _defaults(model: Architecture) -> dict[str, Any]:
 
 def _values(name: str, value: Any) -> Sequence[Any]:
     """What is chosen between. Raises SettingError."""
+    if name == "pp_split":  # one value of which is a list
+        return [SETTINGS[name].reader(name, value)]
     listed = isinstance(value, list | range)
     if listed and name not in CHOSEN:
         raise SettingError(f"{name}={shown(value)} is a list: give one value")

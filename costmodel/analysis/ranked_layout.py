@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,7 @@ from costmodel.display.units import show_bytes, show_seconds
 from costmodel.errors import SettingError
 from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.schedules import SCHEDULES
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, split_text
 
 CHOSEN = (*AXES, "batch", "checkpoint")
 """Settings that are chosen unless they are given."""
@@ -81,8 +80,7 @@ class RankedLayout:
         usual |= {"dp": 1, "vpp": SCHEDULES[settings.schedule].usual_stages, "batch": None}
         different = {name: value for name, value in values.items() if value != usual[name]}
         if "pp_split" in different:
-            runs = [(label_of(each), len([*alike])) for each, alike in itertools.groupby(different["pp_split"])]
-            different["pp_split"] = [each if times == 1 else f"{each}x{times}" for each, times in runs]
+            different["pp_split"] = split_text(different["pp_split"])
         return " ".join(
             name if value is True else str(value) if name in NAMED else f"{name} {label_of(value)}"
             for name, value in different.items()

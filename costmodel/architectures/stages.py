@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,23 @@ def check_stages(layout: Layout, model: Architecture) -> None:
             f"{type(model).__name__} {title}: use {' or '.join(UNSPLIT)}"
         )
     _starts(layout, parts, model)
+
+
+def stages_of_split(split: Sequence[int | str], model: Architecture) -> list[int]:
+    """Into how many stages `pp_split` may cut a model. Raises SettingError if it cuts none."""
+    parts, counts = model.stage_parts, list[int]()
+    for stages in (len(split), len(split) + 1):
+        with suppress(SettingError):
+            _starts(Layout(pp=stages, split=tuple(split)), parts, model)
+            counts.append(stages)
+    if counts:
+        return counts
+    setting = f"pp_split={shown(tuple(split))}"
+    setting = setting if len(setting) <= MOST_SHOWN else f"pp_split of {len(split):,} items"
+    raise SettingError(
+        f"{setting} cuts no pipeline of {model.title}: give how many of its {len(parts)} layers each stage has, or the "
+        "first of each but the first, in order"
+    )
 
 
 def _starts(layout: Layout, parts: StageParts, model: Architecture) -> list[int]:

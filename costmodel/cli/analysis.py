@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, counted, option, public, verb
-from costmodel.cli.options import AXES, CHANGED, OPTIONS, OVER, QUANTITIES, read_values
+from costmodel.cli.options import AXES, CHANGED, OPTIONS, OVER, QUANTITIES, SINGLE, read_values
 from costmodel.errors import SettingError, SpecError, shown
 from costmodel.training.setting import from_text
 
@@ -127,7 +127,7 @@ def _share(_: click.Context, __: click.Parameter, text: str) -> float:
     ),
     option("--every", is_flag=True, help="Work out all that fit, not those near the best alone."),
     CHANGED,
-    *AXES,
+    *(one if one.name == "pp_split" else several for one, several in zip(SINGLE, AXES, strict=True)),
     examples=(
         "layouts llama-3.1-8b --devices 16 --on h100-sxm --seq 8192 --global-batch 64",
         "layouts llama-3.1-70b 80GB --devices 256 --seq 8192 --global-batch 1024 --runtime megatron --tp 4,8",

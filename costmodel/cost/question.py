@@ -12,7 +12,7 @@ from costmodel.display.table import printable
 from costmodel.errors import CostModelError
 from costmodel.hardware.cluster import machine_or_cluster
 from costmodel.training.layout import DEGREES
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings, split_text
 from costmodel.training.stacks import Stack
 
 _WHAT: dict[Mode, str] = {
@@ -108,7 +108,8 @@ def _layout(settings: Settings) -> dict[str, str]:
     for name in LAYOUT_NAMES:
         value = getattr(settings, name)
         if name not in ("devices", "global_batch", "plan") and value != SETTINGS[name].default:
-            parts[name] = name if value is True else f"{name} {value}"
+            text = split_text(value) if name == "pp_split" else value
+            parts[name] = name if value is True else f"{name} {text}"
     if settings.plan:
         parts["plan"] = f"a plan of {len(settings.plan)} names"
     if settings.dp is None and settings.layout.dp > 1:

@@ -2,9 +2,10 @@
 
 # No `from __future__ import annotations`: texts, types and examples are read from annotations, and making objects of
 # strings again would take longer than all else here.
+import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from typing import Annotated, Any, Literal, Protocol, Self, get_args, runtime_checkable
@@ -128,6 +129,18 @@ def _alike_stages(part: str) -> list[int | str]:
     if times := re.fullmatch("([0-9]{1,19})[x×]([0-9]{1,5})", part):
         return [int(times[1])] * int(times[2])
     return [int(part) if part.isdecimal() and len(part) < 20 else part]
+
+
+def split_text(split: Sequence[int | str]) -> str:
+    """Layers of each stage as a shell takes them, those that are alike together.
+
+    Example:
+        >>> split_text((4, 4, 4, 5, 5, 2))
+        '4x3,5x2,2'
+
+    """
+    runs = [(part, len([*alike])) for part, alike in itertools.groupby(split)]
+    return ",".join(str(part) if times == 1 else f"{part}x{times}" for part, times in runs)
 
 
 def _split(name: str, value: Any) -> tuple[int | str, ...]:

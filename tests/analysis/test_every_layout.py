@@ -19,6 +19,7 @@ from costmodel.architectures.trace import trace
 from costmodel.cost import peaks
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
+from costmodel.cost.pipeline import StagePasses
 from costmodel.errors import CostModelError, SettingError
 from costmodel.performance import layout_steps
 from costmodel.performance.layout_steps import LayoutSteps, PipelineShapes
@@ -47,6 +48,8 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
         schedule = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))]
         vpp = schedule.only_stages or draw(st.sampled_from([1, 2]))
         run |= {"pp": 2, "schedule": schedule.name, "vpp": vpp, "return_outputs": draw(st.booleans())}
+        if runtime == "torch" and draw(st.booleans()):
+            run |= {"fsdp": draw(st.sampled_from([2, 4])), "reshard": draw(st.booleans())}
     elif runtime == "torch":
         run |= {"fsdp": draw(st.sampled_from([1, 2])), "sp": run["tp"] > 1}
     return run
@@ -243,6 +246,41 @@ def test_pipelines_of_sharded_weights_are_layouts_too(timed_layouts: Any) -> Non
     for entry in sharded[:: len(sharded) // 5]:
         assert entry.peak == entry.prediction.memory.peak
         assert entry.seconds == pytest.approx(entry.prediction.on("h100-sxm").seconds, rel=1e-9)
+
+
+def test_micro_batches_and_schedules_share_the_stages_of_sharded_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[StagePasses] = []
+    walk = StagePasses._walked
+    run: dict[str, Any] = {"seq": 16, "batch": 1, "pp": 2, "vpp": 2, "fsdp": 2, "on": "h100-sxm"}
+    every = [
+        Settings(**run, schedule=schedule, accumulate=accumulate)
+        for schedule in ("interleaved-1f1b", "looped-bfs")
+        for accumulate in (8, 4, 512)
+    ]
+    expected = [Costs(MODEL, settings) for settings in every]
+    steps, counts, seconds, peaks = LayoutSteps(RankPeaks(MODEL), time_on(expected[0], "h100-sxm")), [], [], []
+    with monkeypatch.context() as patch:
+        patch.setattr(StagePasses, "_walked", lambda own, **how: walked.append(own) or walk(own, **how))
+        for settings in every:
+            seconds.append(steps.step(settings).seconds)
+            peaks.append(steps.ranks.peak(settings))
+            counts.append(len(walked))
+            walked.clear()
+    assert counts[0] > 0
+    assert counts[1:3] == counts[4:] == [0, 0]
+    assert seconds == pytest.approx([time_on(costs, "h100-sxm").seconds for costs in expected])
+    assert peaks == [costs.timeline.peak for costs in expected]
+
+
+def test_what_is_recorded_of_a_stage_serves_others_on_their_own_layout() -> None:
+    """Weights that stay gathered are of one layout alone, whichever is the first to ask for a stage."""
+    run: dict[str, Any] = {"seq": 2, "accumulate": 4, "pp": 2, "fsdp": 2, "schedule": "looped-bfs"}
+    every = [Settings(**run, reshard=reshard) for reshard in (False, True)]
+    peaks = [Costs(MODEL, settings).timeline.peak for settings in every]
+    assert peaks[0] > peaks[1]
+    for order in ([0, 1], [1, 0]):
+        ranks = RankPeaks(MODEL)
+        assert [ranks.peak(every[n]) for n in order] == [peaks[n] for n in order]
 
 
 def check_bounds(found: Any) -> None:
@@ -553,6 +591,29 @@ def test_pipelines_are_tried_with_blocks_dealt_out_by_time(runtime: Any) -> None
     slower = found.at("25 Gb/s")
     asked = cm.layouts(HEAVY, runtime=runtime, every=True, network="25 Gb/s", **PIPELINE)
     assert [entry.settings for entry in slower] == [entry.settings for entry in asked]
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ((5, 5), r"pp_split=\(5, 5\) cuts no pipeline of .*: give how many of its 8 layers each stage has"),
+        ("9,9", r"pp_split=\(9, 9\) cuts no pipeline"),
+        ([3, 3, 2], r"pp_split=3x2,2 is of 3 stages, as no layout over devices=4 has: cut 2, 4, 8 stages"),
+        ((3, 5), r"pp_split=3,5 is of 2 or 3 stages, as no layout over devices=4 has: cut 4, 8 stages"),
+        (("block.3", "blok.5"), r"unknown layer in pp_split 'blok.5'"),
+    ],
+)
+def test_a_split_that_cuts_no_pipeline_has_a_sentence_of_its_own(split: Any, message: str) -> None:
+    pp = [4] if split == (3, 5) else [1, 2, 4]
+    with pytest.raises(CostModelError, match=message):
+        cm.layouts(HEAVY, **{**PIPELINE, "pp": pp, "memory": None}, runtime="torch", pp_split=split)
+
+
+def test_a_split_is_told_in_short() -> None:
+    found = cm.layouts(HEAVY, **PIPELINE, runtime="megatron", vpp=1, pp_split=[5, 3])
+    assert found.best.settings["pp_split"] == (5, 3)
+    p = cm.predict(HEAVY, seq=1024, pp=4, accumulate=8, pp_split=(2, 2, 3, 1))
+    assert "pp_split 2x2,3,1" in str(p).splitlines()[0]
 
 
 def test_splits_that_are_slower_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
