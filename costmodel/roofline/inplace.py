@@ -58,7 +58,7 @@ UNSETTLED = 0.1
 """A layer's pass is resolved if no more of its time than this is of calls that are not settled."""
 LayerPass = tuple[str, PassName]
 """A layer's name without the numbers of its rounds, and which pass of it."""
-Samples = dict[int, list[int]]
+CallTimes = dict[int, list[int]]
 """Times of each call of a group, by its number, the fastest first [ns]."""
 
 
@@ -74,12 +74,12 @@ class CallGroup:
     layer_pass: LayerPass
     agreeing: int = 1
     calls: list[int] = field(default_factory=list)
-    samples: Samples = field(default_factory=dict)
-    undisturbed: Samples = field(default_factory=dict)
-    stretches: list[Samples] = field(default_factory=list)
+    samples: CallTimes = field(default_factory=dict)
+    undisturbed: CallTimes = field(default_factory=dict)
+    stretches: list[CallTimes] = field(default_factory=list)
 
     def add(self, number: int, nanoseconds: Iterable[int], undisturbed: bool) -> None:
-        """Samples of one of the calls."""
+        """CallTimes of one of the calls."""
         for known in (self.samples, self.undisturbed) if undisturbed else (self.samples,):
             times = known.setdefault(number, [])
             for each in nanoseconds:
@@ -103,7 +103,7 @@ class CallGroup:
         return both
 
     @property
-    def counted(self) -> list[Samples]:
+    def counted(self) -> list[CallTimes]:
         """The stretches that have ended; this one where none has."""
         return self.stretches or ([self.undisturbed] if self.undisturbed else [])
 
@@ -134,16 +134,16 @@ class CallGroup:
         return high - low <= max(2 * AGREE * low, TICK)
 
 
-def _time(calls: Samples, rank: int = 0) -> float:
+def _time(calls: CallTimes, rank: int = 0) -> float:
     """Of one of alike calls [ns]."""
     return median(quartile(each, rank) for each in calls.values())
 
 
-def _merged(some: Sequence[Samples]) -> Samples:
-    """Samples of several times together."""
+def _merged(some: Sequence[CallTimes]) -> CallTimes:
+    """CallTimes of several times together."""
     if len(some) == 1:
         return some[0]
-    merged: Samples = {}
+    merged: CallTimes = {}
     for calls in some:
         for number, times in calls.items():
             merged.setdefault(number, []).extend(times)
