@@ -6,7 +6,7 @@ A reuse distance is how many bytes a program touches between two uses of an arra
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -107,15 +107,19 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
 
 
 def reuse_distances(
-    uses: Sequence[Sequence[Reuse]], seconds: Sequence[float] = (), traffic: float = 0.0, private: float = 0.0
+    uses: Sequence[Sequence[Reuse]],
+    seconds: Sequence[float] = (),
+    brought: Callable[[float, float], float] | None = None,
+    private: float = 0.0,
 ) -> list[list[float]]:
     """Bytes that came into the caches since each last use.
 
     A cache that cores share holds what others bring too, and they go on while one call computes: what is left alone
     for long is evicted, however little was touched. What a core's own caches hold is safe from them.
-    seconds: that each call takes. traffic: what others bring [bytes/s]. private: what a core's own caches hold [bytes].
+    seconds: that each call takes. brought: as far as it then is, for a distance and how long ago that was [bytes, s].
+    private: what a core's own caches hold [bytes].
     """
-    if not traffic:
+    if brought is None:
         return [[use.distance for use in call] for call in uses]
     starts = [0.0, *accumulate((*seconds, *seconds))]
 
@@ -126,7 +130,7 @@ def reuse_distances(
         passed = starts[now] - starts[use.last]
         if not use.code:
             passed += (seconds[number] - seconds[use.last % len(seconds)]) / 2
-        return use.distance + traffic * passed
+        return brought(use.distance, passed)
 
     return [[distance(use, number) for use in call] for number, call in enumerate(uses)]
 

@@ -177,8 +177,9 @@ def exposing(
     """With what of each operand's way is not hidden, from products measured in place.
 
     more: how much longer their operands take to come; seconds, near: of each, in place and run over and over [s]. The
-    shares with the least sum of relative errors, found for one operand after another, since a single product that is
-    all waiting would outweigh all others in a sum of squares. Of an operand that is far for none all is exposed.
+    shares with the least sum of errors, found for one operand after another, since a single product that is all waiting
+    would outweigh all others in a sum of squares, and those of small ones, which find more than operands evicted, in a
+    sum of relative ones. Of an operand that is far for none all is exposed.
     """
     shares, pairs = [1.0, 1.0, 1.0], [*zip(more, seconds, strict=True)]
     probed = [operand for operand in range(3) if any(far[operand] > SEEN * measured for far, measured in pairs)]
@@ -187,7 +188,7 @@ def exposing(
         for far, measured, alone in zip(more, seconds, near, strict=True):
             rest = sum(shares[other] * far[other] for other in probed if other != operand)
             if far[operand] > 0:
-                ratios.append(((measured - alone - rest) / far[operand], far[operand] / measured))
+                ratios.append(((measured - alone - rest) / far[operand], far[operand]))
         shares[operand] = max(_middle(ratios), 0.0)
     return replace(fitted, exposed=(shares[0], shares[1], shares[2]))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import hypot
+from math import hypot, log
 
 from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
@@ -16,9 +16,9 @@ from costmodel.roofline.clock import LASTS, LEFT
 from costmodel.roofline.footprint import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import regime_of
 from costmodel.roofline.memory import ITEM_BYTES, LINE
-from costmodel.roofline.probes import MIXED, WIDENED
+from costmodel.roofline.probes import BUFFERED, MASKED, MIXED, WIDENED
 from costmodel.roofline.program import NumpyCall, Program, lines_of
-from costmodel.roofline.rates import Rates, joined
+from costmodel.roofline.rates import LONG, Rates, behind, joined
 from costmodel.roofline.signature import (
     ELEMENTWISE,
     GatherSignature,
@@ -40,9 +40,6 @@ LEVELS = {
 }
 """The first: the program's FLOPs at the peak rate, or its compulsory bytes at memory's bandwidth. The second: the same
 of each call, with all that it reads and writes. The last: what a call costs, and what starting an inner loop costs."""
-
-LONG = 3200
-"""Length of rows at which the time per element no longer falls."""
 
 CAUSES = ("compute", "memory", "overhead", "rows")
 
@@ -141,7 +138,8 @@ def predict_seconds(
     signatures = [(op, signature_of(op)) for op in program]
 
     def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[NumpyCall, TimeTerms], ...]:
-        distances = reuse_distances(uses, seconds, traffic, rates.private)
+        brought = rates.brought(traffic) if seconds else None
+        distances = reuse_distances(uses, seconds, brought, rates.private)
         slower = _slowed(program, seconds, rates.slower) if seconds else [1.0] * len(uses)
         calls = zip(signatures, distances, slower, strict=True)
         return tuple((op, _call(op, own, rates, level, far, each)) for (op, own), far, each in calls)
@@ -149,9 +147,9 @@ def predict_seconds(
     calls = priced()
     if level < 6:
         return HostTime(_summed(calls), unknown, level, calls)
-    brought = rates.traffic if traffic is None else traffic
+    others = rates.traffic if traffic is None else traffic
     for _ in range(PRICED):  # how long each was left alone is known by now, and is longer for what it had to load again
-        calls = priced([terms.seconds for _, terms in calls], brought)
+        calls = priced([terms.seconds for _, terms in calls], others)
     terms = _summed(calls) + TimeTerms(overhead=rates.step)
     return HostTime(terms, hypot(_error(calls, rates), calibration.doubt), level, calls)
 
@@ -240,10 +238,10 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
     reach = max(operands, default=0.0)
     compute, rows, overhead = (slower * each for each in _loop(signature, rates, reach))
     moved, apart = _far(op, signature, rates, operands, slower)
-    beside = compute + rows
+    beside = compute
     if _is_mixed(signature):  # bools are cast first, piece by piece, before the function loads the rest
         beside = min(beside, slower * signature.elements * rates.rate(signature.name, signature.dtype, False))
-    memory = joined(beside, moved, _power(signature, rates, reach)) - beside + apart
+    memory = behind(beside, rows, moved, _power(signature, rates, reach), apart) - beside - rows
     return TimeTerms(compute, memory, overhead, rows, reach=reach)
 
 
@@ -251,11 +249,12 @@ def _power(loop: LoopSignature, rates: Rates, reach: float) -> float:
     """How far a loop computes while it loads from so far, by the array that is not walked through in one step."""
     ragged = [strand.step for strand in loop.strands if not strand.flat or strand.step != 1]
     if _is_masked(loop):
-        return rates.power_of("copy masked")(reach)
+        nearest = min(MASKED, key=lambda manner: abs(log(max(loop.inner, 1) / MASKED[manner] ** 2)))
+        return rates.power_of(nearest)(reach)
     if loop.reduced and not loop.streams:
         return rates.power_of(f"reduced {loop.reduced}")(reach)
-    if loop.reduced or not ragged:
-        return rates.power(reach)
+    if loop.reduced or not ragged or (loop.inner > BUFFERED and loop.name != "copyto" and max(ragged) < 2):
+        return rates.power(reach)  # each of the longest rows is a stream of its own
     if loop.name == "copyto":
         return rates.power_of("copy second" if any(step not in (0, 1) for step in ragged) else "copy part")(reach)
     return rates.power_of("column" if 0 in ragged else "row")(reach)
@@ -294,14 +293,13 @@ def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float], slower:
         compute = g.rows * rates.rate(g.name, g.dtype, False)
         return TimeTerms(slower * compute, 0.0, slower * rates.call(g.name, g.dtype))
     overhead, reach = slower * rates.gathered_call(g.name, g.dtype), max(operands, default=0.0)
-    compute = slower * g.rows * rates.gathered(g.name, g.dtype)(g.width)
+    compute = slower * g.rows * rates.gathered_near(g.name, g.dtype, g.width, reach)
     if g.name == "take":
-        each = compute / slower / (g.rows * g.width)
-        compute = slower * g.rows * g.width * rates.near(each, "copyto", reach, ITEM_BYTES[g.dtype])
-    size = g.rows * g.width * ITEM_BYTES[g.dtype]
-    written = size * rates.far(operands[-1], "one", written=True)
-    power = rates.power_of("copy part")(operands[-1])
-    memory = joined(compute, written, power) - compute + size * rates.windowed(operands[0], "part")
+        memory = g.rows * rates.gathered_far(g.width, operands[0], operands[-1])
+    else:
+        size = g.rows * g.width * ITEM_BYTES[g.dtype]
+        written, power = size * rates.far(operands[-1], "one", written=True), rates.power_of("copy part")(operands[-1])
+        memory = joined(compute, written, power) - compute + size * rates.windowed(operands[0], "part")
     return TimeTerms(compute, memory, overhead, reach=reach)
 
 

@@ -238,11 +238,14 @@ row begins a stream of its own [elements]."""
 RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
 """Working sets at which a function's own rate is measured; a quick calibration takes the first two [bytes]."""
 
-MASKED_SIDES = (2, 24, 48, 112, 208, 416)
-"""Of square masks; multiples of what a row is scanned by, as sequences of tokens mostly are."""
+MASKED_SIDES, MASKED_TIMES = (2, 24, 48, 112, 208), 6
+"""Of square masks; multiples of what a row is scanned by, as sequences of tokens mostly are. So many squares have the
+same mask, as heads do: where runs end is guessed better from the second on, by a third on an AMD EPYC."""
 
 GATHERED_ROWS = 120
-GATHERED_WIDTHS = (1, 9, 60, 700)
+GATHERED_WIDTHS = (1, 9, 60, 420)
+FAR_WIDTHS, SPARSE = (200, 420), 4
+"""Elements in the rows of a large table, of which one of so many is gathered, each far from the last."""
 
 ROWS_ELEMENTS = 45_000
 """Elements in all the rows of one such probe."""
@@ -351,8 +354,7 @@ def _overheads(dtype: str) -> Iterator[Named]:
     yield f"call repeated {dtype}", NumpyCall("add", (pair, array(2, 1, dtype=dtype)), array(2, 4, dtype=dtype))
     yield f"call fill {dtype}", NumpyCall("copyto", (0.5,), array(8, dtype=dtype))
     for side in MASKED_SIDES:
-        square = array(side, side, dtype=dtype)
-        yield f"where {side} {dtype}", NumpyCall("copyto", (square, causal(side)), array(side, side, dtype=dtype))
+        yield f"where {side} {dtype}", _masking(side, MASKED_TIMES if side > MASKED_SIDES[0] else 1, dtype)
     yield f"call matmul {dtype}", product(2, 3, 2, dtype)
     yield f"call random {dtype}", NumpyCall("random", (), array(4, dtype=dtype))
     for name in ("add.reduce", "maximum.reduce"):
@@ -433,11 +435,13 @@ def _windows(sets: WorkingSets) -> Iterator[Named]:
             yield f"windows {manner} {size} float32", NumpyCall("copyto", (x,), array(rows, WINDOW_LENGTH))
 
 
-LOADING = ("exp", "tanh", "divide")
+LOADING = ("exp", "divide")
 """Functions that compute for about as long as it takes to load what they compute with."""
-MANNERS = ("row", "column", "reduced inner", "reduced outer", "copy part", "copy second", "copy masked")
+MANNERS = ("row", "column", "reduced inner", "reduced outer", "copy part", "copy second")
 """Loops of many rows: a row or a column repeated, sums of each row and of all of them, copies of parts of longer rows,
-of every other element, and where a mask says so."""
+and of every other element."""
+MASKED = {"copy masked": 112, "copy masked long": 360}
+"""The same of copies where a mask says so, by its side: short runs of what is left out are read all the same."""
 LOADED_LENGTH = 440
 """Elements in a row of the former four."""
 
@@ -456,17 +460,33 @@ def _overlapping(sets: WorkingSets) -> Iterator[Named]:
             "reduced outer": NumpyCall("add.reduce", (full,), array(LOADED_LENGTH), {"axis": 0}),
             "copy part": _unrolled(rows, 1),
             "copy second": _unrolled(rows, 2),
-            "copy masked": _masking(size),
         }
-        for manner in MANNERS:
+        ops |= {manner: _masking(side, max(size // (8 * side**2), 1)) for manner, side in MASKED.items()}
+        for manner in (*MANNERS, *MASKED):
             yield f"loading {manner} {size} float32", ops[manner]
+        for width in FAR_WIDTHS:
+            yield f"loading gather {width} {size} float32", _gathering(size // (8 * width), width)
 
 
-def _masking(size: int) -> NumpyCall:
-    """Squares that are copied where a causal mask says so."""
-    count = size // (8 * WINDOW_LENGTH**2)
-    squares, mask = (count, WINDOW_LENGTH, WINDOW_LENGTH), causal(WINDOW_LENGTH)
-    return NumpyCall("copyto", (array(*squares), mask.broadcast_to(*squares)), array(*squares))
+def _gathering(rows: int, width: int) -> NumpyCall:
+    """So many rows of a large table."""
+
+    def value() -> Any:
+        import numpy as np
+
+        return np.random.default_rng(0).permutation(SPARSE * rows)[:rows]
+
+    index = Ref((rows,), Buffer(rows, "int64", "constant", value=value))
+    options = {"axis": 0, "mode": "clip"}
+    return NumpyCall("take", (array(SPARSE * rows, width), index), array(rows, width), options)
+
+
+def _masking(side: int, times: int, dtype: str = "float32") -> NumpyCall:
+    """So many squares that are copied where a causal mask says so."""
+    squares, mask = (times, side, side), causal(side)
+    return NumpyCall(
+        "copyto", (array(*squares, dtype=dtype), mask.broadcast_to(*squares)), array(*squares, dtype=dtype)
+    )
 
 
 def _unrolled(rows: int, step: int) -> NumpyCall:

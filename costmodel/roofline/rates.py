@@ -15,10 +15,13 @@ from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.placed import AGED, AGED_NAME, FIRST, LARGE_PRODUCTS, STALE, STALE_MANNERS, left_alone, placed
 from costmodel.roofline.probes import (
     BUFFERED,
+    FAR_WIDTHS,
     FIRST_BYTES,
     GATHERED_WIDTHS,
     LOADING,
+    MASKED,
     MASKED_SIDES,
+    MASKED_TIMES,
     RATE_BYTES,
     READ_LENGTHS,
     REDUCED_LENGTHS,
@@ -40,6 +43,9 @@ NEAR_BYTES = 16 * 1024
 
 WAITING = 1.25
 """By how much longer a function takes at most than one that only loads and stores, if it waits for that alone."""
+
+LONG = 3200
+"""Length of rows at which the time per element no longer falls."""
 
 READ = {"one": 1, "two": 2}
 """How many operands are read for one that is written."""
@@ -115,6 +121,7 @@ class Rates:
         self.reduced = cache(self._reduced)
         self.gathered = cache(self._gathered)
         self.masked = cache(self._masked)
+        self._apart = cache(self._apart_of)
         self.fit = cache(self._fit)
 
     # Calls
@@ -213,8 +220,23 @@ class Rates:
         """How far the probe of a manner at a working set beyond a core's own caches is predicted off, a logarithm."""
         near, far = (f"loading {manner} {each} float32" for each in (WINDOW_BYTES, size))
         call, op = self._call(name, "float32"), self.ops[far]
-        each = max(self.seconds[near] - call, 1e-12) / self.ops[near].operands[0].size
-        return abs(log((call + joined(each * op.operands[0].size, moved(op, size), power)) / self.seconds[far]))
+        if manner in MASKED:
+            each = self.masked("float32")(MASKED[manner]) / MASKED[manner]
+        else:
+            each = max(self.seconds[near] - call, 1e-12) / self.ops[near].operands[0].size
+        compute = min(self.plain(manner), each) * op.operands[0].size
+        rows = each * op.operands[0].size - compute
+        return abs(log((call + behind(compute, rows, moved(op, size), power)) / self.seconds[far]))
+
+    def plain(self, manner: str) -> float:
+        """Time per element of the longest rows, of a manner [s]; of a function all that it takes."""
+        if manner.startswith("copy masked"):
+            return self.masked("float32")(LONG) / LONG
+        if manner.startswith("reduced"):
+            return self.reduced("add.reduce", manner.split()[1], "float32", True)(LONG) / LONG
+        if manner in LOADING:
+            return float("inf")
+        return self._rate("copyto" if manner.startswith("copy") else "add", "float32", False, manner == "row")
 
     @cached_property
     def _reads(self) -> tuple[LogTable, LogTable]:
@@ -257,8 +279,9 @@ class Rates:
         seconds = [self.seconds[f"windows {manner} {size} float32"] - self._call("copyto", "float32") for size in sizes]
         for size, op, whole in zip(sizes, ops, seconds, strict=True):
             near = seconds[0] / ops[0].output.size * op.output.size
+            compute = min(self.plain("copy") * op.output.size, near)
             written = op.output.bytes * self.far(size, "one", written=True)
-            beyond = whole - joined(near, written, self.power_of(f"copy {manner}")(size))
+            beyond = whole - joined(compute, written, self.power_of(f"copy {manner}")(size)) if whole > near else 0.0
             extra.append(beyond / (op.operands[0].bytes * lines_of(op.operands[0])))
         return LogTable(sizes, [*accumulate(extra, max, initial=0.0)][1:])
 
@@ -272,7 +295,7 @@ class Rates:
     @cached_property
     def placed(self) -> dict[str, Placed]:
         """Calls that were measured in place, by name."""
-        return _placed(self._program, self._reuses, self.seconds, self.traffic, self.private)
+        return _placed(self._program, self._reuses, self.seconds, self.brought(self.traffic), self.private)
 
     @cached_property
     def _program(self) -> Program:
@@ -290,24 +313,44 @@ class Rates:
         The middle of those that fit as well as such probes are repeated; the least where any more fits as well, since
         then all was evicted.
         """
-        least, most = self._fitting(self._program, self._reuses, self.seconds)
+        least, most = self._fitting(self._program, self._reuses, self.seconds, lambda traffic: traffic)
         return least if most == TRAFFICS[-1] else (least * most) ** 0.5
 
     def traffic_at(self, seconds: Mapping[str, float]) -> float:
         """The same at another moment: of those that fit what the calls of `left_alone` took then [s], by their layers,
         the one closest to `traffic` [bytes/s]."""
         program = left_alone()
-        least, most = self._fitting(program, reuses(touched_by(program)), seconds)
+        usual = self.traffic
+        least, most = self._fitting(program, reuses(touched_by(program)), seconds, lambda _: usual)
         return min(max(self.traffic, least), most)
 
+    def brought(self, traffic: float, usual: float | None = None) -> Callable[[float, float], float] | None:
+        """How far an array is, if others bring so much into the caches [bytes/s], by what was touched since and how
+        long ago it was [bytes, s]; None where they never bring anything.
+
+        They went on while the curves of memory were measured too: after a working set of a size came what they brought
+        while it was gone through. usual: that is what they brought then; `traffic` unless given [bytes/s].
+        """
+        usual = self.traffic if usual is None else usual
+        if not usual:
+            return (lambda distance, passed: distance + traffic * passed) if traffic else None
+        sizes = self.sets.curve
+        table = LogTable([size + usual * size / self.bandwidth(size) for size in sizes], sizes, growing=True)
+        return lambda distance, passed: max(table(distance + traffic * passed), min(traffic / usual, 1.0) * distance)
+
     def _fitting(
-        self, program: Program, uses: Sequence[Sequence[Reuse]], seconds: Mapping[str, float]
+        self,
+        program: Program,
+        uses: Sequence[Sequence[Reuse]],
+        seconds: Mapping[str, float],
+        usual: Callable[[float], float],
     ) -> tuple[float, float]:
-        """The least and the most that others may bring by such a program, and what its calls took [bytes/s]."""
+        """The least and the most that others may bring by such a program, and what its calls took [bytes/s]; usual:
+        see `brought`, by that."""
         aged = [op.layer for op in program if op.layer.startswith(AGED_NAME)]
         misfits = {}
         for traffic in TRAFFICS:
-            calls = _placed(program, uses, seconds, traffic, self.private)
+            calls = _placed(program, uses, seconds, self.brought(traffic, usual(traffic)), self.private)
             misfits[traffic] = sum(self._misfit(calls[name], seconds) for name in aged)
         well = min(misfits.values()) + REPEATED * len(aged)
         fitting = [traffic for traffic, misfit in misfits.items() if misfit <= well]
@@ -495,6 +538,31 @@ class Rates:
         pairs = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
         return LogTable(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in pairs], growing=True)
 
+    def gathered_near(self, name: str, dtype: str, width: int, distance: float) -> float:
+        """Time per row of a gather without what it loads, with its arrays at a reuse distance [s]."""
+        each = self.gathered(name, dtype)(width)
+        return each if name != "take" else width * self.near(each / width, "copyto", distance, ITEM_BYTES[dtype])
+
+    def gathered_far(self, width: int, read: float, written: float) -> float:
+        """What a row of a gather takes longer than near, from one reuse distance to another [s]: it begins a stream of
+        its own, far from the last."""
+        few, many = FAR_WIDTHS
+        narrow, wide = (self._apart(each)(read) * self._streams["one"](read) for each in FAR_WIDTHS)
+        longer = (wide - narrow) / (many - few) * (width - few)
+        stored = self.far(written, "one", written=True) - self.far(read, "one", written=True)
+        return max(narrow + longer + ITEM_BYTES["float32"] * width * stored, 0.0)
+
+    def _apart_of(self, width: int) -> LogTable:
+        """The same of a row of one of `FAR_WIDTHS` that is written as far as it is read, by that reuse distance: for so
+        many bytes it takes as long as for a byte of a stream."""
+
+        def extra(size: int) -> float:
+            probe = f"loading gather {width} {size} float32"
+            each = (self.seconds[probe] - self.gathered_call("take", "float32")) / self.ops[probe].output.shape[0]
+            return max(each - self.gathered_near("take", "float32", width, size), 0.0)
+
+        return _share({size: extra(size) for size in self.sets.far}, self._streams["one"])
+
     def gathered_call(self, name: str, dtype: str) -> float:
         """Overhead of a gather [s]."""
         return self.seconds.get(f"{name} 4 1 {dtype}", self.seconds[f"add.at 4 1 {dtype}"])
@@ -502,7 +570,8 @@ class Rates:
     def _masked(self, dtype: str) -> LogTable:
         """Time per row of a causal mask, by how long it is, of a copy through it [s]."""
         call = self.masked_call(dtype)
-        values = [(self.seconds[f"where {side} {dtype}"] - call) / side for side in MASKED_SIDES[1:]]
+        rows = {side: side * MASKED_TIMES for side in MASKED_SIDES[1:]}
+        values = [(self.seconds[f"where {side} {dtype}"] - call) / number for side, number in rows.items()]
         return LogTable(MASKED_SIDES[1:], values, growing=True)
 
     def masked_call(self, dtype: str) -> float:
@@ -591,11 +660,11 @@ def _placed(
     program: Program,
     uses: Sequence[Sequence[Reuse]],
     seconds: Mapping[str, float],
-    traffic: float,
+    brought: Callable[[float, float], float] | None,
     private: float,
 ) -> dict[str, Placed]:
-    """The calls of a program by their layers, if others bring so much into the caches meanwhile [bytes/s]."""
-    distances = reuse_distances(uses, [seconds[op.layer] for op in program], traffic, private)
+    """The calls of a program by their layers; brought: see `Rates.brought`."""
+    distances = reuse_distances(uses, [seconds[op.layer] for op in program], brought, private)
     return {op.layer: (op, far) for op, far in zip(program, distances, strict=True)}
 
 
@@ -628,6 +697,14 @@ def joined(compute: float, memory: float, power: float) -> float:
     """Time of compute and memory that overlap in part, the more the greater the exponent [s]."""
     longest = max(compute, memory)
     return longest * ((compute / longest) ** power + (memory / longest) ** power) ** (1 / power) if longest else 0.0
+
+
+def behind(compute: float, rows: float, memory: float, power: float, apart: float = 0.0) -> float:
+    """Time of a loop of many rows [s]: starting one hides what memory takes longer than computing does.
+
+    apart: what memory takes however the loop computes.
+    """
+    return compute + max(rows, joined(compute, memory, power) - compute + apart)
 
 
 def parted(whole: float, compute: float, power: float) -> float:

@@ -48,10 +48,11 @@ class MadeUp:
 
     gflops: of products in cache. hidden: the share of a product's way to memory that its arithmetic hides. overlap: how
     computing and loading overlap in loops, from 1, not at all, on. call: overhead [ns]; row: of starting an inner loop
-    [ns]. brought: by others into what they share [GB/s]; later: the same at another moment. threads: that BLAS may use;
-    by two of them all but small products compute `faster` and load `wider`, so many times. stated: the caches that the
-    system names, from the first on [KiB]. clocks: by how much longer than at its fastest all takes, one after the
-    other, each for a second. dense: by how much longer all computes that is or follows dense arithmetic.
+    [ns]; hiding: whether that hides loading altogether. brought: by others into what they share [GB/s]; later: the same
+    at another moment. threads: that BLAS may use; by two of them all but small products compute `faster` and load
+    `wider`, so many times. stated: the caches that the system names, from the first on [KiB]. clocks: by how much
+    longer than at its fastest all takes, one after the other, each for a second. dense: by how much longer all computes
+    that is or follows dense arithmetic.
     """
 
     name: str
@@ -62,6 +63,7 @@ class MadeUp:
     overlap: float = 6.0
     call: float = 500.0
     row: float = 12.0
+    hiding: bool = False
     brought: float = 0.0
     later: float | None = None
     elements: dict[str, float] = field(default_factory=dict)
@@ -89,9 +91,13 @@ class MadeUp:
 
     def code(self, distance: float) -> float:
         """Of code that was last run so many bytes ago [ns]."""
+        return 8 * self.begun(distance)
+
+    def begun(self, distance: float) -> float:
+        """Of the first byte of a row that was last touched so many bytes ago [ns]."""
         nearer = (self.private, *(level.capacity for level in self.levels))
         reached = [level for level, capacity in zip(self.levels, nearer, strict=False) if distance > capacity]
-        return 8 * reached[-1].latency if reached else 0.0
+        return reached[-1].latency if reached else 0.0
 
 
 def _share(distance: float, capacity: float) -> float:
@@ -145,8 +151,13 @@ class MadeUpClock(Clockwork):
     def _alone(self, op: NumpyCall, slower: float) -> float:
         """Of one call that is made over and over."""
         refs = {(id(ref.buffer), ref.offset, ref.shape, ref.steps): ref for ref in op.accesses}
-        footprint = sum(min(_lines(ref), ref.buffer.bytes) for ref in refs.values())
-        return self._nanoseconds(op, [[(footprint, 1.0)] for _ in op.accesses], 0.0, slower)
+        footprint = sum(_touched(op, ref) for ref in refs.values())
+        distance, took = footprint, 0.0
+        for _ in range(ROUNDS):
+            took = self._nanoseconds(op, [[(distance, 1.0)] for _ in op.accesses], 0.0, slower)
+            if footprint > self.made_up.private:
+                distance = footprint + self.made_up.brought * took
+        return took
 
     def nanoseconds(self, program: Program, copies: int = 1, slower: float = 1.0) -> list[float]:
         """What each call takes when the program is run over and over, and computes so many times as slowly."""
@@ -229,32 +240,42 @@ class MadeUpClock(Clockwork):
             return overhead + slower * twice * signature.batch * one + exposed * moved
         if isinstance(signature, GatherSignature):
             rate = ELEMENT.get(signature.name, 0.3)
-            return overhead + slower * signature.rows * (5.0 + rate * signature.width) + moved
+            begun = (
+                sum(share * host.begun(distance) for distance, share in places[0]) if signature.name == "take" else 0.0
+            )
+            return overhead + signature.rows * (slower * (5.0 + rate * signature.width) + begun) + moved
         rate = host.elements.get(signature.name, ELEMENT.get(signature.name, 0.08))
         rate *= 2 if signature.dtype == "float64" else 1
         ragged = not all(strand.flat and strand.step == 1 for strand in signature.strands)
         rows = signature.rows if ragged or signature.reduced else 0
-        compute = slower * (signature.elements * rate + rows * host.row)
+        compute, starting = slower * signature.elements * rate, slower * rows * host.row
+        if not host.hiding:
+            compute, starting = compute + starting, 0.0
         if signature.reduced == "outer":  # zeros to which rows are added, there and back
             compute += slower * signature.inner * ELEMENT["copyto"]
             moved += rows * op.output.bytes * host.cost(2 * op.output.bytes, "written")
         if op.name != "copyto" and op.output.dtype != "bool" and any(ref.dtype == "bool" for ref in op.accesses):
             overhead += slower * signature.elements * CAST  # piece by piece, before the rest
-        return overhead + (compute**host.overlap + moved**host.overlap) ** (1 / host.overlap)
+        both = (compute**host.overlap + moved**host.overlap) ** (1 / host.overlap)
+        return overhead + max(both, compute + starting)
 
     def _moved(self, op: NumpyCall, places: list[list[tuple[float, float]]]) -> float:
         """Loading each array once from where it is, and storing what is written [ns]."""
         seen: dict[Any, float] = {}
         for ref, found in zip(op.accesses, places, strict=True):
             written = ref is op.output or ref.buffer is op.output.buffer
-            size = min(_lines(ref), ref.buffer.bytes)
-            if op.name == "take" and ref is op.inputs[0]:
-                size = min(size, op.output.bytes)
+            size = _touched(op, ref)
             kind = "written" if written else "read"
             seen[ref.buffer, ref.offset, ref.shape] = sum(
                 size * share * self.made_up.cost(d, kind) for d, share in found
             )
         return sum(seen.values())
+
+
+def _touched(op: NumpyCall, ref: Ref) -> float:
+    """Bytes that a call touches of an array."""
+    size = min(_lines(ref), ref.buffer.bytes)
+    return min(size, op.output.bytes) if op.name == "take" and ref is op.inputs[0] else size
 
 
 def _lines(ref: Ref) -> float:
@@ -309,6 +330,8 @@ HOSTS = (
         levels=(Level("memory", ENDLESS, 12, 8, 100),),
         gflops=40,
         call=900.0,
+        row=25.0,
+        hiding=True,
         stated=(64, 1024),
     ),
 )

@@ -18,7 +18,7 @@ from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.placed import AGED, AGES, LARGE_PRODUCTS, STALE, placed
 from costmodel.roofline.probes import RATE_BYTES, WINDOW_BYTES, array, elementwise, probes
 from costmodel.roofline.program import NumpyCall, Program, program_of
-from costmodel.roofline.rates import LogTable, joined, parted
+from costmodel.roofline.rates import LogTable, behind, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import ProductSignature, signature_of
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, SETS, STEP, calibration
@@ -321,10 +321,11 @@ def test_loops_of_rows_overlap_by_how_far_their_operands_are(manner: str) -> Non
     near = f"loading {manner} {WINDOW_BYTES} float32"
     for size, power in zip(SETS.far, powers := [2.0] * (len(SETS.far) - 1) + [1.0], strict=True):
         op = ops[f"loading {manner} {size} float32"]
-        compute = (seconds[near] - CALL) / ops[near].operands[0].size * op.operands[0].size
+        beside = (seconds[near] - CALL) / ops[near].operands[0].size * op.operands[0].size
+        compute = min(rates.plain(manner) * op.operands[0].size, beside)
         loaded = op.operands[0].bytes * rates.far(size, "one")
         loaded += op.output.bytes * rates.far(size, "one", written=True)
-        seconds[f"loading {manner} {size} float32"] = CALL + joined(compute, loaded, power)
+        seconds[f"loading {manner} {size} float32"] = CALL + behind(compute, beside - compute, loaded, power)
     found = calibration(seconds=seconds).rates.power_of(manner)
     assert [found(size) for size in SETS.far] == pytest.approx(powers)
 

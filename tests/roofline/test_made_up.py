@@ -12,6 +12,9 @@ from costmodel.roofline.calibration import measure_others, measure_probes
 from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.hosttime import predict_seconds
 from costmodel.roofline.inplace import measure_in_place
+from costmodel.roofline.memory import Buffer, Ref
+from costmodel.roofline.probes import array
+from costmodel.roofline.program import NumpyCall, Program, program_of
 from costmodel.roofline.recorder import network_of
 from tests.roofline.made_up import HOSTS, MadeUp, MadeUpClock
 
@@ -28,6 +31,18 @@ PROGRAMS: tuple[tuple[Any, dict[str, Any]], ...] = (
 )
 
 
+def gather() -> Program:
+    """Rows of a table that is larger than most caches."""
+    table, index, out = array(60_000, 250), array(20_000, dtype="int64"), array(20_000, 250)
+    return program_of([NumpyCall("take", (table, index), out, {"axis": 0, "mode": "clip"})], [out], name="gather")
+
+
+def unrolling() -> Program:
+    """An image that a core's own caches hold, copied by short rows to more than most caches do."""
+    image, out = Buffer(300 * 30, "float32", "input"), array(1000, 300, 28)
+    return program_of([NumpyCall("copyto", (Ref((1000, 300, 28), image, (0, 30, 1)),), out)], [out], name="unrolling")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("made_up", HOSTS, ids=lambda made_up: made_up.name)
 def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: MadeUp) -> None:
@@ -35,13 +50,14 @@ def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: 
     calibration = measure_probes(threads=made_up.threads, sentinel=sentinel)
     assert calibration.unresolved < 0.01
     assert calibration.took_seconds < 20, "on a host at rest"
-    ours = made_up.levels[0].capacity if len(made_up.levels) > 1 else made_up.host.caches[-1][1]
+    last = made_up.levels[0]
+    ours = last.capacity / (1 + made_up.brought / last.read) if len(made_up.levels) > 1 else made_up.host.caches[-1][1]
     assert calibration.host.caches[-1][1] == pytest.approx(ours, rel=0.25), "whatever the system states"
-    for model, settings in PROGRAMS:
-        program = network_of(cm.predict(model, **settings)).program
+    networks = [network_of(cm.predict(model, **settings)).program for model, settings in PROGRAMS]
+    for program in (*networks, gather(), *[unrolling()] * made_up.hiding):
         run = measure_in_place(program, passes=2, threads=made_up.threads, sentinel=sentinel)
         predicted = predict_seconds(program, calibration).seconds
-        assert predicted == pytest.approx(run.seconds, rel=0.03), (model, settings)
+        assert predicted == pytest.approx(run.seconds, rel=0.03), program.name
     if made_up.later is not None:
         model, settings = PROGRAMS[4]  # whose optimizer reads what was left alone since the last step
         program = network_of(cm.predict(model, **settings)).program
@@ -51,3 +67,15 @@ def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: 
         now, then = (predict_seconds(program, calibration, traffic=each).seconds for each in (brought, None))
         assert now == pytest.approx(run.seconds, rel=0.03)
         assert then < run.seconds / 1.03
+
+
+@pytest.mark.slow
+def test_what_others_bring_is_told_from_what_they_brought_while_memory_was_measured() -> None:
+    made_up = replace(HOSTS[0], brought=8.0)
+    rates = measure_probes(sentinel=Sentinel(MadeUpClock(made_up))).rates
+    assert rates.traffic == pytest.approx(1e9 * made_up.brought, rel=0.15)
+    assert rates.brought(0.0, 0.0) is None
+    again = rates.brought(rates.traffic)
+    assert again is not None
+    alone = 16 << 20
+    assert again(alone, alone / rates.bandwidth(alone)) == pytest.approx(alone, rel=0.05), "as far as it seemed then"

@@ -1,6 +1,6 @@
 """Reuse distances: what lies between two uses of an array."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 from hypothesis import given
@@ -14,6 +14,10 @@ from costmodel.roofline.program import Span, distinct_bytes
 
 def span(start: int, size: int) -> Span:
     return Span(start, start + size, size)
+
+
+def brought(traffic: float) -> Callable[[float, float], float]:
+    return lambda distance, passed: distance + traffic * passed
 
 
 def distances_of(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
@@ -57,7 +61,7 @@ def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> Non
     large, small, other = span(0, 10**6), span(2 * 10**6, 1000), span(3 * 10**6, 1000)
     found = reuses([(large,), (small, other), (other, small)])
     seconds, traffic = [1e-4, 2e-3, 1e-4], 5e9
-    near, aged = reuse_distances(found), reuse_distances(found, seconds, traffic, RESIDENT_BYTES)
+    near, aged = reuse_distances(found), reuse_distances(found, seconds, brought(traffic), RESIDENT_BYTES)
     assert near[0][0] > RESIDENT_BYTES
     assert aged[0][0] - near[0][0] == traffic * sum(seconds), "from the middle of one run of it to that of the next"
     assert aged[2] == near[2], "what the core's own caches hold is safe from others"
@@ -66,7 +70,7 @@ def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> Non
 def test_code_is_run_as_a_call_begins_and_operands_are_streamed_through() -> None:
     code, much, more = Span(-1, 0, 0), span(0, 10**6), span(10**6, 10**6)
     calls, seconds = [(code, more), (much,)], [1e-3, 3e-3]
-    first, _ = reuse_distances(reuses(calls), seconds, 1e9, RESIDENT_BYTES)
+    first, _ = reuse_distances(reuses(calls), seconds, brought(1e9), RESIDENT_BYTES)
     own = reuse_distances(reuses(calls))[0]
     assert own == [10**6, 2 * 10**6], "what a call streams through does not evict the code that it runs"
     assert first[0] - own[0] == 1e9 * 4e-3, "from the start of one call to that of the next"
