@@ -313,7 +313,20 @@ class LayoutSearch:
         if text and (self.checkpoints[0] == "none" or isinstance(first, Settings)):  # of which only the mesh is refused
             self._refuse(number, self.checkpoints[0], text, len(self.checkpoints))
             return []
+        micro_batches = int(ways.micro_batches[member])
+        if isinstance(first, Settings) and self._holds_too_much(
+            LegalLayout(self.meshes[number], first, ways.batch, micro_batches, None)
+        ):
+            legal = [self._candidate(ways, member, checkpoint) is not None for checkpoint in self.checkpoints]
+            self.unfit.add(TOO_MUCH_HELD, sum(legal))
+            return []
         return [(which, float(self._bounds(ways, each)[member])) for which, each in enumerate(self.checkpoints)]
+
+    def _holds_too_much(self, candidate: LegalLayout) -> bool:
+        """Whether there is no room for what a candidate's ranks hold, which is as much whatever is recomputed."""
+        with suppress(CostModelError):  # which each candidate is refused for
+            return self._left(candidate) < 0
+        return False
 
     def _candidate(self, ways: AlikeWays, member: int, checkpoint: Any) -> LegalLayout | None:
         """A way if it is legal; else why not is counted."""
@@ -322,7 +335,7 @@ class LayoutSearch:
         if isinstance(settings, str):
             self._refuse(number, checkpoint, settings, 1)
             return None
-        work = ways.works[checkpoint]
+        work = ways.works.get(checkpoint)
         return LegalLayout(self.meshes[number], settings, ways.batch, int(ways.micro_batches[member]), work)
 
     def _checked(self, number: int, checkpoint: Any) -> Settings | str:

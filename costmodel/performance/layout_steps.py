@@ -27,7 +27,7 @@ from costmodel.performance.parallel import PlayedStep, Prices, RankWork
 from costmodel.performance.pipelines import PipelineWork, StageWork
 from costmodel.performance.queues import Player
 from costmodel.performance.time import Time
-from costmodel.performance.work import Task, is_once_a_step, work_of
+from costmodel.performance.work import Task, is_once_a_step, passes_of
 from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import Layout, Runtime
 from costmodel.training.schedules import SCHEDULES
@@ -148,8 +148,8 @@ class PassTasks(NamedTuple):
         """
         calls = [*tape.root.calls()]
         left_out = {storage.name for storage in tape.trained} | {call.name for call in calls if is_once_a_step(call)}
-        every = work_of(tape, settings, fuse=fuse).tasks
-        tasks = [task for task in every if task.phase != "update" and task.layer not in left_out]
+        every = passes_of(tape, settings, fuse=fuse).tasks
+        tasks = [task for task in every if task.layer not in left_out]
         repeated = [n for n, call in enumerate(calls) if kind_of(call.name, int(call.times), kinds) is not None]
         start = repeated[-1] + 1 if repeated else len(calls)
         return cls(
@@ -368,6 +368,7 @@ class LayoutSteps:
         if like.cluster is None:
             raise SettingError("devices=1 has one layout: ask predict for it, or give two devices or more")
         self.ranks = ranks
+        self.kinds = kinds_of(ranks.model)
         self.fuses = like.stack.fuses
         self.models = {runtime: like.kernel_model_of(runtime) for runtime in get_args(Runtime)}
         self.links = CollectiveModel(like.cluster, like.constants, like.tier, like.factors)
@@ -395,19 +396,18 @@ class LayoutSteps:
         alike = whole._replace(dp=1, fsdp=1, zero=0, reshard=True)  # copies and shares compute the same
         key = settings.checkpoint, alike
         if (settings.batch, key) not in self._works:
-            kinds = kinds_of(self.ranks.model)
 
             def tasks(batch: int) -> PassTasks:
                 own = replace(settings, batch=batch)
                 tape = trace(self.ranks.model, own, layout=whole)
-                return PassTasks.of(tape, own, kinds, fuse=self.fuses)
+                return PassTasks.of(tape, own, self.kinds, fuse=self.fuses)
 
             try:
                 every = [*interpolated(batches or [settings.batch], tasks)]
             except CostModelError:  # of another batch, or of this one too
                 every = [PassSeries.of({settings.batch: tasks(settings.batch)})]
             for series in every:
-                works = PassWork.of_series(series, kinds, self.models[layout.runtime])
+                works = PassWork.of_series(series, self.kinds, self.models[layout.runtime])
                 self._works |= {(batch, key): work for batch, work in works.items()}
         return self._works[settings.batch, key]
 

@@ -73,6 +73,14 @@ class StepWork:
 
 def work_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> StepWork:
     """What one step of a tape asks, all its micro-batches together; fuse: whether chains of kernels become one."""
+    work = passes_of(tape, settings, fuse=fuse)
+    if tape.training:
+        work.tasks += update_tasks(tape, settings)
+    return work
+
+
+def passes_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> StepWork:
+    """The same without the optimizer's step."""
     return _Kernels(tape, settings, fuse).work
 
 
@@ -103,7 +111,6 @@ class _Kernels:
         if tape.training:
             retrace(tape.root, self)
             self._sums()
-            self.work.tasks += update_tasks(tape, settings)
         for group in dict.fromkeys(self.groups.values()):
             if len(group.calls) > 1:
                 self.work.fusions.append(group.fusion)

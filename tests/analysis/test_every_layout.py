@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.analysis.candidates import Meshes
+from costmodel.analysis.layout_reasons import TOO_MUCH_HELD
 from costmodel.analysis.layout_search import APART, LayoutSearch
 from costmodel.architectures.trace import trace
 from costmodel.cost import peaks
@@ -22,6 +23,7 @@ from costmodel.cost.peaks import RankPeaks
 from costmodel.cost.pipeline import StagePasses
 from costmodel.errors import CostModelError, SettingError
 from costmodel.performance import layout_steps
+from costmodel.performance import work as step_work
 from costmodel.performance.layout_steps import LayoutSteps, PipelineShapes
 from costmodel.performance.parallel import Prices
 from costmodel.performance.time import time_on
@@ -425,6 +427,25 @@ def test_few_of_many_candidates_are_worked_out(monkeypatch: pytest.MonkeyPatch) 
     near = cm.layouts(MODEL, **run, precision="fp32", cp=1)
     assert near.slower > 300
     assert len(played) < near.slower / 4
+
+
+def test_where_weights_alone_take_too_much_passes_alone_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of experts: neither what else may be recomputed, nor updates, which no bound has; blocks are counted once."""
+    traced: list[Any] = []
+    for module, name in ((layout_steps, "trace"), (layout_steps, "kinds_of"), (step_work, "update_tasks")):
+        called: Any = getattr(module, name)
+
+        def noted(*given: Any, name: str = name, called: Any = called, **options: Any) -> Any:
+            traced.append(given[1].checkpoint if name == "trace" else name)
+            return called(*given, **options)
+
+        monkeypatch.setattr(module, name, noted)
+    run: dict[str, Any] = {"seq": 16, "devices": 8, "global_batch": 8, "on": "h100-sxm", "memory": 1000, "reserve": 0}
+    found = cm.layouts(EXPERTS, **run, runtime=["torch", "megatron"])
+    assert set(traced) == {"none", "kinds_of"}
+    assert traced.count("kinds_of") == 1
+    assert [reason.text for reason in found.unfit] == [TOO_MUCH_HELD]
+    assert found.candidates == found.unfit[0].candidates + sum(reason.candidates for reason in found.refused)
 
 
 @pytest.mark.parametrize("devices", [0, -3, 1.5, True, "8", [8]])
