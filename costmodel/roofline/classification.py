@@ -23,11 +23,12 @@ from typing import Literal
 
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.clock import Sentinel
+from costmodel.roofline.curves import lowest
 from costmodel.roofline.host import Host
 from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.memory import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.program import NumpyCall, Program, program_of
-from costmodel.roofline.rates import Rates, lowest
+from costmodel.roofline.rates import Rates
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 

@@ -13,12 +13,13 @@ from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.clock import LASTS, LEFT
+from costmodel.roofline.curves import behind, joined
 from costmodel.roofline.footprint import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import regime_of
 from costmodel.roofline.memory import ITEM_BYTES, LINE
 from costmodel.roofline.probes import BUFFERED, MASKED, MIXED, WIDENED
 from costmodel.roofline.program import NumpyCall, Program, lines_of
-from costmodel.roofline.rates import LONG, Rates, behind, joined
+from costmodel.roofline.rates import LONG, Rates
 from costmodel.roofline.signature import (
     ELEMENTWISE,
     GatherSignature,

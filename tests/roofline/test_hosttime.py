@@ -11,6 +11,7 @@ import pytest
 import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.curves import LogTable, behind, joined, parted
 from costmodel.roofline.gemm import ProductFit
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
@@ -18,7 +19,6 @@ from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.placed import AGED, AGES, LARGE_PRODUCTS, STALE, placed
 from costmodel.roofline.probes import RATE_BYTES, WINDOW_BYTES, array, elementwise, probes
 from costmodel.roofline.program import NumpyCall, Program, program_of
-from costmodel.roofline.rates import LogTable, behind, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import ProductSignature, signature_of
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, SETS, STEP, calibration
