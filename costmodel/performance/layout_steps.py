@@ -339,6 +339,7 @@ class PassWork:
                     for part, times, (*_, message), size in zip(
                         sent.parts, sent.times, tasks.messages, series.of_messages()[:, n].tolist(), strict=True
                     )
+                    if message.axis != "ep" or not model.stack.experts_beside
                 ],
                 kinds,
                 int(kept[n].whole),

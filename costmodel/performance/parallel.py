@@ -76,7 +76,7 @@ class ProgramSet:
         if recorded not in self._starts:
             starts = np.array([task.starts(recorded) for task in self.tasks], dtype=float).reshape(-1, 3)
             self._starts[recorded] = {each: of.weights @ starts for each, of in self.programs.items()}
-        parts = zip(self._starts[recorded][name].T, model.start_seconds, strict=True)
+        parts = zip(self._starts[recorded][name].T, np.broadcast_arrays(*model.start_seconds), strict=True)
         host = sum(np.multiply.outer(launches, seconds) for launches, seconds in parts)
         player.play(program, program.weights @ kernel_seconds, host, kernel_seconds, last=last)
 
@@ -133,6 +133,8 @@ class RankWork(ProgramSet):
         self.play(player, "passes", model, seconds)
         self.play(player, "ending", model, seconds)
         player.end()
+        if model.stack.experts_beside:
+            player.send_beside("ep", self.micro_batches)
         phases = dict(player.phase_seconds)
         cover: dict[StepPhase, Numbers] = {}
         if self.overlaps:

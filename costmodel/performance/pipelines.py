@@ -278,6 +278,8 @@ class StageWork(ProgramSet):
             players[name] = Player(prices, model.launch_seconds)
             self.play(players[name], name, model, np.array(kernel_seconds))
             players[name].end()
+            if model.stack.experts_beside:
+                players[name].send_beside("ep", self.micro_batches)
         return {"I": Player(prices), "W": players["B"], **players}
 
 

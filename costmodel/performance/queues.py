@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.errors import SettingError
-from costmodel.graph.kernel import Message
+from costmodel.graph.kernel import MeshAxis, Message
 from costmodel.performance.laws import TINY, Numbers
 from costmodel.performance.programs import Drain, Event, Parts, RankProgram, Repeated, Sending, Stretch
 from costmodel.performance.work import StepPhase
@@ -170,6 +170,22 @@ class Player:
     def end(self) -> None:
         """The last phase is over."""
         self._enter(None)
+
+    def send_beside(self, axis: MeshAxis, micro_batches: Numbers) -> None:
+        """Once all is played: what is sent along an axis runs beside kernels of another micro-batch, which it slows.
+
+        It does so for as long as there are kernels; of so many micro-batches the first and the last have one pass with
+        no other beside it.
+        """
+        own = [of for of in self.sums.values() if of.message.axis == axis]
+        waited = sum(of.exposed for of in own)
+        busy = np.maximum(self.device - sum(of.exposed for of in self.sums.values()), 0.0)
+        share = (1 - 1 / micro_batches) * np.minimum(1.0, busy / np.maximum(waited, TINY))
+        for of in own:
+            saved = share * of.exposed * (1 - of.price.processors)
+            self.device = self.device - saved
+            self.phase_seconds[of.phase] = self.phase_seconds[of.phase] - saved
+            of.exposed = of.exposed - saved
 
     def repeat(self, round_: Callable[[], None], times: int) -> None:
         """So many rounds, which are played until one is like that before it: all others then are too."""

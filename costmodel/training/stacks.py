@@ -30,8 +30,9 @@ class Stack(Declaration):
     cross-entropy is worked out again for the log, without gradient and in fp32, as autocast has it: Composer's
     LanguageCrossEntropy and LanguagePerplexity are 2. blocking: whether the host waits for each kernel before it starts
     the next, as with CUDA_LAUNCH_BLOCKING=1. recorded: layers whose kernels alone are replayed from recorded graphs, by
-    parts of their names, such as ("attention", "router"), as partial CUDA graphs have them. source: where its figures
-    are from.
+    parts of their names, such as ("attention", "router"), as partial CUDA graphs have them. experts_beside: whether
+    tokens are sent to experts and back beside another micro-batch's kernels, as with Megatron-Core's
+    overlap_moe_expert_parallel_comm. source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -52,6 +53,7 @@ class Stack(Declaration):
     logged: int = 0
     blocking: bool = False
     recorded: tuple[str, ...] = ()
+    experts_beside: bool = False
     source: str = "as declared"
 
     def __post_init__(self) -> None:

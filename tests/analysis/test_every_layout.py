@@ -667,13 +667,17 @@ def test_no_other_deal_has_the_slowest_faster(beside: list[int], seconds: int, l
     assert max(b + n * seconds for b, n in zip(beside, counts, strict=True)) == slowest
 
 
-@pytest.mark.parametrize(("name", "ep"), [("llama-3.1-8b", [1]), ("mixtral-8x7b", [1, 2])])
-def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int]) -> None:
-    """Megatron gathers gradients of outputs that were scattered with nothing beside it."""
+@pytest.mark.parametrize(
+    ("name", "ep", "beside"),
+    [("llama-3.1-8b", [1], False), ("mixtral-8x7b", [1, 2], False), ("mixtral-8x7b", [2], True)],
+)
+def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int], beside: bool) -> None:
+    """Megatron gathers gradients of outputs that were scattered with nothing beside it, and sends tokens so."""
     run: dict[str, Any] = {"devices": 4, "global_batch": 8, "seq": 4096, "on": "h100-sxm", "memory": "2 TB", "tp": 2}
     run |= {"cp": 1, "pp": [1, 2], "vpp": [1], "batch": 1, "checkpoint": "none", "sp": True, "runtime": "megatron"}
-    run |= {"ep": ep} if len(ep) > 1 else {}
-    found = cm.layouts(name, every=True, **run)
+    run |= {"ep": ep} if ep != [1] else {}
+    stack = cm.Stack("own", "eager_seconds", experts_beside=beside)
+    found = cm.layouts(name, every=True, stack=stack, **run)
     steps: Any = found.search.steps  # type: ignore[union-attr]
     for entry in found:
         settings = entry.prediction.settings
@@ -682,6 +686,8 @@ def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int]) -
         assert steps.least_seconds(work, settings.layout, shapes, settings.micro_batches)[0] <= entry.seconds
         scattered = [each for part, _, each in work.messages if part.layer == "block.attention.output.scatter"]
         assert {message.operation for message in scattered} == {"reduce_scatter", "all_gather"}
+        if settings.layout.ep > 1:
+            assert any(message.axis == "ep" for *_, message in work.messages) is not beside
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])

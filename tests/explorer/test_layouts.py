@@ -102,6 +102,15 @@ def test_seconds_of_a_pipeline_are_those_of_predict(name: str) -> None:
     assert asked.get("mode") or min(outcomes[each] for each in asked.get("schedule", ["1f1b"])) >= 2
 
 
+def test_a_page_sends_tokens_beside_another_micro_batch_as_predict_does() -> None:
+    model = cm.Transformer(
+        vocab=96, context=64, layers=3, width=64, heads=8, tied=False, experts={"count": 8, "per_token": 2, "width": 32}
+    )
+    beside = cm.Stack("own", 1e-6, experts_beside=True)
+    asked: dict[str, Any] = {"runtime": "megatron", "ep": [2, 4], "dp": 4, "stack": beside, **STAGES}
+    assert compare(asked, how_many(60), model)["waited for"] >= 5
+
+
 def test_a_pipeline_of_one_degree_has_sliders_of_its_samples() -> None:
     on_page = cm.explore(
         MODEL, pp=3, accumulate=[3, 6], optimizer=["sgd"], precision="bf16", checkpoint="none", on=None

@@ -208,6 +208,7 @@ def test_a_declared_stack_is_taken_wherever_a_named_one_is(own_stack: Any) -> No
         "logged": 0,
         "blocking": False,
         "recorded": (),
+        "experts_beside": False,
         "source": "as declared",
     }
     assert cm.Prediction.from_json(p.to_json()) == p
