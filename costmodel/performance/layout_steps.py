@@ -154,7 +154,7 @@ class PassTasks(NamedTuple):
         start = repeated[-1] + 1 if repeated else len(calls)
         return cls(
             tuple(task._replace(times=int(task.times) // settings.micro_batches) for task in tasks),
-            tuple(_waited(tape, {task.layer for task in tasks if task.phase == "backward" and not task.again})),
+            tuple(_waited(tape, {task.layer for task in tasks if task.phase == "backward"})),
             tuple(kept_of(tape)),
             frozenset(call.name for call in calls[start:]).difference(call.name for call in calls[:start]),
         )
@@ -374,7 +374,7 @@ class LayoutSteps:
         self.models = {runtime: like.kernel_model_of(runtime) for runtime in get_args(Runtime)}
         self.links = CollectiveModel(like.cluster, like.constants, like.tier, like.factors)
         self._stages: dict[Runtime, dict[tuple[int, int], StageWork]] = {}
-        self._busy: dict[StageWork, Numbers] = {}
+        self._kernel_seconds: dict[StageWork, list[Numbers]] = {}
         self._players: dict[StageWork, dict[str, Player]] = {}
         self._endings: dict[Hashable, Player] = {}
         self._works: dict[Hashable, PassWork] = {}
@@ -452,7 +452,7 @@ class LayoutSteps:
     def on(self, like: Time) -> LayoutSteps:
         """The same on a cluster of another network; what its devices do by themselves is worked out already."""
         other = LayoutSteps(self.ranks, like)
-        other._works, other._stages, other._busy = self._works, self._stages, self._busy
+        other._works, other._stages, other._kernel_seconds = self._works, self._stages, self._kernel_seconds
         return other
 
     def _alone(self, settings: Settings, prices: Prices) -> PlayedStep:
@@ -463,14 +463,14 @@ class LayoutSteps:
         ranks = self.ranks.staged(settings)
 
         def busy(stage: StageWork) -> Numbers:
-            if stage not in self._busy:
-                self._busy[stage] = stage.busy(model)
-            return self._busy[stage]
+            if stage not in self._kernel_seconds:
+                self._kernel_seconds[stage] = stage.kernel_seconds(model)
+            return stage.busy(self._kernel_seconds[stage])
 
         work = PipelineWork(ranks, busy, fuse=self.fuses, known=self._stages.setdefault(settings.runtime, {}))
         for stage in work.kinds:
             if stage not in self._players:
-                self._players[stage] = stage.passes(model, stage.kernel_seconds(model), prices)
+                self._players[stage] = stage.passes(model, self._kernel_seconds[stage], prices)
         endings: list[Player] = []
         for rank in ranks:
             key = settings.runtime, rank.key, settings.micro_batches
@@ -523,22 +523,22 @@ def _blocks_of_a_stage(blocks: int, layout: Layout) -> int:
     return blocks // layout.stages
 
 
-def _waited(tape: Tape, differentiated: Collection[str]) -> Iterator[tuple[str, int, Message]]:
+def _waited(tape: Tape, busy: Collection[str]) -> Iterator[tuple[str, int, Message]]:
     """Collectives whose result the next kernel needs, by layer and with how often each happens for a micro-batch.
 
     Left out are those beside which a runtime has other work, see `programs.Waiting`: of sharded weights and of copies,
     of a ring, and in Megatron's backward pass sums, and those of tp of layers with kernels there. Beside others of tp
     it has at most sums of gradients, which are no part of a micro-batch's kernels here; without sp an embedding's too.
-    differentiated: names of layers with kernels in the backward pass.
+    busy: names of layers with kernels in the backward pass, of which what is run again is a part.
     """
     for call in tape.root.calls():
         sent = call.layer.sent(call)
-        returned = call.layer.returned(call) if call.differentiated else ()
-        if any(message.axis == "cp" for message in (*sent, *returned)) and any(call.layer.forward_kernels(call)):
+        back = [*(sent if call.computed_again else ()), *(call.layer.returned(call) if call.differentiated else ())]
+        if any(message.axis == "cp" for message in (*sent, *back)) and any(call.layer.forward_kernels(call)):
             continue
         if tape.layout.megatron:
-            beside = "tp" if call.name in differentiated or not tape.layout.sp else None
-            returned = [each for each in returned if each.axis != beside and each.operation != "all_reduce"]
-        for message in (*sent, *returned):
+            beside = "tp" if call.name in busy or not tape.layout.sp else None
+            back = [each for each in back if each.axis != beside and each.operation != "all_reduce"]
+        for message in (*sent, *back):
             if message.axis not in ("fsdp", "dp"):
                 yield call.name, int(call.times), message

@@ -266,9 +266,9 @@ class StageWork(ProgramSet):
         super().__init__(programmer.tasks, programs)
         self.overlaps = overlaps(stage.tape)
 
-    def busy(self, model: KernelModel) -> Numbers:
-        """What it has to do for one micro-batch [s]."""
-        every = zip(self.tasks, self.kernel_seconds(model), strict=True)
+    def busy(self, kernel_seconds: Sequence[Numbers]) -> Numbers:
+        """What it has to do for one micro-batch, from what each task's kernel takes [s]."""
+        every = zip(self.tasks, kernel_seconds, strict=True)
         return sum(task.times * own for task, own in every) / self.micro_batches
 
     def passes(self, model: KernelModel, kernel_seconds: Sequence[Numbers], prices: Prices) -> dict[str, Player]:

@@ -161,6 +161,7 @@ class Programmer:
         tasks: Callable[[Task], bool] = lambda task: True,
     ) -> RankProgram:
         """That of some moments. phases: of tasks that these moments have all of; tasks: which of them."""
+        self.rows = []
         happenings = [1] * len(moments)
         for start, end, more in loops:
             happenings[start:end] = [n * (1 + more) for n in happenings[start:end]]
@@ -273,10 +274,11 @@ class Programmer:
         for event in events:
             last = merged[-1] if merged else None
             if isinstance(event, Stretch) and isinstance(last, Stretch) and event.phase == last.phase:
-                shares = dict(self.rows[last.row])
+                shares = self.rows[last.row]
                 for task, times in self.rows[event.row].items():
                     shares[task] = shares.get(task, 0.0) + times
-                merged[-1] = Stretch(event.phase, self._row(shares), last.moments + event.moments)
+                self.rows[event.row] = {}
+                merged[-1] = last._replace(moments=last.moments + event.moments)
             else:
                 merged.append(event)
         return tuple(merged)

@@ -127,7 +127,8 @@ class Time(Answer):
         if self.cluster is None:
             return None
         model = self._model(self.constants, self.tier)
-        return step_of(self.prediction.ranks_in_order, lambda stage: stage.busy(model), fuse=self.stack.fuses)
+        ranks = self.prediction.ranks_in_order
+        return step_of(ranks, lambda stage: stage.busy(stage.kernel_seconds(model)), fuse=self.stack.fuses)
 
     @typed
     def elsewhere(self, machine: ClusterLike | MachineLike) -> Time:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
 from costmodel.cost.pipeline import StagePasses
 from costmodel.errors import CostModelError, SettingError
+from costmodel.graph.kernel import Message
 from costmodel.performance import layout_steps
 from costmodel.performance import work as step_work
 from costmodel.performance.layout_steps import LayoutSteps, PipelineShapes
@@ -667,14 +669,18 @@ def test_no_other_deal_has_the_slowest_faster(beside: list[int], seconds: int, l
     assert max(b + n * seconds for b, n in zip(beside, counts, strict=True)) == slowest
 
 
+@pytest.mark.parametrize("checkpoint", ["none", "selective", "block"])
 @pytest.mark.parametrize(
     ("name", "ep", "beside"),
     [("llama-3.1-8b", [1], False), ("mixtral-8x7b", [1, 2], False), ("mixtral-8x7b", [2], True)],
 )
-def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int], beside: bool) -> None:
-    """Megatron gathers gradients of outputs that were scattered with nothing beside it, and sends tokens so."""
+def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int], beside: bool, checkpoint: str) -> None:
+    """Megatron gathers gradients of outputs that were scattered with nothing beside it, and sends tokens so.
+
+    What runs again sends again.
+    """
     run: dict[str, Any] = {"devices": 4, "global_batch": 8, "seq": 4096, "on": "h100-sxm", "memory": "2 TB", "tp": 2}
-    run |= {"cp": 1, "pp": [1, 2], "vpp": [1], "batch": 1, "checkpoint": "none", "sp": True, "runtime": "megatron"}
+    run |= {"cp": 1, "pp": [1, 2], "vpp": [1], "batch": 1, "checkpoint": checkpoint, "sp": True, "runtime": "megatron"}
     run |= {"ep": ep} if ep != [1] else {}
     stack = cm.Stack("own", "eager_seconds", experts_beside=beside)
     found = cm.layouts(name, every=True, stack=stack, **run)
@@ -686,8 +692,32 @@ def test_what_a_backward_pass_waits_for_is_in_bounds(name: str, ep: list[int], b
         assert steps.least_seconds(work, settings.layout, shapes, settings.micro_batches)[0] <= entry.seconds
         scattered = [each for part, _, each in work.messages if part.layer == "block.attention.output.scatter"]
         assert {message.operation for message in scattered} == {"reduce_scatter", "all_gather"}
-        if settings.layout.ep > 1:
-            assert any(message.axis == "ep" for *_, message in work.messages) is not beside
+        exchanged = [each for part, _, each in work.messages if part.layer == "block.mlp.experts.send_rows"]
+        assert len(exchanged) == (0 if beside or settings.ep == 1 else 3 if checkpoint == "block" else 2)
+
+
+def test_bounds_count_what_a_runtime_sends_where_layers_run_again() -> None:
+    """No more of a collective than a prediction has, and of experts and of heads all of it."""
+    run: dict[str, Any] = {"seq": 16, "batch": 2, "accumulate": 2, "precision": "bf16-master-fp32-gradients"}
+    for layout in (
+        {"runtime": "megatron", "tp": 2, "sp": True, "dp": 2, "ep": 2},
+        {"runtime": "megatron", "cp": 2, "cp_kind": "ulysses", "dp": 2, "ep": 4},
+        {"fsdp": 2, "cp": 2, "cp_kind": "ulysses", "ep": 2},
+        {"fsdp": 2, "tp": 2, "ep": 2},
+    ):
+        for checkpoint in ("none", "selective", "block"):
+            settings = Settings(**run, **layout, checkpoint=checkpoint)  # type: ignore[arg-type]
+            costs, counted, sent = Costs(EXPERTS, settings), Counter[Message](), Counter[Message]()
+            for _, times, message in (
+                LayoutSteps(RankPeaks(EXPERTS), time_on(costs, "h100-sxm")).work(settings).messages
+            ):
+                counted[message] += times * settings.micro_batches
+            for each in costs.collectives:
+                sent[Message(each.operation, each.axis, each.devices, each.elements, each.dtype)] += each.times
+            assert counted <= sent
+            ahead = {message for message in sent if message.axis in ("ep", "cp")}
+            assert ahead
+            assert {message: counted[message] for message in ahead} == {message: sent[message] for message in ahead}
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])

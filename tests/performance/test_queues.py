@@ -15,6 +15,7 @@ from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.constants import BETWEEN_DEVICES, typical
 from costmodel.performance.laws import KernelModel
 from costmodel.performance.parallel import PlayedStep, Prices, RankWork
+from costmodel.performance.programs import Drain, Event, Repeated, Sending
 from costmodel.performance.queues import Price
 
 SMALL: dict[str, Any] = {"seq": 256, "precision": "bf16", "attention": "flash"}
@@ -89,6 +90,26 @@ def test_every_collective_of_the_rank_is_played(layout: dict[str, Any]) -> None:
         key = of.message.axis, of.message.operation, of.message.elements, of.message.dtype
         actual[key] = actual.get(key, 0) + round(float(of.times))
     assert actual == expected
+
+
+def rows_of(events: tuple[Event, ...]) -> list[int]:
+    named: list[int] = []
+    for event in events:
+        if isinstance(event, Repeated):
+            named += rows_of(event.events)
+        elif not isinstance(event, Sending | Drain):
+            named.append(event.row)
+    return named
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_rows_of_a_program_are_those_of_its_own_events(layout: dict[str, Any]) -> None:
+    """Kernels that run as one have one row, and no program has those of another."""
+    rank = RankWork(cm.predict(MODEL, **SMALL | layout).rank, fuse=False)
+    for program in rank.programs.values():
+        named = rows_of(program.events)
+        assert len(named) == len({*named})
+        assert {row for row, tasks in enumerate(program.rows) if tasks} <= {*named}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
