@@ -119,13 +119,13 @@ class PartedAttention(Weightless):
         products: FLOPs of matrix products for each score.
         """
         b, h, _, d = call.x.shape
-        own, other = self.parts(call)
-        for part in (own, *(other,) * (int(self.devices) - 1)):
+        name = f"{self.kind} {what}".strip()
+        for part, several in zip(self.parts(call), (1, int(self.devices) - 1), strict=True):
             flops = b * h * part.seen * (products + (9 if self.dropout else 6))
-            name = f"{self.kind} {what}".strip()
             sizes = Product(b * h, part.queries, part.keys, d)
             kernel = Kernel(name, "attention", flops, read, written, call.x.dtype, 1, sizes)
-            yield kernel, b * h * part.queries * d + call.inputs[1].size + call.inputs[2].size
+            summed = b * h * part.queries * d + call.inputs[1].size + call.inputs[2].size
+            yield from ((kernel, summed),) * several
 
 
 @layer
@@ -176,8 +176,8 @@ class RingAttention(PartedAttention):
         """Keys and values again, and after each part their gradients, on to the next rank until they are home."""
         forth = self.sent(call)
         own = call.inputs[1].size + call.inputs[2].size
-        back = (Message("all_to_all", "cp", self.devices, own, SUM_DTYPE),)
-        return sum((forth[i : i + 1] + back for i in range(int(self.devices))), ())
+        back = Message("all_to_all", "cp", self.devices, own, SUM_DTYPE)
+        return tuple(message for i in range(int(self.devices)) for message in (*forth[i : i + 1], back))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Query, key, value, output, the fp32 log-sum-exp of each row, and the random state of the last kernel."""

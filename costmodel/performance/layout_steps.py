@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -152,8 +153,9 @@ class PassTasks(NamedTuple):
         tasks = [task for task in every if task.layer not in left_out]
         repeated = [n for n, call in enumerate(calls) if kind_of(call.name, int(call.times), kinds) is not None]
         start = repeated[-1] + 1 if repeated else len(calls)
+        counts = Counter(tasks)  # of a ring as many are alike as it has ranks
         return cls(
-            tuple(task._replace(times=int(task.times) // settings.micro_batches) for task in tasks),
+            tuple(task._replace(times=n * int(task.times) // settings.micro_batches) for task, n in counts.items()),
             tuple(_waited(tape, {task.layer for task in tasks if task.phase == "backward"})),
             tuple(kept_of(tape)),
             frozenset(call.name for call in calls[start:]).difference(call.name for call in calls[:start]),

@@ -118,8 +118,7 @@ class _Kernels:
     def call(self, call: Call) -> None:
         """Kernels of a call's backward."""
         if call.differentiated:
-            for kernel in self._backward_kernels(call):
-                self._add(call, "backward", kernel)
+            self._add(call, "backward", self._backward_kernels(call))
 
     def rounds(self, block: Block) -> Iterator[int]:
         """Each block once, for all its rounds; a stretch that is recomputed runs again before its backward."""
@@ -129,14 +128,15 @@ class _Kernels:
                     self._forward(call, "backward", again=True)
         yield 1
 
-    def _add(self, call: Call, phase: StepPhase, kernel: Kernel, *, again: bool = False) -> None:
+    def _add(self, call: Call, phase: StepPhase, kernels: Iterable[Kernel], *, again: bool = False) -> None:
         times = call.times * (1 if is_once_a_step(call) else self.micro_batches)
-        looped = (self.of_experts.get(call, 1) - 1) * kernel.launches
-        self.work.tasks.append(Task(call.name, call.layer.kind, phase, times, kernel, again, looped))
+        name, kind, loops = call.name, call.layer.kind, self.of_experts.get(call, 1) - 1
+        self.work.tasks += [
+            Task(name, kind, phase, times, kernel, again, loops * kernel.launches) for kernel in kernels
+        ]
 
     def _forward(self, call: Call, phase: StepPhase, *, again: bool = False) -> None:
-        for kernel in self._forward_kernels(call):
-            self._add(call, phase, kernel, again=again)
+        self._add(call, phase, self._forward_kernels(call), again=again)
 
     def _forward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)

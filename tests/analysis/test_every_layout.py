@@ -26,7 +26,7 @@ from costmodel.errors import CostModelError, SettingError
 from costmodel.graph.kernel import Message
 from costmodel.performance import layout_steps
 from costmodel.performance import work as step_work
-from costmodel.performance.layout_steps import LayoutSteps, PipelineShapes
+from costmodel.performance.layout_steps import LayoutSteps, PassTasks, PipelineShapes
 from costmodel.performance.parallel import Prices
 from costmodel.performance.time import time_on
 from costmodel.training.schedules import SCHEDULES
@@ -718,6 +718,24 @@ def test_bounds_count_what_a_runtime_sends_where_layers_run_again() -> None:
             ahead = {message for message in sent if message.axis in ("ep", "cp")}
             assert ahead
             assert {message: counted[message] for message in ahead} == {message: sent[message] for message in ahead}
+
+
+@pytest.mark.parametrize("cp_kind", ["all-gather", "ring"])
+@pytest.mark.parametrize("runtime", ["torch", "megatron"])
+def test_kernels_of_a_ring_that_are_alike_are_worked_out_once(runtime: Any, cp_kind: Any) -> None:
+    every: list[PassTasks] = []
+    for cp in (4, 16):
+        run: dict[str, Any] = {
+            "runtime": runtime,
+            "cp": cp,
+            "cp_kind": cp_kind,
+            "precision": "bf16-master-fp32-gradients",
+        }
+        settings = Settings(seq=64, attention="flash", accumulate=2, **run)
+        every.append(PassTasks.of(trace(MODEL, settings), settings, {}, fuse=False))
+    assert len(every[0].tasks) == len(every[1].tasks)
+    few, many = (sum(task.times for task in tasks.tasks if task.kernel.sort == "attention") for tasks in every)
+    assert many == 4 * few > 0
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])
