@@ -81,6 +81,9 @@ CAPPED = Reference(
     " pull request 1011: cuBLAS on boards whose power is limited",
     confirmed=True,
 )
+GEMMS = Reference(
+    "aiconfigurator-core 0.12.0: products of random numbers under TensorRT-LLM 1.3 and SGLang 0.5", confirmed=True
+)
 P3090 = Reference(
     "jeanfbrito.github.io: RTX 3090 power limit sweet spot, llama.cpp; noonghunna/club-3090 issues 58, 222",
     confirmed=True,
@@ -138,7 +141,7 @@ class Constants:
     )
     narrow_watts: float = _by_family(
         "power of products of 8 bits and fewer over what their bits alone would have it",
-        ("", 1.0, 1.25, 1.5, MAMF, "H100 fp8 0.71, bf16 0.80 of peak; GH200 0.78, 0.84; H20 does not throttle"),
+        ("", 1.0, 1.2, 1.5, GEMMS, "1.13 to 1.28 on H100 to GB300, L40S 1.5; Bekman: H100 fp8 0.71, bf16 0.80 of peak"),
     )
     vector_share: float = _by_family(
         "share of the sustained peak that large products reach on vector units",
@@ -170,7 +173,7 @@ class Constants:
             "blackwell",
             0.45,
             0.53,
-            1.1,
+            0.8,
             CAPPED,
             "B200 of 1,000 W 0.75 of peak by squares, at 750 W 0.48, elsewhere 0.42",
         ),
@@ -182,6 +185,26 @@ class Constants:
         ("gaudi2", 0.5, 0.8, 1.0, MAMF, "0.99 of peak on 600 W"),
         ("gaudi3", 0.2, 0.3, 0.4, MAMF, "does not throttle"),
         ("cdna4", 0.55, 0.7, 0.85, KNOWN, "MI355X of 1,400 W about 0.67 of peak"),
+    )
+    sustained_watts: float = _by_family(
+        "power of products that run for seconds on end over that in tests of milliseconds, before limits set in",
+        ("", 1.0, 1.1, 1.4, GEMMS, "between the families below"),
+        ("volta", 0.95, 1.0, 1.1, SQUARE, "each of the largest squares takes 22 ms on V100"),
+        ("turing", 0.95, 1.0, 1.1, SQUARE, "each of the largest squares takes 40 ms on RTX 2080 Ti"),
+        ("ampere-graphics", 0.95, 1.0, 1.1, SQUARE, "each of the largest squares takes 18 ms on A40"),
+        ("cdna2", 0.95, 1.0, 1.1, SQUARE, "each of the largest squares takes 18 ms on MI210"),
+        ("ampere", 1.0, 1.1, 1.2, GEMMS, "A100 0.80-0.84 of peak in products of 10 ms and more, up to 0.89 in others"),
+        ("ada", 1.0, 1.5, 2.2, GEMMS, "L40S of 350 W 0.50-0.55 of peak in products of 10 ms and more, squares 0.74"),
+        ("hopper", 1.0, 1.2, 1.4, GEMMS, "H100 0.70-0.74, H200 0.68-0.70 in products of 10 ms and more, others 0.77"),
+        (
+            "blackwell",
+            1.0,
+            1.35,
+            1.7,
+            GEMMS,
+            "B200 0.60-0.62, GB300 0.67-0.70, GB200 0.55-0.58 in products of 10 ms and more, others 0.68, 0.76, 0.68",
+        ),
+        ("blackwell-graphics", 0.95, 1.0, 1.1, GEMMS, "RTX PRO 6000 0.81-0.83 of peak in products however long"),
     )
     vector_watts: float = _by_family(
         "dynamic power of fp32 products on vector units at the boost clock [W per TFLOP/s]",

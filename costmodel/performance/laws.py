@@ -276,7 +276,7 @@ class KernelModel:
                 # Libraries accumulate in fp32, at whose rate vector units then work.
                 attained = min(peak, self.vector_peak)
             # Products of twice the bits take twice the energy, those of fewer than 16 somewhat more than their share.
-            watts = c.product_watts * POWER_BITS[runs_in] / 16 if matrix else c.vector_watts
+            watts = c.product_watts * c.sustained_watts * POWER_BITS[runs_in] / 16 if matrix else c.vector_watts
             if POWER_BITS[runs_in] < 16:
                 watts = watts * c.narrow_watts
             sustained = attained * self.clock(watts * attained / 1e12)
