@@ -193,7 +193,7 @@ class Constants:
         ("turing", 0.95, 1.0, 1.1, SQUARE, "each of the largest squares takes 40 ms on RTX 2080 Ti"),
         ("ampere-graphics", 0.95, 1.0, 1.1, SQUARE, "each of the largest squares takes 18 ms on A40"),
         ("cdna2", 0.95, 1.0, 1.1, SQUARE, "each of the largest squares takes 18 ms on MI210"),
-        ("ampere", 1.0, 1.1, 1.2, GEMMS, "A100 0.80-0.84 of peak in products of 10 ms and more, up to 0.89 in others"),
+        ("ampere", 1.0, 1.1, 1.2, GEMMS, "A100 0.80-0.84 of peak in products of 1 to 100 ms, elsewhere 0.87-0.94"),
         ("ada", 1.0, 1.5, 2.2, GEMMS, "L40S of 350 W 0.50-0.55 of peak in products of 10 ms and more, squares 0.74"),
         ("hopper", 1.0, 1.2, 1.4, GEMMS, "H100 0.70-0.74, H200 0.68-0.70 in products of 10 ms and more, others 0.77"),
         (
