@@ -78,7 +78,7 @@ class LayoutStep {
   // Of a pipeline, what the rank does that has most to do on a machine.
   show(model) {
     const { work } = this;
-    if (work instanceof Pipeline) work.shown = work.busiest(new Dict(work.kinds.map((kind) => [kind, kind.busy(model)])));
+    if (work instanceof Pipeline) work.shown = work.busiest(new Dict(work.kinds.map((kind) => [kind, kind.busy(kind.kernel_seconds(model))])));
   }
 
   // Seconds of each task's kernel, and the step as it was played.
