@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 from costmodel.architectures.feedforward import activated, dropped, mlp, normed, of_joint, scaled
 from costmodel.architectures.parts import Experts
 from costmodel.architectures.ranks import arrived, arrived_with_weights, copied, of_own_tokens, returned, summed
 from costmodel.architectures.spec import TransformerSpec
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import GatedActivation, Sigmoid
 from costmodel.layers.arithmetic import Add, LayerScale, Multiply, Scale
 from costmodel.layers.attention import Softmax
 from costmodel.layers.base import Layer
+from costmodel.layers.collective import ExchangeRows, GatherCounts
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Rmsnorm
 from costmodel.symbolic.sizes import ceil_div, exact_div, minimum, peek
+from costmodel.training.layout import Layout
 
 
 def routed(model: TransformerSpec, x: Tensor) -> Tensor:
@@ -144,6 +148,37 @@ def _of_the_heaviest(experts: Experts, ranks: int, rows: int) -> tuple[int | Non
         return met, None
     own = minimum(exact_div(experts.count, ranks), met)
     return own, ceil_div(rows * ranks * own, met)
+
+
+def recorded_alike(experts: Experts, layout: Layout) -> bool:
+    """Whether a pass over experts that are dealt out (ep) is the same on other numbers of ranks, see `deal_out`.
+
+    Megatron sorts no rows where each rank has one expert. Of uneven experts the heaviest rank has more rows.
+    """
+    alone = layout.megatron and experts.capacity_factor is None and layout.ep == experts.count
+    return layout.ep > 1 and busy(experts) is None and not alone
+
+
+def deal_out(tape: Tape, layout: Layout) -> bool:
+    """Make a tape that of a layout of another number of ranks (ep), which have as many rows, of fewer or more experts.
+
+    Returns whether that is done, as it is where no layer reads the weights of experts but their own.
+    """
+    before, calls = tape.layout.ep, [*tape.root.calls()]
+    own = [call for call in calls if isinstance(call.layer, ExpertLinear)]
+    weights = {weight.storage for call in own for weight in call.stored.values()}
+    if any(x.storage in weights for call in calls if call not in own for x in call.operands()):
+        return False
+    for call in calls:
+        layer = call.layer
+        if isinstance(layer, ExpertLinear):
+            call.layer = replace(layer, experts=exact_div(before * layer.experts, layout.ep), ranks=layout.ep)
+            for name, shape in call.layer.weights(call).items():
+                tape.reshape_weight(call.stored[name], shape, layout.ep)
+        elif isinstance(layer, ExchangeRows | GatherCounts):
+            call.layer = replace(layer, devices=exact_div(layer.devices, before) * layout.ep)
+    tape.layout = layout
+    return True
 
 
 def assumptions(experts: Experts, tokens: int) -> str:

@@ -186,6 +186,16 @@ class Tape:
             self.trained[tensor.storage] = shape
         return tensor
 
+    def reshape_weight(self, weight: Tensor, shape: Shape, peers: int) -> None:
+        """Have a weight of another shape in its place, and other numbers of `Storage.peers`."""
+        storage = weight.storage
+        weight.shape, weight.size = shape, product(shape)
+        storage.elements = storage.graded = weight.size
+        storage.peers = peers
+        for shapes in (self.weights, self.trained, self.updated):
+            if storage in shapes:
+                shapes[storage] = shape
+
     def buffer(self, shape: Shape, role: Role, name: str, dtype: Dtype | None = None) -> Tensor:
         """A constant that lives beside the weights, such as a mask or a running mean."""
         dtype = dtype or self.precision.dtype_of(role, self.precision.weight)

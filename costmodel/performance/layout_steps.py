@@ -14,12 +14,14 @@ import numpy as np
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.blocks import block_kinds
+from costmodel.architectures.moe import deal_out, recorded_alike
 from costmodel.architectures.stages import own_parts
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.peaks import RankPeaks
 from costmodel.cost.rows import kept_of
 from costmodel.errors import CostModelError, SettingError
+from costmodel.graph.call import Call
 from costmodel.graph.kernel import Kernel, Message, Product
 from costmodel.graph.tape import Tape
 from costmodel.performance.communication import CollectiveModel
@@ -50,6 +52,10 @@ class LayoutStep(NamedTuple):
 
 SLACK = 1e-3
 """Share by which a bound on seconds is lower than what it is worked out from: casts between stages may differ."""
+
+
+MOST_DEALT_OUT = 200
+"""Passes that are kept for other numbers of ranks that experts are dealt out over."""
 
 
 class PipelineShapes(NamedTuple):
@@ -153,13 +159,20 @@ class PassTasks(NamedTuple):
         tasks = [task for task in every if task.layer not in left_out]
         repeated = [n for n, call in enumerate(calls) if kind_of(call.name, int(call.times), kinds) is not None]
         start = repeated[-1] + 1 if repeated else len(calls)
-        counts = Counter(tasks)  # of a ring as many are alike as it has ranks
         return cls(
-            tuple(task._replace(times=n * int(task.times) // settings.micro_batches) for task, n in counts.items()),
+            _of_one(tasks, settings),
             tuple(_waited(tape, {task.layer for task in tasks if task.phase == "backward"})),
             tuple(kept_of(tape)),
             frozenset(call.name for call in calls[start:]).difference(call.name for call in calls[:start]),
         )
+
+    def dealt_out(self, tape: Tape, settings: Settings) -> PassTasks:
+        """Those of the same rank whose experts are others, see `moe.deal_out`."""
+        own = _of_one(passes_of(tape, settings, chosen=_of_experts).tasks, settings)
+        names, others = {task.layer for task in own}, iter(own)
+        tasks = tuple(next(others) if task.layer in names else task for task in self.tasks)
+        busy = {task.layer for task in tasks if task.phase == "backward"}
+        return self._replace(tasks=tasks, messages=tuple(_waited(tape, busy)))
 
     @property
     def numbers(self) -> list[int]:
@@ -380,6 +393,7 @@ class LayoutSteps:
         self._players: dict[StageWork, dict[str, Player]] = {}
         self._endings: dict[Hashable, Player] = {}
         self._works: dict[Hashable, PassWork] = {}
+        self._dealt_out: dict[Hashable, tuple[Tape, PassTasks]] = {}
         self._floors: dict[PassWork, tuple[PassFloor, PassFloor]] = {}
 
     def step(self, settings: Settings) -> LayoutStep:
@@ -401,9 +415,7 @@ class LayoutSteps:
         if (settings.batch, key) not in self._works:
 
             def tasks(batch: int) -> PassTasks:
-                own = replace(settings, batch=batch)
-                tape = trace(self.ranks.model, own, layout=whole)
-                return PassTasks.of(tape, own, self.kinds, fuse=self.fuses)
+                return self._tasks(replace(settings, batch=batch), whole, (batch, settings.checkpoint, alike))
 
             try:
                 every = [*interpolated(batches or [settings.batch], tasks)]
@@ -413,6 +425,27 @@ class LayoutSteps:
                 works = PassWork.of_series(series, self.kinds, self.models[layout.runtime])
                 self._works |= {(batch, key): work for batch, work in works.items()}
         return self._works[settings.batch, key]
+
+    def _tasks(self, settings: Settings, layout: Layout, key: tuple[int, Any, Layout]) -> PassTasks:
+        """What a micro-batch asks for; of experts that are dealt out otherwise than others what differs alone.
+
+        key: what decides about it. Raises CostModelError.
+        """
+        model, experts = self.ranks.model, getattr(self.ranks.model, "experts", None)
+        shares = experts is not None and not self.fuses and recorded_alike(experts, layout)
+        family = (*key[:2], key[2]._replace(ep=2))
+        if shares and family in self._dealt_out:
+            tape, tasks = self._dealt_out[family]
+            _ = model.local(layout)
+            if deal_out(tape, layout):
+                return tasks.dealt_out(tape, settings)
+        tape = trace(model, settings, layout=layout)
+        tasks = PassTasks.of(tape, settings, self.kinds, fuse=self.fuses)
+        if shares:
+            self._dealt_out[family] = tape, tasks
+            if len(self._dealt_out) > MOST_DEALT_OUT:
+                del self._dealt_out[next(iter(self._dealt_out))]
+        return tasks
 
     def least_seconds(self, work: PassWork, layout: Layout, shapes: PipelineShapes, micro_batches: Numbers) -> Numbers:
         """Of a step of each of the layouts that ask for such work at least. layout: any of them."""
@@ -523,6 +556,16 @@ def _blocks_of_a_stage(blocks: int, layout: Layout) -> int:
     if layout.runtime != "torch" and blocks % layout.stages and not (blocks + 2) % layout.stages:
         return (blocks + 2) // layout.stages - 1
     return blocks // layout.stages
+
+
+def _of_one(tasks: Iterable[Task], settings: Settings) -> tuple[Task, ...]:
+    """Tasks of one of all micro-batches, those that are alike as one: of a ring as many are as it has ranks."""
+    m = settings.micro_batches
+    return tuple(task._replace(times=n * int(task.times) // m) for task, n in Counter(tasks).items())
+
+
+def _of_experts(call: Call) -> bool:
+    return call.layer.of_experts
 
 
 def _waited(tape: Tape, busy: Collection[str]) -> Iterator[tuple[str, int, Message]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -79,9 +79,11 @@ def work_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> StepWork:
     return work
 
 
-def passes_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> StepWork:
-    """The same without the optimizer's step."""
-    return _Kernels(tape, settings, fuse).work
+def passes_of(
+    tape: Tape, settings: Settings, *, fuse: bool = False, chosen: Callable[[Call], bool] | None = None
+) -> StepWork:
+    """The same without the optimizer's step. chosen: calls that are asked for alone, without sums of gradients."""
+    return _Kernels(tape, settings, fuse, chosen).work
 
 
 def update_tasks(tape: Tape, settings: Settings) -> list[Task]:
@@ -93,8 +95,11 @@ def update_tasks(tape: Tape, settings: Settings) -> list[Task]:
 class _Kernels:
     """Replays a tape from its end to its start for what backward asks."""
 
-    def __init__(self, tape: Tape, settings: Settings, fuse: bool) -> None:
+    def __init__(
+        self, tape: Tape, settings: Settings, fuse: bool, chosen: Callable[[Call], bool] | None = None
+    ) -> None:
         self.tape = tape
+        self.chosen = chosen
         self.work = StepWork()
         self.micro_batches = settings.micro_batches
         self.groups: dict[Call, FusionGroup] = groups_of(tape) if fuse else {}
@@ -110,6 +115,7 @@ class _Kernels:
             self._forward(call, "forward")
         if tape.training:
             retrace(tape.root, self)
+        if tape.training and chosen is None:
             self._sums()
         for group in dict.fromkeys(self.groups.values()):
             if len(group.calls) > 1:
@@ -129,6 +135,8 @@ class _Kernels:
         yield 1
 
     def _add(self, call: Call, phase: StepPhase, kernels: Iterable[Kernel], *, again: bool = False) -> None:
+        if self.chosen is not None and not self.chosen(call):
+            return
         times = call.times * (1 if is_once_a_step(call) else self.micro_batches)
         name, kind, loops = call.name, call.layer.kind, self.of_experts.get(call, 1) - 1
         self.work.tasks += [

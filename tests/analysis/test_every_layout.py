@@ -720,6 +720,48 @@ def test_bounds_count_what_a_runtime_sends_where_layers_run_again() -> None:
             assert {message: counted[message] for message in ahead} == {message: sent[message] for message in ahead}
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "even": {},
+    "with a capacity": {"experts.capacity_factor": 1.25},
+    "with biases": {"experts.bias": True},
+    "uneven": {"experts.imbalance": 2.0},
+}
+
+
+@pytest.mark.parametrize("experts", OTHERS)
+@pytest.mark.parametrize("precision", ["bf16-master-fp32-gradients", "bf16"])
+def test_experts_that_are_dealt_out_otherwise_are_not_traced_again(
+    experts: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one rank asks for follows from what another does: all numbers are those of a trace, at fewer traces."""
+    traced: list[Any] = []
+    monkeypatch.setattr(layout_steps, "trace", lambda *given, **how: traced.append(given) or trace(*given, **how))
+    model = cm.load("mixtral-8x7b", over={**SIZE, "experts.count": 16, **OTHERS[experts]})
+    common: dict[str, Any] = {"seq": 64, "batch": 2, "precision": precision, "on": "h100-sxm"}
+    like = time_on(Costs(model, Settings(**common, fsdp=2)), "h100-sxm")
+    shared, every, once = LayoutSteps(RankPeaks(model), like), 0, 0
+    meshes = Meshes(model, 32, {"pp": [1, 2], "zero": [0], "vpp": [1], "schedule": ["1f1b"], "dp": [1, 2, 4, 8, 16]})
+    for n, mesh in enumerate(sorted(meshes, key=lambda mesh: str({**mesh, "ep": 0}))):
+        checkpoint = ("none", "selective", "block")[n // 7 % 3]
+        try:
+            settings = Settings(**common, **mesh, accumulate=2 * mesh["pp"], checkpoint=checkpoint)
+        except SettingError:
+            continue
+        shared._works = {}
+        try:
+            expected = LayoutSteps(RankPeaks(model), like).work(settings)
+        except CostModelError as error:
+            with pytest.raises(type(error), match=re.escape(str(error))):
+                shared.work(settings)
+            continue
+        traced.clear()
+        work = shared.work(settings)
+        every, once = every + 1, once + len(traced)
+        assert vars(work) == vars(expected)
+    assert every > 50
+    assert once == every if experts == "uneven" else once < 0.75 * every, (once, every)
+
+
 @pytest.mark.parametrize("cp_kind", ["all-gather", "ring"])
 @pytest.mark.parametrize("runtime", ["torch", "megatron"])
 def test_kernels_of_a_ring_that_are_alike_are_worked_out_once(runtime: Any, cp_kind: Any) -> None:
