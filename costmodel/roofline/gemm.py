@@ -1,8 +1,9 @@
 """The time of a matrix product (GEMM) by its shape: a non-negative sum of physical features, fitted to a calibration's
 products.
 
-Parts [s each, none negative]: the multiply-adds; those of tiles only partly filled counted whole; what is left of a
-side beside whole tiles, which takes a pass of its own for each power of two in it; moving each operand and packing it;
+Parts [s each, none negative]: the multiply-adds; those of tiles only partly filled counted whole; passes over the other
+operand that a few rows take; what is left of a side beside whole tiles or rows, which takes a pass of its own for each
+power of two in it; moving each operand and packing it;
 the result once for each block of k; what of an operand exceeds the caches of a core; rows that begin at one place in a
 cache; and each operand's way from where it is in memory, which the calibration's bandwidth curve prices. Which parts
 matter depends on the regime: a matrix with a vector, a product small enough for a kernel without packing, a narrow one,
@@ -34,6 +35,9 @@ part (as if BLAS packed a few columns at a time; measured on an Intel Xeon: 0.2 
 nothing at odd multiples of less)."""
 TILE = 64
 """Bytes of a row of the result that BLAS computes at once, as wide as a vector register is at most."""
+FEW_ROWS = 4
+"""Rows of the result that kernels take at once where there are few; of two or one that are left each takes a pass that
+is longer than theirs (OpenBLAS, param.h: the unrolling of the side that is not a vector's, of all recent x86)."""
 BLOCK = 384
 """Steps of k between two visits to the result (OpenBLAS, param.h: about so for all recent x86)."""
 CORE = 1 << 20
@@ -58,8 +62,8 @@ SHARED: Mapping[str, tuple[str, ...]] = {
     "loop": ("multiply-adds", "m"),
     "vector": ("multiply-adds", "pieces"),
     "small": ("multiply-adds", "whole tiles", "a far", "b far"),
-    "narrow": ("whole tiles",),
-    "packed": ("multiply-adds", "pieces by k", "c by block", "c beyond", "c clash", *FAR[:3]),
+    "narrow": ("whole tiles", "m fours", "m rest"),
+    "packed": ("multiply-adds", "m fours", "m rest", "pieces by k", "c by block", "c beyond", "c clash", *FAR[:3]),
 }
 """The parts of each regime that do not depend on the layout."""
 OWN: Mapping[str, tuple[str, ...]] = {
@@ -67,8 +71,8 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "loop": ("call", "one"),
     "vector": ("call", "one", "n", "k", "a far", "b far"),
     "small": ("call", "one", "n", "c", "m ends", "n ends"),
-    "narrow": ("call", "a", "b", "m ends", "n ends", "a far", "b far", "b beyond", "b clash"),
-    "packed": ("call", "one", "m", "n", "a", "b", "m ends", "n ends", "b beyond", "b clash", *FAR[3:]),
+    "narrow": ("call", "a", "b", "n ends", "a far", "b far", "b beyond", "b clash"),
+    "packed": ("call", "one", "m", "n", "a", "b", "n ends", "b beyond", "b clash", *FAR[3:]),
 }
 """The parts of each regime that do."""
 
@@ -94,6 +98,8 @@ def parts(p: ProductSignature, far: Sequence[float]) -> dict[str, float]:
         "whole tiles": _up(p.n, wide) * _up(p.m, 24) * k,
         "pieces": pieces,
         "pieces by k": pieces * k,
+        "m fours": p.m // FEW_ROWS * n * k,
+        "m rest": _ends(p.m, FEW_ROWS) * n * k,
         "m ends": _ends(p.m, wide) * n * k,
         "n ends": _ends(p.n, wide) * m * k,
         "c by block": m * n * blocks,

@@ -12,7 +12,7 @@ import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.curves import LogTable, behind, joined, parted
-from costmodel.roofline.gemm import ProductFit
+from costmodel.roofline.gemm import ProductFit, regime_of
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
@@ -125,6 +125,29 @@ def test_products_that_blas_is_not_asked_for_have_laws_of_their_own() -> None:
     alike = layer("gpt2-small", "block.attention.mix", batch=5, seq=2)
     expected = predict_seconds(alike, calibration()).seconds
     assert predict_seconds(alike, by).seconds == pytest.approx(expected, rel=1e-6)
+
+
+def test_few_rows_of_a_product_take_a_pass_of_four_and_passes_of_two_and_one() -> None:
+    """As kernels do that take four at once: three rows take longer than four."""
+
+    def passes(p: ProductSignature) -> float:
+        return p.m // 4 * 60e-12 + (p.m % 4).bit_count() * 100e-12
+
+    seconds = dict(calibration().seconds)
+    for name, op in probes(SETS):
+        product = signature_of(op) if op.name == "matmul" else None
+        if isinstance(product, ProductSignature) and regime_of(product) == "narrow":
+            seconds[name] = ALONE + product.batch * product.n * product.k * (80e-12 + passes(product))
+    rates = calibration(seconds=seconds).rates
+
+    def each(rows: int) -> float:
+        p = ProductSignature(1, rows, 900, 700, False, False, True, "float32")
+        return rates.product(p, [0.0] * 3, [0, 0, 0])[0] / (p.n * p.k)
+
+    for rows in (2, 3, 4, 5, 7, 9, 11, 13):
+        expected = 80e-12 + passes(ProductSignature(1, rows, 900, 700, False, False, True, "float32"))
+        assert each(rows) == pytest.approx(expected, rel=0.05), rows
+    assert each(3) > each(4)
 
 
 def test_a_sum_over_rows_begins_with_zeros() -> None:
