@@ -34,12 +34,12 @@ from costmodel.roofline.host import Host, this_machine
 from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES, NoMemory
 from costmodel.roofline.placed import BETWEEN, left_alone, placed
-from costmodel.roofline.probes import FIRST_BYTES, GATHERED_ROWS, WorkingSets, probes, streaming, working_sets
+from costmodel.roofline.probes import EMPTY, FIRST_BYTES, GATHERED_ROWS, WorkingSets, probes, streaming, working_sets
 from costmodel.roofline.program import NumpyCall, Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together
 
-FORMAT = 16
+FORMAT = 17
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -79,8 +79,6 @@ SETTLED = 0.75
 """Share of the calls in place that ends measuring them: of the others, tiny ones, medians over many count."""
 LONG_SECONDS, NARROW = 0.002, 0.1
 """Time from which a probe is resolved if its fastest samples are so near to each other, whatever the sentinel reads."""
-EMPTY = "empty"
-"""The probe that calls nothing."""
 
 Progress = Callable[[float], None]
 
@@ -281,7 +279,7 @@ def measure_probes(
 
 
 def measure_others(program: Program, sentinel: Sentinel, threads: int) -> Iterator[dict[str, float]]:
-    """What arrays cost now that others may have evicted meanwhile, for `Rates.traffic_at` [s]; nothing for a program
+    """What arrays cost now that others may have evicted meanwhile, for `Others.traffic_at` [s]; nothing for a program
     that a core's own caches hold, or where memory is too scarce for more."""
     if program.touched_bytes > RESIDENT_BYTES:
         with suppress(NoMemory):
@@ -622,6 +620,6 @@ def ceilings_of(calibration: Calibration, dtype: str = "float32", functions: Seq
 def _streamed(calibration: Calibration, size: int) -> float:
     """Bandwidth of an addition over a working set, without the overhead of its call [bytes/s]."""
     rates = calibration.rates
-    whole = calibration.seconds[f"curve add {size} float32"]
+    whole = rates.seconds[f"curve add {size} float32"]
     streaming = max(whole - rates.call("add", "float32"), 0.05 * whole)
     return rates.bandwidth(size) * whole / streaming

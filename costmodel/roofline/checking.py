@@ -130,7 +130,7 @@ def check(
                 whole, budget=budget, passes=rounds, threads=threads, sentinel=sentinel, progress=tell
             )
         others += measure_others(whole, sentinel, threads)
-        brought = min(map(calibration.rates.traffic_at, others), default=None)
+        brought = min(map(calibration.rates.others.traffic_at, others), default=None)
         host = predict_seconds(whole, calibration, level=level, traffic=brought)
         rows = [*_placed(run, busy, prediction, calibration, host, one_round)]
     else:

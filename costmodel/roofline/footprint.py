@@ -13,6 +13,9 @@ from typing import NamedTuple
 from costmodel.roofline.memory import Ref
 from costmodel.roofline.program import NumpyCall, Program, Span, distinct_bytes
 
+CHAINED = 3
+"""Over how many uses it is followed whether an array was found in a cache, since it stays there if it was."""
+
 
 def persistent_bytes(program: Program) -> int:
     """Arrays that are there before it runs: inputs, weights, states and constants [bytes]."""
@@ -41,12 +44,28 @@ def peak_bytes(program: Program) -> int:
 class Reuse(NamedTuple):
     """What a call touches again: bytes touched since, and which call it was, of all of them run twice; -1 for none.
 
-    code: whether it is code, which a call runs as it begins, rather than an operand that it streams through.
+    code: whether it is code, which a call runs as it begins, rather than an operand that it streams through. place:
+    which of all that the last call touched.
     """
 
     distance: float
     last: int
     code: bool
+    place: int = -1
+
+
+class Sharing(NamedTuple):
+    """What becomes of arrays in a cache that cores share, and that holds what others bring too.
+
+    once, again: how far one then is, by bytes touched since and how long ago that was [bytes, s]: one that came from
+    beyond that cache when it was last used, and one that was found there, which caches evict later. private: what a
+    core's own caches hold, and is safe from others; shared: what a program finds in the shared one [bytes].
+    """
+
+    once: Callable[[float, float], float]
+    again: Callable[[float, float], float]
+    private: float
+    shared: float
 
 
 class Code(NamedTuple):
@@ -94,9 +113,11 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
         last = recent.last(span)
         if last < 0:
             return Reuse(float("inf"), last, not span.bytes)
+        before = touched[last % len(touched)]
+        place = max(range(len(before)), key=lambda at: _common(before[at], span))
         others = between if last < len(touched) else 0
         halves = (own[last % len(touched)] + own[number]) / 2 if span.bytes else 0.0
-        return Reuse(max(recent.bytes_since(last) + others + halves, span.bytes), last, not span.bytes)
+        return Reuse(max(recent.bytes_since(last) + others + halves, span.bytes), last, not span.bytes, place)
 
     uses = []
     for number, spans in enumerate(touched):
@@ -109,22 +130,19 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
 def reuse_distances(
     uses: Sequence[Sequence[Reuse]],
     seconds: Sequence[float] = (),
-    brought: Callable[[float, float], float] | None = None,
-    private: float = 0.0,
+    sharing: Sharing | None = None,
 ) -> list[list[float]]:
     """Bytes that came into the caches since each last use.
 
-    A cache that cores share holds what others bring too, and they go on while one call computes: what is left alone
-    for long is evicted, however little was touched. What a core's own caches hold is safe from them.
-    seconds: that each call takes. brought: as far as it then is, for a distance and how long ago that was [bytes, s].
-    private: what a core's own caches hold [bytes].
+    Others go on while one call computes: what is left alone for long is evicted, however little was touched. seconds:
+    that each call takes. sharing: of the last cache; None where nobody else uses it.
     """
-    if brought is None:
+    if sharing is None:
         return [[use.distance for use in call] for call in uses]
     starts = [0.0, *accumulate((*seconds, *seconds))]
 
-    def distance(use: Reuse, number: int) -> float:
-        if use.last < 0 or use.distance <= private:
+    def distance(use: Reuse, number: int, brought: Callable[[float, float], float]) -> float:
+        if use.last < 0 or use.distance <= sharing.private:
             return use.distance
         now = len(seconds) + number
         passed = starts[now] - starts[use.last]
@@ -132,7 +150,25 @@ def reuse_distances(
             passed += (seconds[number] - seconds[use.last % len(seconds)]) / 2
         return brought(use.distance, passed)
 
-    return [[distance(use, number) for use in call] for number, call in enumerate(uses)]
+    once, again = (
+        [[distance(use, number, brought) for use in call] for number, call in enumerate(uses)]
+        for brought in (sharing.once, sharing.again)
+    )
+    found = again
+    for _ in range(CHAINED):
+        found = [
+            [
+                near if use.last >= 0 and found[use.last % len(uses)][use.place] <= sharing.shared else far
+                for use, near, far in zip(*each, strict=True)
+            ]
+            for each in zip(uses, again, once, strict=True)
+        ]
+    return found
+
+
+def _common(one: Span, other: Span) -> int:
+    """Bytes of an arena that both reach over; no more than 0 where there are none."""
+    return min(one.end, other.end) - max(one.start, other.start)
 
 
 class _Recent:

@@ -139,8 +139,7 @@ def predict_seconds(
     signatures = [(op, signature_of(op)) for op in program]
 
     def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[NumpyCall, TimeTerms], ...]:
-        brought = rates.brought(traffic) if seconds else None
-        distances = reuse_distances(uses, seconds, brought, rates.private)
+        distances = reuse_distances(uses, seconds, rates.others.sharing(traffic) if seconds else None)
         slower = _slowed(program, seconds, rates.slower) if seconds else [1.0] * len(uses)
         calls = zip(signatures, distances, slower, strict=True)
         return tuple((op, _call(op, own, rates, level, far, each)) for (op, own), far, each in calls)
@@ -148,7 +147,7 @@ def predict_seconds(
     calls = priced()
     if level < 6:
         return HostTime(_summed(calls), unknown, level, calls)
-    others = rates.traffic if traffic is None else traffic
+    others = rates.others.traffic if traffic is None else traffic
     for _ in range(PRICED):  # how long each was left alone is known by now, and is longer for what it had to load again
         calls = priced([terms.seconds for _, terms in calls], others)
     terms = _summed(calls) + TimeTerms(overhead=rates.step)

@@ -4,8 +4,9 @@ some time. A calibration has them beside the single calls of `costmodel.roofline
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from costmodel.roofline.memory import Buffer, Ref
 from costmodel.roofline.probes import BINARY, KIB, SizeBox, Triple, array, attended, elementwise, heads, product
@@ -47,10 +48,13 @@ COLD_HEADS = range(65, 77)
 """Products of attention, by their place in the sequence of which those run over and over are the first."""
 LONGEST_AGE = 72
 """As many products after which the largest caches have been filled by others."""
+KEPT_AGES, USES = (3, 12), 4
+"""The same of arrays that are used so many times before they are left alone: caches keep them longer."""
 AGES_NOW = AGES[:4]
 """After which it is seen what others bring at a moment, within 50 ms."""
-AGED_NAME = "aged "
-"""What the layers begin with of arrays that were left alone, before the way and after how many products."""
+AGED_NAME, KEPT_NAME = "aged ", "kept "
+"""What the layers begin with of arrays that were used once and left alone, and of those that were used often, before
+the way and after how many products."""
 BETWEEN = "between "
 """What the layers of calls begin with that come between those that are measured."""
 
@@ -102,37 +106,42 @@ def _stale() -> Iterator[NumpyCall]:
         yield from (tiny(name, f"stale {name} {number}") for name in STALE)
         for name in FIRST:
             yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
-    yield from _aging(AGES, LONGEST_AGE)
+    yield from _aging({AGED_NAME: AGES, KEPT_NAME: KEPT_AGES}, LONGEST_AGE)
 
 
 def left_alone() -> Program:
     """Arrays after products that leave the cache that cores share to others: what tells how much those bring now."""
-    ops = [*_aging(AGES_NOW)]
+    ops = [*_aging({AGED_NAME: AGES_NOW})]
     return program_of(ops, [op.output for op in ops], name="left alone")
 
 
-def _aging(ages: Sequence[int], longest: int = 0) -> Iterator[NumpyCall]:
-    """Arrays of each way before and after so many products, one age after the other; those of the longest before and
-    after all of them, and of some more products."""
+def _aging(ages: Mapping[str, Sequence[int]], longest: int = 0) -> Iterator[NumpyCall]:
+    """Arrays of each kind and way before and after so many products, one age after the other; those of the longest
+    before and after all of them, and of some more products."""
     aging = replace(product(*AGING, "float32"), layer=f"{BETWEEN}aging")
     arrays = {
-        rounds: {way: elementwise(name, AGED_BYTES, "float32", *[way == "in place"] * 2) for way, name in AGED.items()}
-        for rounds in (*ages, *[longest] * bool(longest))
+        (kind, rounds, way): elementwise(name, AGED_BYTES, "float32", *[way == "in place"] * 2)
+        for kind, own in ages.items()
+        for rounds in (*own, *[longest] * bool(longest))
+        for way, name in AGED.items()
     }
 
-    def touched(rounds: int) -> Iterator[NumpyCall]:
-        for way, op in arrays[rounds].items():
-            yield replace(op, layer=f"{BETWEEN}touching {way} {rounds}")
+    def touched(kind: str, rounds: int) -> Iterator[NumpyCall]:
+        for _ in range(USES if kind == KEPT_NAME else 1):
+            for way in AGED:
+                yield replace(arrays[kind, rounds, way], layer=f"{BETWEEN}touching {kind}{way} {rounds}")
 
-    def aged(rounds: int) -> Iterator[NumpyCall]:
-        for way, op in arrays[rounds].items():
+    def aged(kind: str, rounds: int) -> Iterator[NumpyCall]:
+        for way in AGED:
             small = elementwise(AGED[way], 96, "float32", *[way == "in place"] * 2)
-            yield replace(small, layer=f"{BETWEEN}{way} {rounds}")
-            yield replace(op, layer=f"{AGED_NAME}{way} {rounds}")
+            yield replace(small, layer=f"{BETWEEN}{kind}{way} {rounds}")
+            yield replace(arrays[kind, rounds, way], layer=f"{kind}{way} {rounds}")
 
     if longest:
-        yield from touched(longest)
-    for rounds in ages:
-        yield from (*touched(rounds), *[aging] * rounds, *aged(rounds))
+        yield from chain(*(touched(kind, longest) for kind in ages))
+    for kind, own in ages.items():
+        for rounds in own:
+            yield from (*touched(kind, rounds), *[aging] * rounds, *aged(kind, rounds))
     if longest:
-        yield from (*[aging] * (longest - sum(ages)), *aged(longest))
+        yield from [aging] * (longest - sum(map(sum, ages.values())))
+        yield from chain(*(aged(kind, longest) for kind in ages))

@@ -13,6 +13,7 @@ from itertools import pairwise
 from math import isqrt, prod
 from typing import Any
 
+from costmodel.roofline.curves import lowest
 from costmodel.roofline.memory import RESIDENT_BYTES, Buffer, Ref
 from costmodel.roofline.program import NumpyCall
 
@@ -117,6 +118,8 @@ def _rounded(size: int, grid: int) -> int:
     return -(-size // grid) * grid if size > 4 * grid else size
 
 
+EMPTY = "empty"
+"""The probe that calls nothing."""
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -203,6 +206,7 @@ def working_sets(seconds: Callable[[NumpyCall], float], least: int, most: int) -
     curve = sorted(costs)
     shared = [size for size in curve if size > RESIDENT_BYTES]
     slowest = min(costs[size] for size in curve[-2:])  # what disturbs a glance only adds to it
+    costs = dict(zip(curve, lowest([costs[size] for size in curve]), strict=True))
     beyond = next(size for size in shared if costs[size] * (1 + NEARLY) >= slowest)
     further = [size for size in shared if size >= THINNED * beyond]
     while further and taken_in(further[0]) > (1 + NEARLY) * min(taken_in(beyond) for _ in range(QUIET)):

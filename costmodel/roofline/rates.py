@@ -8,13 +8,15 @@ from itertools import accumulate
 from math import log
 from statistics import median
 
-from costmodel.roofline.curves import LogTable, behind, joined, lowest, parted, rising
-from costmodel.roofline.footprint import Code, Reuse, reuse_distances, reuses, touched_by
+from costmodel.roofline.curves import LogTable, behind, joined, parted, rising
+from costmodel.roofline.footprint import Code
 from costmodel.roofline.gemm import ProductFit, exposing, fit, further, regime_of
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
-from costmodel.roofline.placed import AGED, AGED_NAME, FIRST, LARGE_PRODUCTS, STALE, STALE_MANNERS, left_alone, placed
+from costmodel.roofline.others import Others, Placed
+from costmodel.roofline.placed import FIRST, LARGE_PRODUCTS, STALE, STALE_MANNERS, placed
 from costmodel.roofline.probes import (
     BUFFERED,
+    EMPTY,
     FAR_WIDTHS,
     FIRST_BYTES,
     GATHERED_WIDTHS,
@@ -31,13 +33,15 @@ from costmodel.roofline.probes import (
     WorkingSets,
     probes,
 )
-from costmodel.roofline.program import NumpyCall, Program, lines_of
+from costmodel.roofline.program import NumpyCall, lines_of
 from costmodel.roofline.signature import ProductSignature, signature_of
 
 POWERS = tuple(2 ** (step / 8) for step in range(40, -9, -1))
 """Exponents p of how compute and memory time overlap, (compute^p + memory^p)^(1/p), of which the one is chosen that
 fits best: from 32, where the longer hides the other, to 1, where they add up, and 1/2, where both become slower."""
 
+LEAST = 1e-10
+"""No call takes less [s]."""
 NEAR_BYTES = 16 * 1024
 """What the first cache holds beside a call's own code and arrays [bytes]."""
 
@@ -55,28 +59,22 @@ at most."""
 LEAST_WRITTEN, MOST_WRITTEN = 1.0, 1.5
 """What is written costs no less than what is read, and no more than twice as much where two are read [of the mean]."""
 
-TRAFFICS = (0.0, *(10 ** (7.5 + step / 20) for step in range(91)))
-"""What others, of which there may be dozens, may bring into a shared cache [bytes/s]; the one is chosen that fits."""
-REPEATED = 0.05
-"""How well a probe in place is repeated, a logarithm."""
-
 LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
-
-
-Placed = tuple[NumpyCall, list[float]]
-"""A call in a program, and the reuse distances of its operands and code [bytes]."""
 
 
 class Rates:
     """Rates and costs from `seconds`, the time of each probe by its name [s], at working sets.
 
-    slower: how many times as long anything takes to compute after dense arithmetic.
+    slower: how many times as long anything takes to compute after dense arithmetic. step: overhead of a program without
+    calls [s], which each probe that is a program of one call has too.
     """
 
     def __init__(self, seconds: Mapping[str, float], sets: WorkingSets, slower: float = 1.0) -> None:
-        self.seconds, self.sets, self.slower = seconds, sets, slower
+        self.sets, self.slower = sets, slower
         self.ops = {name: op for thorough in (True, False) for name, op in probes(sets, thorough) if name in seconds}
+        self.step = seconds[EMPTY]
+        self.seconds = {name: max(each - self.step * (name in self.ops), LEAST) for name, each in seconds.items()}
         self.call = cache(self._call)
         self.rate = cache(self._rate)
         self._nearest = cache(self._nearest_of)
@@ -90,11 +88,6 @@ class Rates:
         self.fit = cache(self._fit)
 
     # Calls
-
-    @cached_property
-    def step(self) -> float:
-        """Overhead of a program without calls [s]."""
-        return self.seconds["empty"]
 
     def _call(self, name: str, dtype: str, scalars: int = 0) -> float:
         """Overhead of one call [s]."""
@@ -114,10 +107,10 @@ class Rates:
         """Where compute and memory time overlap so much, by working set."""
         per_element = {"one": ("negative", 8), "two": ("add", 12), "in place": ("multiply in place", 4)}
         beyond = {access: self._beyond(name, size, power) for access, (name, size) in per_element.items()}
-        streams = {access: LogTable([*each], lowest([*each.values()])) for access, each in beyond.items()}
+        streams = {access: LogTable([*each], rising([*each.values()])) for access, each in beyond.items()}
         share = _share(self._beyond("fill", 4, power), streams["one"])
         fill = [streams["one"](size) * share(size) for size in self.sets.curve]
-        return {**streams, "fill": LogTable(self.sets.curve, lowest(fill))}
+        return {**streams, "fill": LogTable(self.sets.curve, rising(fill))}
 
     def _beyond(self, name: str, per_element: int, power: Callable[[float], float]) -> dict[int, float]:
         """Time per byte beyond that in cache, by working set [s/B]."""
@@ -220,7 +213,7 @@ class Rates:
             return dict.fromkeys(near, 0.0) | far
 
         def table(values: Sequence[float]) -> LogTable:
-            return LogTable(self.sets.curve, lowest(values))
+            return LogTable(self.sets.curve, rising(values))
 
         short = table([*beyond("", self.sets.curve).values()])
         share = _share(beyond("long ", self.sets.thinned), short)
@@ -258,79 +251,14 @@ class Rates:
         return self.windows(manner)(distance)
 
     @cached_property
+    def others(self) -> Others:
+        """What others bring into the caches that cores share."""
+        return Others(self, placed(self.sets.beyond))
+
+    @cached_property
     def placed(self) -> dict[str, Placed]:
         """Calls that were measured in place, by name."""
-        return _placed(self._program, self._reuses, self.seconds, self.brought(self.traffic), self.private)
-
-    @cached_property
-    def _program(self) -> Program:
-        return placed(self.sets.beyond)
-
-    @cached_property
-    def _reuses(self) -> list[list[Reuse]]:
-        return reuses(touched_by(self._program))
-
-    @cached_property
-    def traffic(self) -> float:
-        """What others bring into the caches that cores share [bytes/s], by what arrays cost that were left alone while
-        products ran; 0 on a host that nobody else uses.
-
-        The middle of those that fit as well as such probes are repeated; the least where any more fits as well, since
-        then all was evicted.
-        """
-        least, most = self._fitting(self._program, self._reuses, self.seconds, lambda traffic: traffic)
-        return least if most == TRAFFICS[-1] else (least * most) ** 0.5
-
-    def traffic_at(self, seconds: Mapping[str, float]) -> float:
-        """The same at another moment: of those that fit what the calls of `left_alone` took then [s], by their layers,
-        the one closest to `traffic` [bytes/s]."""
-        program = left_alone()
-        usual = self.traffic
-        least, most = self._fitting(program, reuses(touched_by(program)), seconds, lambda _: usual)
-        return min(max(self.traffic, least), most)
-
-    def brought(self, traffic: float, usual: float | None = None) -> Callable[[float, float], float] | None:
-        """How far an array is, if others bring so much into the caches [bytes/s], by what was touched since and how
-        long ago it was [bytes, s]; None where they never bring anything.
-
-        They went on while the curves of memory were measured too: after a working set of a size came what they brought
-        while it was gone through. usual: that is what they brought then; `traffic` unless given [bytes/s].
-        """
-        usual = self.traffic if usual is None else usual
-        if not usual:
-            return (lambda distance, passed: distance + traffic * passed) if traffic else None
-        sizes = self.sets.curve
-        table = LogTable([size + usual * size / self.bandwidth(size) for size in sizes], sizes, growing=True)
-        return lambda distance, passed: max(table(distance + traffic * passed), min(traffic / usual, 1.0) * distance)
-
-    def _fitting(
-        self,
-        program: Program,
-        uses: Sequence[Sequence[Reuse]],
-        seconds: Mapping[str, float],
-        usual: Callable[[float], float],
-    ) -> tuple[float, float]:
-        """The least and the most that others may bring by such a program, and what its calls took [bytes/s]; usual:
-        see `brought`, by that."""
-        aged = [op.layer for op in program if op.layer.startswith(AGED_NAME)]
-        misfits = {}
-        for traffic in TRAFFICS:
-            calls = _placed(program, uses, seconds, self.brought(traffic, usual(traffic)), self.private)
-            misfits[traffic] = sum(self._misfit(calls[name], seconds) for name in aged)
-        well = min(misfits.values()) + REPEATED * len(aged)
-        fitting = [traffic for traffic, misfit in misfits.items() if misfit <= well]
-        return fitting[0], fitting[-1]
-
-    def _misfit(self, call: Placed, seconds: Mapping[str, float]) -> float:
-        """How far an array that was left alone is predicted off, a logarithm."""
-        op, distances = call
-        access = op.layer.removeprefix(AGED_NAME).rpartition(" ")[0]
-        name, scalar = AGED[access], access == "in place"
-        compute = self.slower * op.output.size * self.rate(name, "float32", scalar, scalar)
-        operands = {*zip(op.accesses, distances, strict=False)}
-        moved = sum(ref.bytes * self.far(far, access, written=ref is op.output) for ref, far in operands)
-        beside = self.slower * self.call(name, "float32", int(scalar))
-        return abs(log((beside + joined(compute, moved, self.power(max(distances[:-3])))) / seconds[op.layer]))
+        return self.others.placed()
 
     def cold(self, manner: str, code: Code) -> float:
         """What a call takes longer if so much came into the caches since its code was last run [s]."""
@@ -460,7 +388,7 @@ class Rates:
         sizes = [size for size in self.sets.curve if size <= RESIDENT_BYTES]
         probes = [f"curve {name} {size} float32" for size in sizes]
         each = [max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size for probe in probes]
-        return LogTable(sizes, lowest(each))
+        return LogTable(sizes, rising(each))
 
     # Rows
 
@@ -619,18 +547,6 @@ def _sizes(p: ProductSignature) -> list[int]:
     """Of both operands of one product of a batch, and of its result [bytes]."""
     item = ITEM_BYTES[p.dtype]
     return [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
-
-
-def _placed(
-    program: Program,
-    uses: Sequence[Sequence[Reuse]],
-    seconds: Mapping[str, float],
-    brought: Callable[[float, float], float] | None,
-    private: float,
-) -> dict[str, Placed]:
-    """The calls of a program by their layers; brought: see `Rates.brought`."""
-    distances = reuse_distances(uses, [seconds[op.layer] for op in program], brought, private)
-    return {op.layer: (op, far) for op, far in zip(program, distances, strict=True)}
 
 
 def _share(beyond: Mapping[int, float], whole: LogTable) -> LogTable:

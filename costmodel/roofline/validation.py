@@ -383,7 +383,7 @@ def validate(
         )
         for program, a, b, bound in zip(programs, first, second, bounds, strict=True)
     )
-    traffics = [min(map(both.rates.traffic_at, each), default=None) for each in others]
+    traffics = [min(map(both.rates.others.traffic_at, each), default=None) for each in others]
     hosts = [
         predict_seconds(network, both, traffic=traffic) for network, traffic in zip(networks, traffics, strict=True)
     ]

@@ -49,7 +49,8 @@ class MadeUp:
     gflops: of products in cache. hidden: the share of a product's way to memory that its arithmetic hides. overlap: how
     computing and loading overlap in loops, from 1, not at all, on. call: overhead [ns]; row: of starting an inner loop
     [ns]; hiding: whether that hides loading altogether. brought: by others into what they share [GB/s]; later: the same
-    at another moment. threads: that BLAS may use; by two of them all but small products compute `faster` and load
+    at another moment; once: how many times as much of it counts for what came from memory when it was last used.
+    threads: that BLAS may use; by two of them all but small products compute `faster` and load
     `wider`, so many times. stated: the caches that the system names, from the first on [KiB]. clocks: by how much
     longer than at its fastest all takes, one after the other, each for a second. dense: by how much longer all computes
     that is or follows dense arithmetic.
@@ -66,6 +67,7 @@ class MadeUp:
     hiding: bool = False
     brought: float = 0.0
     later: float | None = None
+    once: float = 1.0
     elements: dict[str, float] = field(default_factory=dict)
     threads: int = 1
     faster: float = 1.9
@@ -98,6 +100,12 @@ class MadeUp:
         nearer = (self.private, *(level.capacity for level in self.levels))
         reached = [level for level, capacity in zip(self.levels, nearer, strict=False) if distance > capacity]
         return reached[-1].latency if reached else 0.0
+
+
+def _counted(kinds: Any) -> tuple[Any, Any]:
+    """The distinct columns, and how often each is there."""
+    columns, counts = np.unique(kinds, axis=1, return_counts=True)
+    return columns.T, counts
 
 
 def _share(distance: float, capacity: float) -> float:
@@ -180,7 +188,7 @@ class MadeUpClock(Clockwork):
         def run(passing: list[float]) -> list[float]:
             starts = np.concatenate([[0.0], np.cumsum(passing * copies * 2)]) * self.made_up.brought
             last = np.full(size * copies, -1, np.int64)
-            bytes_of = np.zeros(size * copies)
+            bytes_of, once = np.zeros(size * copies), np.zeros(size * copies, bool)
             since = np.zeros(2 * len(spans) + 1)  # bytes that were last touched by each call
             ran: dict[str, int] = {}
             times: list[float] = []
@@ -189,16 +197,20 @@ class MadeUpClock(Clockwork):
                 places = []
                 for first, end, touched in spans[at]:
                     found = []
-                    for stamp, count in zip(*np.unique(last[first:end], return_counts=True), strict=True):
+                    kinds = np.stack([last[first:end], once[first:end]])
+                    for (stamp, new), count in zip(*_counted(kinds), strict=True):
                         if stamp < 0:
                             found.append((float("inf"), count / (end - first)))
+                            once[first:end][kinds[0] < 0] = True
                             continue
                         between = since[stamp + 1 : number].sum()
                         halves = (own[at] + own[stamp % len(spans)]) / 2
                         distance = max(between + halves, touched)
                         if distance > self.made_up.private:
-                            distance += starts[number] - starts[stamp + 1]
+                            came = (starts[number] + starts[number + 1] - starts[stamp] - starts[stamp + 1]) / 2
+                            distance += came * (self.made_up.once if new else 1)
                         found.append((distance, count / (end - first)))
+                        once[first:end][(kinds == [[stamp], [new]]).all(0)] = distance > self.made_up.levels[0].capacity
                     places.append(found)
                 code = since[ran.get(names[at], -1) + 1 : number].sum() if names[at] in ran else float("inf")
                 ran[names[at]] = number
@@ -302,6 +314,7 @@ HOSTS = (
         gflops=130,
         hidden=0.0,
         brought=3.0,
+        once=3.0,
         dense=1.3,
         stated=(48, 2048, 260 * 1024),
     ),

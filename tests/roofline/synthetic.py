@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 from costmodel.roofline import clock, timing
-from costmodel.roofline.calibration import EMPTY, Calibration
+from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.clock import Clock, Elapsed, Gears, Sentinel, Work
 from costmodel.roofline.host import Host
 from costmodel.roofline.placed import placed
-from costmodel.roofline.probes import FIRST_BYTES, WorkingSets, probes
+from costmodel.roofline.probes import EMPTY, FIRST_BYTES, WorkingSets, probes
 from costmodel.roofline.program import NumpyCall, Program, Thunk
 from costmodel.roofline.signature import ProductSignature, signature_of
 
@@ -21,6 +21,8 @@ CALL = 1e-6
 ELEMENT = 1e-9
 FLOP = 1e-11
 STEP = 1e-7
+ALONE = STEP + CALL
+"""Overhead of a program of one call [s]."""
 
 SETS = WorkingSets(tuple(FIRST_BYTES << step for step in range(15)), FIRST_BYTES << 13)
 """From 17 kB to 279 MB, of which the last two are beyond all caches."""
@@ -38,7 +40,7 @@ def took(op: NumpyCall) -> float:
 
 @cache
 def _seconds() -> dict[str, float]:
-    seconds = {name: took(op) for name, op in probes(SETS)}
+    seconds = {name: STEP + took(op) for name, op in probes(SETS)}
     return seconds | {op.layer: took(op) for op in placed(SETS.beyond)} | {EMPTY: STEP}
 
 

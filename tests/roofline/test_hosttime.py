@@ -16,12 +16,12 @@ from costmodel.roofline.gemm import ProductFit, regime_of
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
-from costmodel.roofline.placed import AGED, AGES, LARGE_PRODUCTS, STALE, placed
+from costmodel.roofline.placed import AGED, AGED_NAME, AGES, KEPT_AGES, KEPT_NAME, LARGE_PRODUCTS, STALE, placed
 from costmodel.roofline.probes import RATE_BYTES, WINDOW_BYTES, array, elementwise, probes
 from costmodel.roofline.program import NumpyCall, Program, program_of
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import ProductSignature, signature_of
-from tests.roofline.synthetic import CALL, ELEMENT, FLOP, SETS, STEP, calibration
+from tests.roofline.synthetic import ALONE, CALL, ELEMENT, FLOP, SETS, STEP, calibration
 
 
 def layer(model: str, name: str, **settings) -> Program:
@@ -77,7 +77,7 @@ def slow_memory(beyond: int = RESIDENT_BYTES) -> Calibration:
             for name in ("add", "negative", "copyto", "fill", "multiply in place", "matmul"):
                 probe = f"curve {name} {size} float32"
                 if probe in seconds:
-                    seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
+                    seconds[probe] = ALONE + 10 * (seconds[probe] - ALONE)
     return calibration(seconds=seconds)
 
 
@@ -95,10 +95,10 @@ def test_the_first_cache_hands_out_faster_what_is_computed_sooner() -> None:
     for name in ("add", "negative", "copyto"):
         for size in SETS.curve[:2]:
             probe = f"curve {name} {size} float32"
-            seconds[probe] = CALL + (seconds[probe] - CALL) / 4
+            seconds[probe] = ALONE + (seconds[probe] - ALONE) / 4
     for size in RATE_BYTES[:2]:
         probe = f"rate tanh {size} float32"
-        seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
+        seconds[probe] = ALONE + 10 * (seconds[probe] - ALONE)
 
     def elements(name: str, size: int) -> float:
         program = program_of([op := elementwise(name, size, "float32")], [op.output])
@@ -112,12 +112,12 @@ def test_the_first_cache_hands_out_faster_what_is_computed_sooner() -> None:
 
 def test_products_that_blas_is_not_asked_for_have_laws_of_their_own() -> None:
     """Of one query and one key: dot products of features, and what loops without adding anything up."""
-    looped, dotted = 200 * FLOP, 20 * FLOP
+    looped, dotted = 2000 * FLOP, 200 * FLOP
     seconds = dict(calibration().seconds)
     for name, op in probes(SETS):
         product = signature_of(op) if op.name == "matmul" else None
         if isinstance(product, ProductSignature) and min(product.m * product.n, product.k) == 1:
-            seconds[name] = CALL + product.flops * (looped if product.k == 1 else dotted)
+            seconds[name] = ALONE + product.flops * (looped if product.k == 1 else dotted)
     by = calibration(seconds=seconds)
     for name, flop in (("scores", dotted), ("mix", looped)):
         program = layer("gpt2-small", f"block.attention.{name}", batch=5, seq=1)
@@ -155,7 +155,7 @@ def test_a_sum_over_rows_begins_with_zeros() -> None:
     seconds = dict(calibration().seconds)
     for name, op in probes(SETS):
         if name.startswith("add.reduce outer"):
-            seconds[name] = CALL + (op.output.size + op.operands[0].size) * ELEMENT
+            seconds[name] = ALONE + (op.output.size + op.operands[0].size) * ELEMENT
     for rows in (2, 40):
         op = NumpyCall("add.reduce", (array(rows, 5000),), array(5000), {"axis": 0})
         found = predict_seconds(program_of([op], [op.output]), calibration(seconds=seconds))
@@ -259,10 +259,12 @@ def beside(elements: int) -> Program:
 def test_what_is_left_alone_for_long_comes_from_memory_where_others_use_the_cache() -> None:
     """The sums touch as much between two uses as before, but ten milliseconds pass."""
     seconds = slow_memory(beyond=20_000_000).seconds
-    aged = {f"aged {way} {n}": CALL + 9 * (seconds[f"aged {way} {n}"] - CALL) for way in AGED for n in AGES}
+    kinds = {AGED_NAME: AGES, KEPT_NAME: KEPT_AGES}
+    left_alone = [f"{kind}{way} {n}" for kind, ages in kinds.items() for way in AGED for n in ages]
+    aged = {name: CALL + 9 * (seconds[name] - CALL) for name in left_alone}
     alone, shared = calibration(seconds=seconds), calibration(seconds=seconds | aged)
-    assert alone.rates.traffic == 0.0
-    assert shared.rates.traffic > 1e9
+    assert alone.rates.others.traffic == 0.0
+    assert shared.rates.others.traffic > 1e9
 
     def sums(by: Calibration, elements: int) -> float:
         return sum(terms.memory for op, terms in predict_seconds(beside(elements), by).calls if op.name == "add")
@@ -312,7 +314,7 @@ def test_a_small_copy_from_afar_takes_what_any_function_does_however_fast_large_
     seconds = dict(slow.seconds)
     for size in SETS.thinned[-2:]:
         probe = f"curve copyto {size} float32"
-        seconds[probe] = CALL + (seconds[probe] - CALL) / 2
+        seconds[probe] = ALONE + (seconds[probe] - ALONE) / 2
     halved = calibration(seconds=seconds)
 
     def copied(size: int, known: Calibration) -> float:
@@ -344,11 +346,11 @@ def test_loops_of_rows_overlap_by_how_far_their_operands_are(manner: str) -> Non
     near = f"loading {manner} {WINDOW_BYTES} float32"
     for size, power in zip(SETS.far, powers := [2.0] * (len(SETS.far) - 1) + [1.0], strict=True):
         op = ops[f"loading {manner} {size} float32"]
-        beside = (seconds[near] - CALL) / ops[near].operands[0].size * op.operands[0].size
+        beside = (seconds[near] - ALONE) / ops[near].operands[0].size * op.operands[0].size
         compute = min(rates.plain(manner) * op.operands[0].size, beside)
         loaded = op.operands[0].bytes * rates.far(size, "one")
         loaded += op.output.bytes * rates.far(size, "one", written=True)
-        seconds[f"loading {manner} {size} float32"] = CALL + behind(compute, beside - compute, loaded, power)
+        seconds[f"loading {manner} {size} float32"] = ALONE + behind(compute, beside - compute, loaded, power)
     found = calibration(seconds=seconds).rates.power_of(manner)
     assert [found(size) for size in SETS.far] == pytest.approx(powers)
 

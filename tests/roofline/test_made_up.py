@@ -62,7 +62,7 @@ def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: 
         model, settings = PROGRAMS[4]  # whose optimizer reads what was left alone since the last step
         program = network_of(cm.predict(model, **settings)).program
         sentinel = Sentinel(MadeUpClock(replace(made_up, brought=made_up.later)))
-        brought = calibration.rates.traffic_at(*measure_others(program, sentinel, made_up.threads))
+        brought = calibration.rates.others.traffic_at(*measure_others(program, sentinel, made_up.threads))
         run = measure_in_place(program, passes=2, threads=made_up.threads, sentinel=sentinel)
         now, then = (predict_seconds(program, calibration, traffic=each).seconds for each in (brought, None))
         assert now == pytest.approx(run.seconds, rel=0.03)
@@ -73,9 +73,8 @@ def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: 
 def test_what_others_bring_is_told_from_what_they_brought_while_memory_was_measured() -> None:
     made_up = replace(HOSTS[0], brought=8.0)
     rates = measure_probes(sentinel=Sentinel(MadeUpClock(made_up))).rates
-    assert rates.traffic == pytest.approx(1e9 * made_up.brought, rel=0.15)
-    assert rates.brought(0.0, 0.0) is None
-    again = rates.brought(rates.traffic)
-    assert again is not None
+    others = rates.others
+    assert others.traffic == others.among == pytest.approx(1e9 * made_up.brought, rel=0.15)
+    again = others.brought(others.traffic, others.among)
     alone = 16 << 20
     assert again(alone, alone / rates.bandwidth(alone)) == pytest.approx(alone, rel=0.05), "as far as it seemed then"

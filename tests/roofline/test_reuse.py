@@ -6,7 +6,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.roofline.footprint import Code, reuse_distances, reuses, touched_by
+from costmodel.roofline.footprint import Code, Sharing, reuse_distances, reuses, touched_by
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.placed import placed
 from costmodel.roofline.program import Span, distinct_bytes
@@ -18,6 +18,11 @@ def span(start: int, size: int) -> Span:
 
 def brought(traffic: float) -> Callable[[float, float], float]:
     return lambda distance, passed: distance + traffic * passed
+
+
+def shared(traffic: float, again: float = 0.0, size: float = 0.0) -> Sharing:
+    """A cache of so many bytes into which others bring so much, which counts as `again` for what was found there."""
+    return Sharing(brought(traffic), brought(again), RESIDENT_BYTES, size)
 
 
 def distances_of(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
@@ -61,16 +66,28 @@ def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> Non
     large, small, other = span(0, 10**6), span(2 * 10**6, 1000), span(3 * 10**6, 1000)
     found = reuses([(large,), (small, other), (other, small)])
     seconds, traffic = [1e-4, 2e-3, 1e-4], 5e9
-    near, aged = reuse_distances(found), reuse_distances(found, seconds, brought(traffic), RESIDENT_BYTES)
+    near, aged = reuse_distances(found), reuse_distances(found, seconds, shared(traffic))
     assert near[0][0] > RESIDENT_BYTES
     assert aged[0][0] - near[0][0] == traffic * sum(seconds), "from the middle of one run of it to that of the next"
     assert aged[2] == near[2], "what the core's own caches hold is safe from others"
 
 
+def test_what_was_found_in_the_shared_cache_is_evicted_later_than_what_came_from_beyond() -> None:
+    """The first of three uses in a row comes from afar; the next is of what was used once, the last of what was
+    found."""
+    each, others, size = span(0, 10**6), span(10**7, 10**8), 20e6
+    found = reuses([(each,), (each,), (each,), (others,)])
+    first, second, third, _ = (far[0] for far in reuse_distances(found, [1e-3] * 4, shared(5e9, 1e9, size)))
+    assert first > size
+    assert (second, third) == (10**6 + 5e9 * 1e-3, 10**6 + 1e9 * 1e-3)
+    beyond = [far[0] for far in reuse_distances(found, [1e-3] * 4, shared(5e9, 1e9, 10**6))]
+    assert beyond[2] == second, "where the cache is too small for it, it comes from beyond every time"
+
+
 def test_code_is_run_as_a_call_begins_and_operands_are_streamed_through() -> None:
     code, much, more = Span(-1, 0, 0), span(0, 10**6), span(10**6, 10**6)
     calls, seconds = [(code, more), (much,)], [1e-3, 3e-3]
-    first, _ = reuse_distances(reuses(calls), seconds, brought(1e9), RESIDENT_BYTES)
+    first, _ = reuse_distances(reuses(calls), seconds, shared(1e9))
     own = reuse_distances(reuses(calls))[0]
     assert own == [10**6, 2 * 10**6], "what a call streams through does not evict the code that it runs"
     assert first[0] - own[0] == 1e9 * 4e-3, "from the start of one call to that of the next"
