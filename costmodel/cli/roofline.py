@@ -44,8 +44,9 @@ AGAINST = option(
 )
 def calibrate(thorough: bool, threads: int, budget: float | None, keep: bool) -> tuple[Reply, int]:
     """Measure this machine, and keep the result for the other commands: exit code 1 if too much of it is unresolved."""
-    from costmodel.roofline.calibration import MOST_UNRESOLVED, check_asked, how_long, path_of
-    from costmodel.roofline.calibration import calibrate as measured
+    from costmodel.roofline.calibration import check_asked, how_long
+    from costmodel.roofline.kept import MOST_UNRESOLVED, path_of
+    from costmodel.roofline.kept import calibrate as measured
 
     check_asked(threads, budget)
     _note(f"calibrating takes {how_long(thorough, budget)}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from costmodel.roofline.calibration import Calibration, calibrate, calibrated, machine
+    from costmodel.roofline.calibration import Calibration
     from costmodel.roofline.checking import check, plot
     from costmodel.roofline.classification import Verdict, classify
     from costmodel.roofline.execution import Execution, execute
     from costmodel.roofline.findings import Check, Finding
     from costmodel.roofline.host import Host, this_machine
     from costmodel.roofline.hosttime import HostTime, predict_seconds
+    from costmodel.roofline.kept import calibrate, calibrated, machine
     from costmodel.roofline.profiling import Comparison, Profile, compare, profile
     from costmodel.roofline.program import Program
     from costmodel.roofline.recorder import Passes, backward_program, forward_program, layer_programs, passes
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from costmodel.roofline.validation import Validation, validate
 
 _HOMES = {
-    **dict.fromkeys(("Calibration", "calibrate", "calibrated", "machine"), "calibration"),
+    "Calibration": "calibration",
+    **dict.fromkeys(("calibrate", "calibrated", "machine"), "kept"),
     **dict.fromkeys(("check", "plot"), "checking"),
     **dict.fromkeys(("Check", "Finding"), "findings"),
     **dict.fromkeys(("Verdict", "classify"), "classification"),

@@ -16,8 +16,8 @@ from costmodel.display.rooflines import COLOURS, Chart
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
 from costmodel.documents.files import write
+from costmodel.documents.stored import NotStored, read_stored
 from costmodel.errors import CostModelError, shown
-from costmodel.roofline.calibration import NotStored, read_stored
 from costmodel.roofline.checking import MOST_ROUNDS
 from costmodel.roofline.findings import Check
 from costmodel.roofline.host import Host

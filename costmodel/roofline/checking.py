@@ -21,9 +21,7 @@ from costmodel.graph.call import Call
 from costmodel.roofline.calibration import (
     Calibration,
     Progress,
-    Say,
     bar,
-    calibrated,
     check_asked,
     check_budget,
     measure_others,
@@ -34,6 +32,7 @@ from costmodel.roofline.findings import IN_PLACE, WARM, Check, Finding, LayerWor
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.hosttime import HostTime, check_level, compulsory_bytes_of, part_of, predict_seconds
 from costmodel.roofline.inplace import LayerPass, RunInPlace, measure_in_place
+from costmodel.roofline.kept import Say, calibrated
 from costmodel.roofline.memory import Buffer, NoMemory, Ref, check_fits
 from costmodel.roofline.pictures import check_drawable
 from costmodel.roofline.program import Program, program_of

@@ -16,12 +16,13 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, TextRow, printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_flops, show_rate, show_seconds
 from costmodel.errors import SettingError, shown
-from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, check_asked, check_budget
+from costmodel.roofline.calibration import Calibration, Progress, bar, check_asked, check_budget
 from costmodel.roofline.checking import LEAST_BUDGET, with_rounds
 from costmodel.roofline.classification import Verdict, predicted
 from costmodel.roofline.findings import DTYPE
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.hosttime import HostTime, predict_seconds
+from costmodel.roofline.kept import Say, calibrated
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import network_that_fits, runnable
 from costmodel.roofline.timing import Protocol, Timing, measure, ratio_interval

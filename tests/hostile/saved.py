@@ -329,8 +329,8 @@ def _stored(ground: Ground) -> Iterator[Case]:
         yield f"baseline {name}", held(text)
 
         def calibrated(text: str = text) -> Any:
-            from costmodel.roofline.calibration import read
             from costmodel.roofline.host import this_machine
+            from costmodel.roofline.kept import read
 
             Path("c.json").write_text(text)
             return read(Path("c.json"), this_machine())

@@ -11,22 +11,13 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import CostModelError
-from costmodel.roofline import calibration as storage
+from costmodel.roofline import calibration as measuring
 from costmodel.roofline import host as machines
-from costmodel.roofline.calibration import (
-    LARGEST_FILE,
-    STALE,
-    Calibration,
-    CalibrationError,
-    CalibrationWarning,
-    calibrate,
-    calibrated,
-    path_of,
-    read,
-    store,
-)
+from costmodel.roofline import kept as storage
+from costmodel.roofline.calibration import STALE, Calibration, CalibrationError, CalibrationWarning
 from costmodel.roofline.host import this_machine
 from costmodel.roofline.hosttime import predict_seconds
+from costmodel.roofline.kept import LARGEST_FILE, calibrate, calibrated, path_of, read, store
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program
@@ -38,7 +29,8 @@ from tests.roofline.synthetic import MACHINE, SETS, Clockwork, calibration
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setattr(storage, "_unkept", {})
-    monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
+    for module in (measuring, storage):
+        monkeypatch.setattr(module, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
     monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: calibration(created=datetime.now(UTC).isoformat()))
     return tmp_path
 
@@ -332,6 +324,6 @@ def test_times_that_are_none_are_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     Clockwork.put(monkeypatch.setattr)
     nothing = Timing((0.0,) * 3)
-    monkeypatch.setattr(storage, "time_calls", lambda calls, *_, **__: [nothing] * len(calls))
+    monkeypatch.setattr(measuring, "time_calls", lambda calls, *_, **__: [nothing] * len(calls))
     with pytest.raises(CalibrationError, match=r"measuring came to nothing .* which is no time.*machine is at rest"):
-        storage.measure_probes()
+        measuring.measure_probes()

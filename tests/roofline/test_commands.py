@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.roofline import calibration as storage
+from costmodel.roofline import calibration as measuring
+from costmodel.roofline import kept as storage
 from costmodel.roofline import validation
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.classification import Verdict
@@ -22,7 +23,8 @@ from tests.roofline.synthetic import MACHINE, calibration
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
     found = calibration()
     monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
+    for module in (measuring, storage):
+        monkeypatch.setattr(module, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
     monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: found)
     return found
 

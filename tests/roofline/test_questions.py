@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.roofline import calibration as storage
+from costmodel.roofline import calibration as measuring
+from costmodel.roofline import kept as storage
 from tests.command import here, refused
 from tests.roofline.synthetic import MACHINE, Clockwork, calibration
 
@@ -23,7 +24,8 @@ COMMANDS = ("check", "plot", "profile", "compare")
 def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clockwork: Clockwork) -> None:
     clockwork.slower = 1.5
     monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
+    for module in (measuring, storage):
+        monkeypatch.setattr(module, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
     monkeypatch.setattr(storage, "measure_probes", lambda *_, **__: calibration())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text("architecture: mlp\nsizes: [7, 24, 5]\n")
