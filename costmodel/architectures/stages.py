@@ -102,7 +102,7 @@ def stages_of_split(split: Sequence[int | str], model: Architecture) -> list[int
 
 def _starts(layout: Layout, parts: StageParts, model: Architecture) -> list[int]:
     """The first part of each stage, as `pp_split` says. Raises SettingError."""
-    usual = _equal(layout, len(parts))
+    usual = equal_starts(layout, len(parts))
     if not layout.split:
         return usual
     setting, firsts = f"pp_split={shown(layout.split)}", shown(tuple(usual[1:]))
@@ -130,7 +130,7 @@ def _starts(layout: Layout, parts: StageParts, model: Architecture) -> list[int]
     return starts
 
 
-def _equal(layout: Layout, parts: int) -> list[int]:
+def equal_starts(layout: Layout, parts: int) -> list[int]:
     """The first of each of equal parts, of which the first ones have those that are left over.
 
     Megatron's first and last stage have one less where that makes parts equal, embedding and loss counting as a block

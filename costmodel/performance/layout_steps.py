@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.blocks import block_kinds
 from costmodel.architectures.moe import deal_out, recorded_alike
-from costmodel.architectures.stages import own_parts
+from costmodel.architectures.stages import equal_starts, own_parts
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.peaks import RankPeaks
@@ -62,7 +62,8 @@ class PipelineShapes(NamedTuple):
     """Of each of several layouts what bounds on its seconds depend on, as arrays.
 
     ranks: of its pipeline. stages: of each rank. blocks: of each stage, at least. splits, v_shaped: whether its
-    schedule makes gradients of weights apart, and is of the shape of a V.
+    schedule makes gradients of weights apart, and is of the shape of a V. ahead: blocks before the first stage of the
+    last rank; mean_ahead: before that of a rank, on average; 0 where a split is given.
     """
 
     ranks: Numbers
@@ -70,16 +71,21 @@ class PipelineShapes(NamedTuple):
     blocks: Numbers
     splits: Numbers
     v_shaped: Numbers
+    ahead: Numbers
+    mean_ahead: Numbers
 
     @classmethod
     def of(cls, layouts: Iterable[Layout], blocks: int) -> PipelineShapes:
         """Those of layouts of a model of so many blocks."""
         rows = [
-            (each.pp, each.vpp, _blocks_of_a_stage(blocks, each), schedule.splits, schedule.v_shaped)
+            (each.pp, each.vpp, _blocks_of_a_stage(blocks, each), schedule.splits, schedule.v_shaped, ahead[-1], mean)
             for each in layouts
             for schedule in [SCHEDULES[each.schedule]]
+            for ahead in [[0] if each.split else equal_starts(each, blocks)[: each.pp]]
+            for mean in [sum(ahead) / len(ahead)]
         ]
-        return cls(*np.array(rows, dtype=np.int64).reshape(len(rows), 5).T)
+        columns = np.array(rows, dtype=float).reshape(len(rows), 7).T
+        return cls(*columns[:5].astype(np.int64), *columns[5:])
 
     def chosen(self, which: Numbers) -> PipelineShapes:
         """Those of some of the layouts, by a mask or by number."""
@@ -128,10 +134,10 @@ class PassFloor(NamedTuple):
         through the stages of the ranks before it, and after for its gradients to go back there. The slowest rank takes
         at least the mean of all, and at least what the one with the last stage does.
         """
-        ranks, stages, blocks, splits, v_shaped = layouts
-        ramp = np.where(splits, 0.0, self.blocks.least((ranks - 1) * blocks))
-        mean = micro_batches * self.whole / ranks + ramp / 2
-        last = micro_batches * (self.blocks.least(stages * blocks) + self.tail) + np.where(v_shaped, 0.0, ramp)
+        ranks, stages, blocks, splits, v_shaped, ahead, mean_ahead = layouts
+        mean = micro_batches * self.whole / ranks + np.where(splits, 0.0, self.blocks.least(mean_ahead))
+        ramp = np.where(np.logical_or(splits, v_shaped), 0.0, self.blocks.least(ahead))
+        last = micro_batches * (self.blocks.least(stages * blocks) + self.tail) + ramp
         return (1 - SLACK) * np.where(ranks == 1, micro_batches * self.whole, np.maximum(mean, last))
 
 

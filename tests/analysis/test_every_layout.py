@@ -720,6 +720,20 @@ def test_bounds_count_what_a_runtime_sends_where_layers_run_again() -> None:
             assert {message: counted[message] for message in ahead} == {message: sent[message] for message in ahead}
 
 
+@pytest.mark.parametrize(("layers", "ahead"), [(5, [3, 4]), (6, [3, 5])])
+def test_bounds_wait_for_all_blocks_before_the_last_stage(layers: int, ahead: list[int]) -> None:
+    """Of those that are left over earlier stages have one more; Megatron's first has one less where that is even."""
+    model = cm.load("llama-2-7b", over={**SIZE, "layers": layers, "mlp_width": 64})
+    run: dict[str, Any] = {"devices": 4, "global_batch": 8, "seq": 16, "on": "h100-sxm", "batch": 1, "vpp": 1}
+    run |= {"runtime": "megatron", "pp": [2, 4], "checkpoint": "none", "cp": 1, "tp": 1, "zero": 0}
+    found = cm.layouts(model, every=True, **run)
+    check_bounds(found)
+    layouts = {
+        entry.settings["pp"]: entry.prediction.settings.layout for entry in found if "pp_split" not in entry.settings
+    }
+    assert PipelineShapes.of([layouts[2], layouts[4]], layers).ahead.tolist() == ahead
+
+
 OTHERS: dict[str, dict[str, Any]] = {
     "even": {},
     "with a capacity": {"experts.capacity_factor": 1.25},
