@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from math import exp, log
-from operator import mul
+from math import log
 from typing import TYPE_CHECKING
 
 from costmodel.roofline.curves import LogTable, joined
@@ -108,10 +107,11 @@ class Others:
         among = _middle(used, again)
         new, plain = misfits(kinds[0], lambda _: among), misfits(kinds[0], lambda traffic: traffic)
         both = {traffic: misfit + used[traffic] for traffic, misfit in plain.items()}
-        if min(both.values()) <= min(new.values()) + min(used.values()) + TOLD * (once + again):
-            one = _middle(both, once + again)
+        apart, least = _middle(new, once), min(new.values()) + min(used.values())
+        if apart <= among or min(both.values()) <= least + TOLD * (once + again):
+            one = _middle(plain, once)  # which more of them tell
             return one, one
-        return max(_middle(new, once), among), among
+        return apart, among
 
     def _misfits(
         self,
@@ -156,17 +156,12 @@ def _left_alone(program: Program, kinds: tuple[str, ...]) -> int:
 
 
 def _fitting(misfits: Misfits, probes: int) -> list[float]:
-    """Those that fit so many probes as well as these are repeated, rising; what is off in one is not in another."""
-    well = min(misfits.values()) + REPEATED * probes**0.5
+    """Those that fit so many probes as well as these are repeated, rising."""
+    well = min(misfits.values()) + REPEATED * probes
     return [traffic for traffic, misfit in misfits.items() if misfit <= well]
 
 
 def _middle(misfits: Misfits, probes: int) -> float:
-    """The mean of those that fit, as ratios go, weighted by how likely probes are off so far (Laplace); the least where
-    any more fits as well."""
+    """The middle of those that fit, as ratios go; the least where any more fits as well."""
     fitting = _fitting(misfits, probes)
-    if fitting[-1] == TRAFFICS[-1] or not fitting[0]:
-        return fitting[0]
-    least = min(misfits.values())
-    weights = [exp((least - misfits[traffic]) / REPEATED) for traffic in fitting]
-    return exp(sum(map(mul, weights, map(log, fitting))) / sum(weights))
+    return fitting[0] if fitting[-1] == TRAFFICS[-1] else (fitting[0] * fitting[-1]) ** 0.5

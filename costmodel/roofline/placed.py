@@ -48,7 +48,7 @@ COLD_HEADS = range(65, 77)
 """Products of attention, by their place in the sequence of which those run over and over are the first."""
 LONGEST_AGE = 72
 """As many products after which the largest caches have been filled by others."""
-KEPT_AGES, USES = (3, 12), 4
+KEPT_AGES, USES = (3, 12), 3
 """The same of arrays that are used so many times before they are left alone: caches keep them longer."""
 AGES_NOW = AGES[:4]
 """After which it is seen what others bring at a moment, within 50 ms."""

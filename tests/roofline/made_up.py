@@ -207,7 +207,7 @@ class MadeUpClock(Clockwork):
                         halves = (own[at] + own[stamp % len(spans)]) / 2
                         distance = max(between + halves, touched)
                         if distance > self.made_up.private:
-                            came = (starts[number] + starts[number + 1] - starts[stamp] - starts[stamp + 1]) / 2
+                            came = starts[number] - starts[stamp + 1]
                             distance += came * (self.made_up.once if new else 1)
                         found.append((distance, count / (end - first)))
                         once[first:end][(kinds == [[stamp], [new]]).all(0)] = distance > self.made_up.levels[0].capacity
@@ -314,7 +314,7 @@ HOSTS = (
         gflops=130,
         hidden=0.0,
         brought=3.0,
-        once=3.0,
+        once=2.0,
         dense=1.3,
         stated=(48, 2048, 260 * 1024),
     ),

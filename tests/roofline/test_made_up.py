@@ -78,3 +78,11 @@ def test_what_others_bring_is_told_from_what_they_brought_while_memory_was_measu
     again = others.brought(others.traffic, others.among)
     alone = 16 << 20
     assert again(alone, alone / rates.bandwidth(alone)) == pytest.approx(alone, rel=0.05), "as far as it seemed then"
+
+
+@pytest.mark.slow
+def test_what_came_from_memory_is_told_to_go_sooner_than_what_was_found() -> None:
+    made_up = replace(HOSTS[0], brought=2.0, once=4.0)
+    others = measure_probes(sentinel=Sentinel(MadeUpClock(made_up))).rates.others
+    assert others.traffic == pytest.approx(4e9 * made_up.brought, rel=0.25)
+    assert others.among < others.traffic / 2
