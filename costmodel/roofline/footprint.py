@@ -150,11 +150,13 @@ def reuse_distances(
             passed += (seconds[number] - seconds[use.last % len(seconds)]) / 2
         return brought(use.distance, passed)
 
-    once, again = (
-        [[distance(use, number, brought) for use in call] for number, call in enumerate(uses)]
-        for brought in (sharing.once, sharing.again)
-    )
-    found = again
+    def distances(brought: Callable[[float, float], float]) -> list[list[float]]:
+        return [[distance(use, number, brought) for use in call] for number, call in enumerate(uses)]
+
+    once = distances(sharing.once)
+    if not sharing.shared:
+        return once
+    found = again = distances(sharing.again)
     for _ in range(CHAINED):
         found = [
             [
