@@ -18,7 +18,7 @@ from costmodel.roofline.calibration import STALE, Calibration, CalibrationError,
 from costmodel.roofline.host import this_machine
 from costmodel.roofline.hosttime import predict_seconds
 from costmodel.roofline.kept import LARGEST_FILE, calibrate, calibrated, path_of, read, store
-from costmodel.roofline.probes import probes
+from costmodel.roofline.probes import EMPTY, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.timing import Timing
@@ -327,3 +327,10 @@ def test_times_that_are_none_are_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(measuring, "time_calls", lambda calls, *_, **__: [nothing] * len(calls))
     with pytest.raises(CalibrationError, match=r"measuring came to nothing .* which is no time.*machine is at rest"):
         measuring.measure_probes()
+
+
+def test_a_calibration_without_the_probe_that_calls_nothing_is_refused() -> None:
+    seconds = {name: each for name, each in calibration().seconds.items() if name != EMPTY}
+    path = store(calibration(seconds=seconds))
+    with pytest.raises(CalibrationError, match=r"lacks 1 of this version's probes, such as 'empty'"):
+        read(path, MACHINE)
