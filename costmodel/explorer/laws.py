@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from costmodel.errors import SettingError
 from costmodel.explorer.playing import cluster_data
 from costmodel.graph.kernel import Kernel
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import BETWEEN_DEVICES, typical
 from costmodel.performance.intervals import uncertain_constants
 from costmodel.performance.laws import KernelModel, law_of, with_numbers
-from costmodel.training.layout import Runtime
+from costmodel.training.layout import Layout, Runtime
 from costmodel.training.stacks import Stack
 
 ARGUMENTS = ("flops", "read", "written", "launches", "batch", "m", "n", "k")
@@ -100,6 +101,11 @@ class Laws:
 
     def __init__(self, stack: Stack, runtime: Runtime | None = None) -> None:
         """runtime: of layouts of several devices, if they are offered; what is between these then is told too."""
+        if stack.blocking and runtime == "deepspeed":
+            raise SettingError(
+                "a page of runtime='deepspeed' has no stack with blocking=True, of which tp decides what kernels take: "
+                "ask predict for one layout"
+            )
         self.stack = stack
         self.runtime: Runtime | None = runtime
         self.texts: list[str] = []
@@ -124,13 +130,16 @@ class Laws:
     def machine(self, machine: Machine, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
         """What a page needs of a machine: for each law's key its function and its peak, and what all share.
 
-        parameters: see `Parameters`, of which `launch` is one.
+        parameters: see `Parameters`, of which `launch` is one. starts: what the host takes to start kernels, see
+        `KernelModel`, without tp and with it, as layers are then Megatron's under DeepSpeed too.
         """
         middle, parameters = typical(machine), Parameters()
         laid_out = self.runtime is not None
         runtime: Runtime = self.runtime or "torch"
         ends = middle.with_ends(uncertain_constants(machine, () if laid_out else BETWEEN_DEVICES))
-        model = KernelModel(machine, ends, stack=self.stack, runtime=runtime)
+        model, split = (
+            KernelModel(machine, ends, stack=self.stack, layout=Layout(tp=tp, runtime=runtime)) for tp in (1, 2)
+        )
         between = {name: parameters.number(getattr(ends, name)) for name in BETWEEN_DEVICES} if laid_out else {}
         shared = {"constants": between, "cluster": cluster_data(machine)} if laid_out else {}
         return {
@@ -140,7 +149,7 @@ class Laws:
             "bandwidth": machine.bandwidth,
             "vectorPeak": model.vector_peak,
             "launch": parameters.number(model.launch_seconds),
-            "starts": [*map(parameters.number, model.start_seconds)],
+            "starts": [[*map(parameters.number, each.start_seconds)] for each in (model, split)],
             "start": middle.kernel_seconds,
             "laws": {key: self.number(kernel, model, parameters) for key, kernel in kernels.items()},
             "peaks": {key: model.peak(kernel) for key, kernel in kernels.items() if kernel.sizes is not None},

@@ -2,11 +2,11 @@
 
 const CEILING = "ceiling";
 
-// What the laws of a machine are of with typical constants, or with one of them at an end of its range.
-function modelOf(machine, tier, end = null) {
+// What the laws of a machine are of in a layout, with typical constants or with one of them at an end of its range.
+function modelOf(machine, layout, tier, end = null) {
   const parameters = parametersOf(machine, end);
   const constants = Object.fromEntries(Object.entries(machine.constants).map(([name, number]) => [name, parameters[number]]));
-  const starts = machine.starts.map((number) => (tier === CEILING ? 0 : parameters[number]));
+  const starts = machine.starts[layout.tp > 1 ? 1 : 0].map((number) => (tier === CEILING ? 0 : parameters[number]));
   return { machine, tier, parameters, constants, launch_seconds: starts[0], start_seconds: starts };
 }
 
@@ -98,10 +98,10 @@ function timeOf({ played }, machine) {
   } catch (error) {
     return { why: error.message };
   }
-  const model = modelOf(machine, "typical");
+  const model = modelOf(machine, layout, "typical");
   played.show(model);
   const [kernels, step] = played.on(model);
-  const [floors, least] = played.on(modelOf(machine, CEILING));
+  const [floors, least] = played.on(modelOf(machine, layout, CEILING));
   const { tasks, shown } = played.work;
   const host = hostSeconds(tasks, model);
   return {
@@ -110,7 +110,7 @@ function timeOf({ played }, machine) {
     secondsOf: (phase) => step.phases.get(phase, 0),
     useful: (layout.samplers / layout.devices) * played.contractions,
     exposed: step.sums.reduce((all, each) => all + each.exposed, 0),
-    secondsAt: (end) => played.on(modelOf(machine, "typical", end))[1].seconds,
+    secondsAt: (end) => played.on(modelOf(machine, layout, "typical", end))[1].seconds,
     widened(low, typical, high) {
       const time = Object.assign(new Time(), { prediction: { settings: { layout, training: played.training } } });
       const shared = { collectives: step.sums, optional: step.optional };

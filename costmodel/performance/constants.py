@@ -548,7 +548,7 @@ class Constants:
         ("cpu", 0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
     )
     megatron_seconds: float = _by_family(
-        "time of the host for one kernel of an eager stack under Megatron-Core [s]",
+        "time of the host for one kernel of Megatron's layers in an eager stack [s]",
         (
             "",
             1.2e-05,

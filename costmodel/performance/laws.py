@@ -17,7 +17,7 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import ATTENTION_SHARES, Constants, family, typical
 from costmodel.training.dtypes import BITS, Dtype
-from costmodel.training.layout import Runtime
+from costmodel.training.layout import Layout, Runtime
 from costmodel.training.stacks import STACKS, AttentionKernel, Stack
 
 Tier = Literal["ceiling", "typical", "calibrated"]
@@ -84,6 +84,8 @@ BELOW_BASE = 0.9
 their peak: Bekman, Machine Learning Engineering)."""
 ADDED = "added up"
 """In names of products that add to what is in memory already, as to gradients of all micro-batches."""
+ALONE = Layout()
+"""Of one device."""
 TINY = 1e-30
 """Instead of a denominator of 0 [s]."""
 
@@ -144,8 +146,8 @@ class KernelModel:
     stack: what starts kernels. tier: see `Tier`. allow_tf32: whether fp32 operands may be rounded to tf32 on matrix
     units; None: as PyTorch does by itself, in convolutions only. channels_last: the layout of convolutions' operands,
     if the stack does not set it. launch_seconds: of the host to start one kernel; start_seconds: that,
-    one more in a loop, and one that is recorded, see `Task.starts`. runtime: of a layout, which decides
-    the kernel of fused attention, `attention`.
+    one more in a loop, and one that is recorded, see `Task.starts`. layout: whose runtime decides the kernel of fused
+    attention, `attention`, and whose layers what the host takes to start a kernel.
     """
 
     def __init__(
@@ -157,14 +159,14 @@ class KernelModel:
         tier: Tier = "typical",
         allow_tf32: bool | None = None,
         channels_last: bool = False,
-        runtime: Runtime = "torch",
+        layout: Layout = ALONE,
     ) -> None:
         self.machine = machine
         self.constants = c = constants or typical(machine)
         self.tier: Tier = tier
         self.allow_tf32 = allow_tf32
         self.channels_last = channels_last or stack.channels_last
-        self.launch_seconds: Numbers = 0.0 if tier == "ceiling" else stack.launch_seconds(c, runtime)
+        self.launch_seconds: Numbers = 0.0 if tier == "ceiling" else stack.launch_seconds(c, layout.megatron)
         less = (np.minimum(self.launch_seconds, seconds) for seconds in (c.eager_seconds, c.graph_seconds))
         self.start_seconds: tuple[Numbers, ...] = self.launch_seconds, *less
         self.processors = machine.processors or 1
@@ -177,7 +179,7 @@ class KernelModel:
         self._exponentials = EXPONENTIALS * self._clocks or self.vector_peak / EXPONENTIALS
         self._conditions = c.conditions * (c.compiled_conditions if stack.fuses else 1.0)
         self.stack = stack
-        self.attention: AttentionKernel = attention_kernel(machine, stack, runtime)
+        self.attention: AttentionKernel = attention_kernel(machine, stack, layout.runtime)
         self._units: dict[tuple[Dtype, bool], Units] = {}
         self._vector_tiles = self._depths(VECTOR_TILES, c.vector_tile_intensity)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from heapq import heapify, heapreplace
 from operator import itemgetter
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -392,7 +392,8 @@ class LayoutSteps:
         self.ranks = ranks
         self.kinds = kinds_of(ranks.model)
         self.fuses = like.stack.fuses
-        self.models = {runtime: like.kernel_model_of(runtime) for runtime in get_args(Runtime)}
+        self._model_of = like.kernel_model_of
+        self._models: dict[tuple[Runtime, bool], KernelModel] = {}
         self.links = CollectiveModel(like.cluster, like.constants, like.tier, like.factors)
         self._stages: dict[Runtime, dict[tuple[int, int], StageWork]] = {}
         self._kernel_seconds: dict[StageWork, list[Numbers]] = {}
@@ -428,7 +429,7 @@ class LayoutSteps:
             except CostModelError:  # of another batch, or of this one too
                 every = [PassSeries.of({settings.batch: tasks(settings.batch)})]
             for series in every:
-                works = PassWork.of_series(series, self.kinds, self.models[layout.runtime])
+                works = PassWork.of_series(series, self.kinds, self._model(layout))
                 self._works |= {(batch, key): work for batch, work in works.items()}
         return self._works[settings.batch, key]
 
@@ -496,11 +497,18 @@ class LayoutSteps:
         other._works, other._stages, other._kernel_seconds = self._works, self._stages, self._kernel_seconds
         return other
 
+    def _model(self, layout: Layout) -> KernelModel:
+        """What kernels take under a runtime, with Megatron's layers or others."""
+        key = layout.runtime, layout.megatron
+        if key not in self._models:
+            self._models[key] = self._model_of(layout)
+        return self._models[key]
+
     def _alone(self, settings: Settings, prices: Prices) -> PlayedStep:
-        return RankWork(self.ranks.alone(settings), fuse=self.fuses).step(self.models[settings.runtime], prices)[1]
+        return RankWork(self.ranks.alone(settings), fuse=self.fuses).step(self._model(settings.layout), prices)[1]
 
     def _staged(self, settings: Settings, prices: Prices) -> PlayedStep:
-        model = self.models[settings.runtime]
+        model = self._model(settings.layout)
         ranks = self.ranks.staged(settings)
 
         def busy(stage: StageWork) -> Numbers:

@@ -49,7 +49,7 @@ from costmodel.performance.pipelines import PipelineWork, step_of
 from costmodel.performance.queues import QueueEvent, chrome_trace
 from costmodel.performance.report import MeasuredMfu, MfuRow
 from costmodel.performance.work import StepWork, work_of
-from costmodel.training.layout import Runtime
+from costmodel.training.layout import Layout
 from costmodel.training.precision import FP32
 from costmodel.training.settings import OneStack
 from costmodel.training.stacks import STACKS, Stack
@@ -157,13 +157,13 @@ class Time(Answer):
         """What its kernels take."""
         return self._model(self.constants, self.tier)
 
-    def kernel_model_of(self, runtime: Runtime) -> KernelModel:
-        """What the same kernels take under a runtime."""
-        return self._model(self.constants, self.tier, runtime)
+    def kernel_model_of(self, layout: Layout) -> KernelModel:
+        """What the same kernels take in a layout."""
+        return self._model(self.constants, self.tier, layout)
 
-    def _model(self, constants: Constants, tier: Tier, runtime: Runtime | None = None) -> KernelModel:
+    def _model(self, constants: Constants, tier: Tier, layout: Layout | None = None) -> KernelModel:
         how: dict[str, Any] = {"allow_tf32": self.allow_tf32, "channels_last": self.channels_last}
-        how["runtime"] = runtime or self.prediction.settings.layout.runtime
+        how["layout"] = layout or self.prediction.settings.layout
         return KernelModel(self.machine, constants, stack=self.stack, tier=tier, **how)
 
     def _step(self, constants: Constants, tier: Tier) -> StepTime:

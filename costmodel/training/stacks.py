@@ -7,7 +7,6 @@ from typing import Any, Literal
 from costmodel.errors import SettingError, shown
 from costmodel.training.declaration import Declaration, ready
 from costmodel.training.frozen import frozen
-from costmodel.training.layout import Runtime
 
 StackName = Literal["eager", "compiled", "cuda-graphs"]
 """Names of the ready-made stacks, for a type checker and an editor."""
@@ -64,12 +63,13 @@ class Stack(Declaration):
         if not isinstance(self.launch, str) and not 0 <= self.launch < 1:
             raise SettingError(f"{where}.launch: {shown(self.launch)} is no time: give seconds, such as 5e-6")
 
-    def launch_seconds(self, constants: Any, runtime: Runtime = "torch") -> float:
+    def launch_seconds(self, constants: Any, megatron: bool = False) -> float:
         """Time of the host for one launch, by the constants of a machine where it is one of these [s].
 
-        Megatron-Core's modules are autograd functions in Python of their own, over which operators are thinly spread.
+        megatron: whether layers are Megatron's, which are autograd functions in Python of their own, over which
+        operators are thinly spread.
         """
-        if runtime == "megatron" and self.launch == "eager_seconds":
+        if megatron and self.launch == "eager_seconds":
             return constants.megatron_seconds
         return getattr(constants, self.launch) if isinstance(self.launch, str) else self.launch
 

@@ -19,6 +19,7 @@ from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import TABLE, Constants, constant, typical
 from costmodel.performance.intervals import interval
 from costmodel.performance.laws import ADDED, KernelModel, KernelTable, Tier
+from costmodel.training.layout import Layout
 from costmodel.training.stacks import STACKS, Stack
 from tests.benchmarks.bench_kernels import attention_kernels, scores, without_source
 
@@ -242,7 +243,7 @@ def test_single_precision_products_run_on_vector_units_unless_rounding_is_allowe
     ],
 )
 def test_attention_is_the_kernel_that_machine_and_stack_have(name, stack, runtime, expected) -> None:
-    model = KernelModel(load_machine(name), stack=Stack("own", 0.0, **stack), runtime=runtime)
+    model = KernelModel(load_machine(name), stack=Stack("own", 0.0, **stack), layout=Layout(runtime=runtime))
     one = kernel("attention", 8, 1024, 1024, 64, "bf16")
     assert model.attention_of(one) == expected
     expected = "fused" if expected == "fused" else "efficient"  # FlashAttention takes 16 bits alone
@@ -367,6 +368,13 @@ def test_graphs_take_the_host_less_time_than_compiled_code_and_that_less_than_ea
     times = [KernelModel(machine(), stack=stack).launch_seconds for stack in stacks]
     assert times == sorted(times)
     assert times[-1] == typical(machine()).eager_seconds
+
+
+def test_the_host_starts_megatron_s_layers_as_slowly_under_deepspeed() -> None:
+    layouts = [Layout(tp=tp, runtime=runtime) for runtime, tp in (("megatron", 1), ("deepspeed", 2), ("deepspeed", 1))]
+    megatron, split, whole = (KernelModel(machine(), layout=layout).launch_seconds for layout in layouts)
+    assert megatron == split == typical(machine()).megatron_seconds
+    assert whole == typical(machine()).eager_seconds
 
 
 @pytest.mark.parametrize("name", TABLE)
