@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
 from dataclasses import dataclass, fields
 from math import exp, expm1, inf, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import read_amount, read_count, read_text, show_amount, show_bytes, show_few
+from costmodel.display.units import NUMBER, read_amount, read_count, read_text, show_amount, show_bytes, show_few
 from costmodel.documents.arguments import MOST_WHOLE, Positive, fits, typed
 from costmodel.errors import SettingError, shown
 from costmodel.performance.accounting import StepTime, charge, joules
@@ -180,7 +180,9 @@ class Bill(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with what was assumed."""
         basis, *assumed = (field.name for field in fields(self))  # type: ignore[arg-type]  (all kinds are dataclasses)
-        return {**getattr(self, basis).to_dict(), **{name: getattr(self, name) for name in (*assumed, *self.AMOUNTS)}}
+        own = {name: getattr(self, name) for name in (*assumed, *self.AMOUNTS)}
+        endless = {name: None for name, value in own.items() if value == inf}  # which JSON has no number for
+        return {**getattr(self, basis).to_dict(), **own, **endless}
 
 
 @dataclass(frozen=True, repr=False)
@@ -327,27 +329,35 @@ class Goodput(Bill):
         """The share, and what it is made of."""
         rows = [
             ("without failures", show_long(self.job.seconds)),
-            ("failures", show_few(self.failures)),
+            ("failures", show_few(self.failures) if self.share else "without end"),
             ("one in", show_long(self.between_failures)),
             ("checkpoint every", show_long(self.interval_seconds)),
             ("writing one", show_long(self.checkpoint)),
             ("restart", show_long(self.restart)),
         ]
-        head = f"goodput {self.share:.1%}: {show_long(self.total_seconds)} with checkpoints, failures and restarts"
+        took = f"{show_long(self.total_seconds)} with checkpoints, failures and restarts"
+        took = took if self.share else "never done, as failures leave no interval between checkpoints whole"
+        head = f"goodput {self.share:.1%}: {took}"
         return Sheet([self.job.question, head], [Table(("of", "is"), rows, frozenset({0, 1}))])
 
 
 def _duration(what: str, value: float | str) -> float:
     """In seconds, from a number, or text with a unit such as "50000 h". Raises SettingError."""
-    number, _, unit = value.strip().partition(" ") if isinstance(value, str) else ("", "", "")
-    if unit in LONG:
-        with suppress(ValueError):
-            return _positive(what, LONG[unit] * float(number), "3600")
-    return read_amount(value, what, "s")
+    if not isinstance(value, str):
+        return read_amount(value, what, "s")
+    parts = re.fullmatch(rf"\s*({NUMBER})\s*([a-z]+)\s*", value)
+    scale = None if parts is None else LONG.get(parts[2].removesuffix("s"))
+    if parts is None or scale is None:
+        seconds = float(read_text(value, what, "s", "50000 h")[0])
+    else:
+        seconds = scale * float(parts[1].replace(",", ""))
+    if not fits(seconds, Positive):
+        raise SettingError(f"{what}={shown(value)} is not a time above 0: use one such as '50000 h'")
+    return seconds
 
 
-LONG = {"min": 60.0, "h": 3600.0, "hours": 3600.0, "days": 86400.0, "years": 365.25 * 86400}
-"""Units of durations that are no prefix of a second."""
+LONG = {"min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0, "year": 365.25 * 86400}
+"""Units of durations that are no prefix of a second, without the "s" of several."""
 
 
 def job_of(

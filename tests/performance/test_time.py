@@ -463,6 +463,30 @@ def test_goodput_is_what_failures_checkpoints_and_restarts_leave() -> None:
         run.goodput(mtbf="often", checkpoint=60, restart=60)
 
 
+@pytest.mark.parametrize("hour", ["1h", "1 hour", "60 min", "60minutes", "3,600 s", "3600s", 3600])
+def test_times_of_failures_are_read_with_and_without_a_space(hour: float | str) -> None:
+    run = cm.predict("gpt2-small", batch=8, seq=512).on("h100-sxm").run(steps=1e7)
+    assert run.goodput(mtbf=hour, checkpoint="60s", restart="1 s").mtbf == 3600
+
+
+@pytest.mark.parametrize("wrong", ["0 h", "-5 h", "5 fortnights", "nan h"])
+def test_a_time_of_failures_that_is_none_is_told_one_of_their_length(wrong: str) -> None:
+    run = cm.predict("gpt2-small", batch=8, seq=512).on("h100-sxm").run(steps=1e7)
+    with pytest.raises(cm.CostModelError, match=rf"mtbf='{wrong}' .* '50000 h'"):
+        run.goodput(mtbf=wrong, checkpoint=60, restart=60)
+
+
+def test_a_run_that_failures_never_let_end_says_so() -> None:
+    never = (
+        cm.predict("gpt2-small", batch=8, seq=512)
+        .on("h100-sxm")
+        .run(steps=1e7)
+        .goodput(mtbf=1, checkpoint=3600, restart=3600)
+    )
+    assert "goodput 0.0%: never done" in str(never)
+    json.loads(never.to_json(), parse_constant=pytest.fail)  # Infinity is no JSON
+
+
 def test_goodput_is_the_mean_of_simulated_runs() -> None:
     """A run with failures at random, each of which loses what is since the last checkpoint, and a restart."""
     from random import Random
