@@ -7,6 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, get_args
 
 from costmodel.architectures.base import divisors
+from costmodel.architectures.stages import stages_of_split
 from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import RUNTIME_SCHEDULES, ContextKind, Runtime
 from costmodel.training.schedules import SCHEDULES
@@ -31,7 +32,8 @@ Mesh = dict[str, Any]
 class Meshes:
     """All layouts of a model over so many devices, by the settings that say them.
 
-    Degrees are divisors whose product is the devices. Stages of a rank (vpp) are as many as cut the blocks evenly.
+    Degrees are divisors whose product is the devices. Stages of a rank (vpp) are as many as cut the blocks evenly, or
+    as a split that is given (`pp_split`) is of. Raises SettingError if that cuts no pipeline of the model.
     """
 
     def __init__(self, model: Architecture, devices: int, options: Options) -> None:
@@ -39,6 +41,8 @@ class Meshes:
         self.options = options
         self.layers = int(peek(getattr(model, "layers", 0) or 0))
         self.experts = int(peek(getattr(getattr(model, "experts", None), "count", 0)))
+        split = next(iter(options.get("pp_split", ())), ())
+        self.stages = stages_of_split(split, model) if split else None
 
     def __iter__(self) -> Iterator[Mesh]:
         for runtime in self._values("runtime", get_args(Runtime)):
@@ -55,6 +59,8 @@ class Meshes:
 
     def _takes(self, mesh: Mesh) -> bool:
         """Whether a mesh has every setting that is given, or leaves it at its default as is given."""
+        if self.stages is not None and mesh["pp"] * mesh.get("vpp", 1) not in self.stages:
+            return False
         rest = (name for name in AXES if name in self.options and name not in mesh)
         return all(SETTINGS[name].default in self.options[name] for name in rest)
 
@@ -67,7 +73,7 @@ class Meshes:
             for cp in self._shares(self.devices // tp, "cp"):
                 for pp in self._shares(self.devices // tp // cp, "pp"):
                     rest = self.devices // tp // cp // pp
-                    for fsdp in self._shares(rest, "fsdp") if runtime == "torch" else (1,):
+                    for fsdp in self._shares(rest if runtime == "torch" else 1, "fsdp"):
                         if "dp" not in self.options or rest // fsdp in self.options["dp"]:
                             yield {"tp": tp, "cp": cp, "pp": pp, "fsdp": fsdp, "dp": rest // fsdp}
 
@@ -130,6 +136,8 @@ class Meshes:
             return
         blocks = self.layers + 2 if runtime != "torch" and self.layers % pp else self.layers
         several = [vpp for vpp in range(2, blocks // pp + 1) if blocks % (pp * vpp) == 0]
+        if self.stages is not None:
+            several = [stages // pp for stages in self.stages if stages % pp == 0 and stages > pp]
         for name in self._values("schedule", RUNTIME_SCHEDULES[runtime]):
             only = SCHEDULES[name].only_stages
             for vpp in self._values("vpp", several if only is None else (only,)):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, get_args
 
+from costmodel.analysis.candidates import Meshes
 from costmodel.analysis.layout_reasons import Reason
 from costmodel.analysis.layout_search import LayoutSearch
 from costmodel.analysis.predict import predict
@@ -368,8 +369,6 @@ def layouts(
     options = {name: _values(name, value) for name, value in {**_defaults(architecture), **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN}
     _check_parts(architecture, fixed, options.get("checkpoint", ()))
-    split: Sequence[int | str] = fixed.get("pp_split", ()) if architecture.stage_parts else ()
-    stages = stages_of_split(split, architecture) if split else []
     on = fixed.get("on")
     if on is None and network is not None:
         raise SettingError(f"network={shown(network)} is of seconds on a machine: give on='h100-sxm', say, too")
@@ -384,10 +383,10 @@ def layouts(
     room = None if budget is None else budget.bytes - spared
     search = LayoutSearch(architecture, fixed, options, room, network, None if every else within)
     search.run(progress)
-    if stages:
-        _check_drawn(search, split, stages)
+    if not search.meshes:
+        raise SettingError(_why_none(architecture, fixed, options))
     if not (search.entries or search.unfit.reasons):
-        reason = search.refused.reasons[0].text if search.refused.reasons else "no degrees make up the devices"
+        reason = search.refused.reasons[0].text
         raise SettingError(f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {reason}")
     return Layouts(
         architecture.title,
@@ -402,16 +401,20 @@ def layouts(
     )
 
 
-def _check_drawn(search: LayoutSearch, split: Sequence[int | str], stages: Sequence[int]) -> None:
-    """Raise SettingError if no layout of a search has so many stages as a split may be of."""
-    drawn = {mesh["pp"] * mesh.get("vpp", 1) for mesh in search.meshes} - {1}
-    if drawn.isdisjoint(stages):
-        others = [f"{count:,}" for count in sorted(drawn)]
+def _why_none(model: Architecture, fixed: Mapping[str, Any], options: Mapping[str, Sequence[Any]]) -> str:
+    """Why there is no way to lay devices out as is given: what `predict` refuses, or of how many stages a split is."""
+    devices, split = fixed["devices"], fixed.get("pp_split")
+    without = Meshes(model, devices, {name: each for name, each in options.items() if name != "pp_split"})
+    if split and (drawn := {mesh["pp"] * mesh.get("vpp", 1) for mesh in without}):
+        stages = " or ".join(map(str, stages_of_split(split, model)))
+        others = [f"{count:,}" for count in sorted(drawn - {1})]
         right = f"cut {listed(others)} stages" if others else "leave it out"
-        raise SettingError(
-            f"pp_split={split_text(split)} is of {' or '.join(map(str, stages))} stages, as no layout over "
-            f"devices={search.devices} has: {right}"
-        )
+        return f"pp_split={split_text(split)} is of {stages} stages, as no layout over devices={devices} has: {right}"
+    try:
+        Settings(**{name: values[0] for name, values in options.items()})
+    except CostModelError as error:
+        return str(error)
+    return f"what is given makes up no layout over devices={devices}: leave some degrees out"
 
 
 def _check_parts(model: Architecture, fixed: Mapping[str, Any], checkpoints: Sequence[Any]) -> None:

@@ -94,6 +94,11 @@ def stages_of_split(split: Sequence[int | str], model: Architecture) -> list[int
         return counts
     setting = f"pp_split={shown(tuple(split))}"
     setting = setting if len(setting) <= MOST_SHOWN else f"pp_split of {len(split):,} items"
+    if not parts:
+        raise SettingError(
+            f"{setting} is of a pipeline, which is not worked out for {type(model).__name__} {shown(model.title)}: "
+            "leave it out"
+        )
     raise SettingError(
         f"{setting} cuts no pipeline of {model.title}: give how many of its {len(parts)} layers each stage has, or the "
         "first of each but the first, in order"

@@ -129,7 +129,7 @@ def test_what_is_given_is_in_every_layout_or_at_its_default() -> None:
         ({"devices": 4, "global_batch": 4, "accumulate": 2}, "accumulate=2 follows from"),
         ({"devices": 4, "global_batch": 4, "tp": []}, "tp=.* is empty"),
         ({"devices": 4, "global_batch": 4, "seq": [16, 32]}, "seq=.* is a list"),
-        ({"devices": 4, "global_batch": 4, "tp": 3}, "no degrees make up the devices"),
+        ({"devices": 4, "global_batch": 4, "tp": 3}, "devices=4 are not a multiple of the 3 "),
         ({"devices": 4, "global_batch": 4, "schedule": ["1f1b", "gpip"]}, "unknown schedule 'gpip'"),
         ({"devices": 4, "global_batch": 4, "runtime": "megatrom"}, "unknown runtime 'megatrom'"),
         ({"devices": 4, "global_batch": 4, "mode": "inference"}, "no layout of .* is worked out"),
@@ -630,6 +630,32 @@ def test_a_split_that_cuts_no_pipeline_has_a_sentence_of_its_own(split: Any, mes
     pp = [4] if split == (3, 5) else [1, 2, 4]
     with pytest.raises(CostModelError, match=message):
         cm.layouts(HEAVY, **{**PIPELINE, "pp": pp, "memory": None}, runtime="torch", pp_split=split)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        ("t5-small", {"pp_split": (2, 2)}, r"pp_split=\(2, 2\) is of a pipeline, .* EncoderDecoder 't5-small'"),
+        ("gpt2-small", {"pp_split": (6, 6), "pp": 1}, r"pp_split=6x2 is of 2 stages, .*: leave it out"),
+        ("gpt2-small", {"tp": [2], "pp": [4]}, r"devices=4 are not a multiple of the 8 "),
+        ("gpt2-small", {"schedule": "gpipe", "pp": 1}, r"schedule='gpipe' is of a pipeline: give pp"),
+        ("gpt2-small", {"fsdp": 2, "runtime": "megatron"}, r"fsdp is not worked out with runtime='megatron'"),
+    ],
+)
+def test_what_makes_up_no_layout_is_refused_as_predict_does(model: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(CostModelError, match=message):
+        cm.layouts(model, devices=4, global_batch=8, seq=64, **given)
+
+
+def test_shards_that_are_given_are_of_runtimes_that_have_them() -> None:
+    found = cm.layouts("gpt2-small", devices=4, global_batch=8, seq=64, checkpoint="none", fsdp=2)
+    assert {(entry.settings.get("runtime", "torch"), entry.settings["fsdp"]) for entry in found} == {("torch", 2)}
+
+
+def test_uneven_splits_are_drawn_with_as_many_stages_of_a_rank_as_they_are_of() -> None:
+    found = cm.layouts(HEAVY, devices=2, global_batch=8, seq=64, batch=1, pp_split=(2, 2, 1, 1, 1, 1))
+    assert {entry.settings["pp"] * entry.settings["vpp"] for entry in found} == {6}
+    assert {entry.settings.get("runtime", "torch") for entry in found} == {"torch", "megatron"}
 
 
 def test_a_split_is_told_in_short() -> None:
