@@ -31,7 +31,7 @@ from costmodel.architectures.base import Architecture, divisors
 from costmodel.architectures.trace import batch_shape, check_applies
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import Held, RankPeaks
-from costmodel.errors import CostModelError, SettingError
+from costmodel.errors import CostModelError, SettingError, listed
 from costmodel.hardware.cluster import LinkLike
 from costmodel.performance.laws import Numbers
 from costmodel.performance.layout_steps import LayoutStep, LayoutSteps, PassWork, PipelineShapes, blocks_of
@@ -255,8 +255,11 @@ class LayoutSearch:
         groups: dict[tuple[Any, ...], list[int]] = {}
         for number, mesh in enumerate(self.meshes):
             if not self._batches(mesh):
-                text = f"global_batch={self.samples} is no multiple of what {mesh['fsdp'] * mesh['dp']} ranks take"
-                self.refused.add(f"{text} at once", len(self.checkpoints))
+                copies, batches = mesh["fsdp"] * mesh["dp"], [f"{batch:,}" for batch in self.options.get("batch", ())]
+                of = [f"batch={listed(batches)}"] if batches else []
+                of += [f"the {copies:,} ranks that have samples of their own"] if copies > 1 else []
+                text = f"global_batch={self.samples} is no multiple of {' on '.join(of)}"
+                self.refused.add(text, len(self.checkpoints))
                 continue
             alike = tuple(item for item in mesh.items() if item[0] not in APART)
             groups.setdefault(alike, []).append(number)

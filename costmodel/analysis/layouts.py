@@ -268,7 +268,7 @@ class Layouts(Answer):
         unfit = sum(reason.candidates for reason in self.unfit)
         room = f" {show_bytes(self.budget.bytes)} ({self.budget.reading})" if self.budget else ""
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
-        whole = f"ways to run it on {self.devices:,} devices"
+        whole = f"ways to run it on {_devices(self.devices)}"
         if self.slower:
             return f"the {len(self):,} fastest of {self.candidates:,} {whole} that fit{room}{reserve}"
         fit = f"{show_exact(len(self))} of {show_exact(len(self) + unfit)} {whole}"
@@ -368,6 +368,10 @@ def layouts(
     architecture = load(model, over=settings.pop("over", None))
     options = {name: _values(name, value) for name, value in {**_defaults(architecture), **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN}
+    if (mode := fixed.get("mode", "train")) != "train":
+        raise SettingError(
+            f"mode={shown(mode)} is no training step, as layouts are of: leave it out, or ask deployments"
+        )
     _check_parts(architecture, fixed, options.get("checkpoint", ()))
     on = fixed.get("on")
     if on is None and network is not None:
@@ -435,11 +439,15 @@ def _question(model: Architecture, options: Mapping[str, Sequence[Any]]) -> str:
     left_out = {"on", "batch", "checkpoint", *LAYOUT_NAMES} | {name for name, each in options.items() if len(each) > 1}
     single = {name: each[0] for name, each in options.items() if name not in left_out}
     on, devices = options.get("on"), options["devices"][0]
-    where = f"{devices:,} devices" if on is None else f"{devices:,} x {machine_of(on[0]).name}"
+    where = _devices(devices) if on is None else f"{devices:,} x {machine_of(on[0]).name}"
     checkpoint = options.get("checkpoint", ())
     words = [f"global_batch {options['global_batch'][0]:,}"]
     words += [f"checkpoint {shown(each)}" for each in checkpoint if len(checkpoint) == 1]
     return f"{question(model, settings_of(single), left_out, where)}, {', '.join(words)}"
+
+
+def _devices(number: int) -> str:
+    return "1 device" if number == 1 else f"{number:,} devices"
 
 
 def _results(search: LayoutSearch) -> dict[str, Any]:

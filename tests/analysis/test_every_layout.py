@@ -132,7 +132,7 @@ def test_what_is_given_is_in_every_layout_or_at_its_default() -> None:
         ({"devices": 4, "global_batch": 4, "tp": 3}, "devices=4 are not a multiple of the 3 "),
         ({"devices": 4, "global_batch": 4, "schedule": ["1f1b", "gpip"]}, "unknown schedule 'gpip'"),
         ({"devices": 4, "global_batch": 4, "runtime": "megatrom"}, "unknown runtime 'megatrom'"),
-        ({"devices": 4, "global_batch": 4, "mode": "inference"}, "no layout of .* is worked out"),
+        ({"devices": 4, "global_batch": 4, "mode": "inference"}, "mode='inference' is no training step, .* or ask deployments"),
     ],
 )
 def test_a_question_without_layouts_says_why(question: dict[str, Any], message: str) -> None:
@@ -639,6 +639,8 @@ def test_a_split_that_cuts_no_pipeline_has_a_sentence_of_its_own(split: Any, mes
         ("gpt2-small", {"pp_split": (6, 6), "pp": 1}, r"pp_split=6x2 is of 2 stages, .*: leave it out"),
         ("gpt2-small", {"tp": [2], "pp": [4]}, r"devices=4 are not a multiple of the 8 "),
         ("gpt2-small", {"schedule": "gpipe", "pp": 1}, r"schedule='gpipe' is of a pipeline: give pp"),
+        ("gpt2-small", {"batch": 3, "tp": 1, "pp": 1, "cp": 1}, r"=8 is no multiple of batch=3 on the 4 ranks that"),
+        ("gpt2-small", {"batch": 3, "tp": 4}, r"global_batch=8 is no multiple of batch=3$"),
         ("gpt2-small", {"fsdp": 2, "runtime": "megatron"}, r"fsdp is not worked out with runtime='megatron'"),
     ],
 )
