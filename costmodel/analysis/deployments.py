@@ -202,7 +202,7 @@ class Deployments(Answer):
             for entry in first
         ]
         header = (*SERVED, "at once", "tokens/s", "first token", "per token", "waiting", "memory", "more would break")
-        warnings = [] if self.entries else [f"no layout serves so: {self._missed()}"]
+        warnings = self.best.serving.without_units if self.entries else [f"no layout serves so: {self._missed()}"]
         notes = [f"{n}, {entry.text}: {entry.reason(self.best)}" for n, entry in enumerate(first[1:], 2)]
         if self.entries and (simplest := self.simplest) is not self.best:
             notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text}")

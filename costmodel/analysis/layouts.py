@@ -301,7 +301,14 @@ class Layouts(Answer):
         if refused := sum(reason.candidates for reason in self.refused):
             notes.append(f"{refused:,} more are not worked out, most of them since: {self.refused[0].text}")
         tables = [*([self.table()] if self else []), *([self._network_table()] if self.networks else [])]
-        return Sheet(head, tables, notes=[printable(note) for note in notes])
+        return Sheet(head, tables, self._warnings(), notes=[printable(note) for note in notes])
+
+    def _warnings(self) -> list[str]:
+        """That the machine has no units for the type that products run in, if it has none."""
+        if not self or self.machine is None:
+            return []
+        settings = Settings(**self.best.settings)
+        return machine_of(settings.on).without_units([settings.policy.operands])  # type: ignore[arg-type]
 
 
 def _names(entries: Sequence[RankedLayout]) -> tuple[tuple[str, ...], tuple[str, ...]]:

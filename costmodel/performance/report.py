@@ -258,9 +258,7 @@ def _fusions(t: TimeReport) -> Table:
 
 
 def _warnings(t: TimeReport) -> list[str]:
-    warnings = [
-        f"{t.machine.name} has no units for {dtype}, which runs in {other}" for dtype, other in t.runs_in.items()
-    ]
+    warnings = t.machine.without_units(t.runs_in)
     if t.needed_bytes <= t.machine.memory:
         return warnings
     return [f"needs {show_bytes(t.needed_bytes)}, and {t.machine.name} has {show_bytes(t.machine.memory)}", *warnings]

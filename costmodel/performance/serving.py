@@ -496,7 +496,13 @@ class Serving(Answer):
         ]  # fmt: skip
         table = Table((*header, *priced), rows, words=frozenset({7}), worth=WORTH)
         warnings = [] if self.largest else [f"it does not fit {show_bytes(self.machine.memory)}: {self.binds}"]
-        return Sheet(head, [table], warnings, self._notes())
+        return Sheet(head, [table], [*warnings, *self.without_units], self._notes())
+
+    @property
+    def without_units(self) -> list[str]:
+        """That the machine has no units for the type that products run in, if it has none."""
+        settings = settings_of({"precision": self.settings["precision"], "mode": "inference"})
+        return self.machine.without_units([settings.policy.operands])
 
     def _notes(self) -> list[str]:
         low, high = self.interval(self.loads[0].concurrency)

@@ -119,6 +119,11 @@ class Precision(Declaration):
             if getattr(self, field) and not getattr(self, of):
                 raise SettingError(f"{where}.{field} is of what {of} makes: give {of}, or leave {field} out")
 
+    @property
+    def operands(self) -> RealType:
+        """The type that products of linear layers run in."""
+        return self.multiplied or self.autocast or self.weight
+
     def dtype_of(self, role: Role, compute: Dtype) -> Dtype:
         """Data type of a new tensor made by a layer that computes in `compute`."""
         if role == "weight":

@@ -250,6 +250,23 @@ def test_a_type_that_a_machine_lacks_runs_in_the_nearest_and_is_said_to() -> Non
     assert "tpu-v4 has no units for fp16, which runs in bf16" in str(t)
 
 
+def test_every_answer_in_seconds_says_what_a_machine_has_no_units_for() -> None:
+    """With the half precision that it has, where it has another."""
+    load: dict[str, Any] = {"input": 64, "output": 16}
+    for machine, rest in (("v100-sxm2-16gb", ": it has those for fp16"), ("gtx-1080", ""), ("a100-sxm-80gb", None)):
+        answers = [
+            cm.layouts(
+                "gpt2-small", devices=2, global_batch=2, seq=64, on=machine, tp=1, pp=1, cp=1, runtime="megatron"
+            ),
+            cm.serve("gpt2-small", on=machine, **load),
+            cm.deployments("gpt2-small", devices=2, on=machine, **load),
+            cm.predict("gpt2-small", seq=64, precision="bf16", on=machine).time,
+        ]
+        said = f"warning: {machine} has no units for bf16, which runs in fp32{rest}"
+        for answer in answers:
+            assert (f"{said} " in " ".join(str(answer).split())) == (rest is not None)
+
+
 def test_runs_energy_carbon_and_money_say_what_they_assume() -> None:
     t = timed(CASES[0], "v100-sxm2-16gb")
     run = t.run(samples=1.28e6, epochs=90)
