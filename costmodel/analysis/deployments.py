@@ -214,6 +214,8 @@ class Deployments(Answer):
         notes += [f"{count} cannot be: {reason}" for reason, count in self.refused.items()]
         if rows:
             notes.append("waiting: of a decode step, that devices wait for each other")
+        cluster = next((entry.serving.cluster for entry in self.entries if entry.serving.cluster is not None), None)
+        notes += [f"cluster: {cluster.joins(self.devices)}"] if cluster is not None else []
         tables = [Table(header, rows, words=frozenset({10}), key=len(SERVED), worth=WORTH)] if rows else []
         return Sheet(head, tables, warnings, notes)
 

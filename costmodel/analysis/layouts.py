@@ -289,6 +289,8 @@ class Layouts(Answer):
         notes = ["what the others take more than 1:", *notes] if notes else []
         if self and (simplest := self.simplest(self.within)) is not self.best:
             notes.append(f"the simplest within {self.within:.0%} of the best: {simplest.text(*SHOWN)}")
+        if self and self.search is not None and self.search.steps is not None:
+            notes.append(f"cluster: {self.search.steps.links.cluster.joins(self.devices)}")
         if self.inside is not None and self.devices > self.inside:
             notes.append(
                 f"tp within nodes of {self.inside:,} devices: give tp, such as tp={2 * self.inside}, for others"

@@ -279,4 +279,4 @@ def collectives(model: str, settings: dict[str, Any], network: str | None) -> An
 
     stack: Any = prediction.settings.stack
     time = prediction.on(machine, stack=stack, network=network)  # type: ignore[arg-type]
-    return StepCollectives(time.question, tuple(time.collectives), time.seconds)
+    return StepCollectives(time.question, tuple(time.collectives), time.seconds, time.joined)

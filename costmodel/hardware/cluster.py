@@ -230,6 +230,19 @@ class Cluster(Answer, Description):
             stride = {"tp": 1, "cp": layout.tp, "ep": layout.tp, "pp": dense * layout.samplers}[axis]
         return self.group(axis, devices, stride, layout.devices)
 
+    def joins(self, devices: int) -> str:
+        """What joins so many devices, in words."""
+        text = f"{self.name}, nodes of {self.size:,} by {_described(self.inside)}"
+        if self.network is None or devices <= self.size:
+            return printable(text)
+        between = show_amount(self.network_bandwidth, "B/s", 4)
+        return printable(f"{text}, {between} a device between them ({self.network.name})")
+
+    def words(self, layout: Layout) -> str:
+        """What joins the devices of a layout, and which of its axes cross nodes."""
+        over = [f"{axis} over {group.nodes:,} nodes" for axis, group in self.place(layout).items() if group.nodes > 1]
+        return ": ".join([self.joins(layout.devices), *([", ".join(over)] if over else [])])
+
     def to_dict(self) -> dict[str, Any]:
         """Every field that is given, in SI units, a ready machine by its name; of it `Cluster` makes an equal one."""
         fields = self.model_dump(exclude_none=True, exclude_defaults=True)

@@ -139,7 +139,9 @@ class TimeReport(NamedTuple):
     """What there is to say of a time, which is that of `question`.
 
     peak: see `Time.peak`. needed_bytes: at the peak of memory. runs_in: types without units, with those that they run
-    in. attention: its kernels, see `Time.attention`. usual: see `Time.usual`."""
+    in. attention: its kernels, see `Time.attention`. usual: see `Time.usual`. cluster: what joins devices, in words; ""
+    for one.
+    """
 
     question: str
     settings: Settings
@@ -163,6 +165,7 @@ class TimeReport(NamedTuple):
     runs_in: dict[str, str]
     attention: str
     usual: tuple[str, float] | None
+    cluster: str
 
 
 def sheet(t: TimeReport) -> Sheet:
@@ -265,7 +268,7 @@ def _warnings(t: TimeReport) -> list[str]:
 
 
 def _notes(t: TimeReport) -> list[str]:
-    notes = [f"{_TIERS[t.tier]}; stack: {t.stack.source}"]
+    notes = [f"{_TIERS[t.tier]}; stack: {t.stack.source}", *([f"cluster: {t.cluster}"] if t.cluster else [])]
     if t.usual is not None:
         settings, seconds = t.usual
         notes.append(f"plain settings: {settings} make it {show_seconds(seconds)}")
@@ -327,12 +330,14 @@ def _dot(kernel: KernelTime) -> Dot:
 class StepCollectives(Answer):
     """The collectives of a step, in the order in which they first run, with their seconds and what is waited for.
 
-    question: what runs where. parts: a row for those that are alike. seconds: of the step.
+    question: what runs where. parts: a row for those that are alike. seconds: of the step. cluster: what joins devices,
+    in words; "" for one.
     """
 
     question: str
     parts: tuple[CollectivePart, ...]
     seconds: float
+    cluster: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: seconds of the step, then every row [bytes, s]."""
@@ -358,7 +363,7 @@ class StepCollectives(Answer):
         ]
         header = ("in order", "phase", "layer", "times", "bytes", "time", "exposed")
         worth = ("exposed", "time", "times", "layer", "bytes")
-        notes = ["bytes, time: of one; exposed: what the device waits for all of them"]
+        notes = ["bytes, time: of one; exposed: what the device waits for all of them", f"cluster: {self.cluster}"]
         if not rows:
             return Sheet([self.question, "no collectives"], [])
         return Sheet([self.question], [Table(header, rows, words=frozenset({0, 1, 2}), worth=worth)], notes=notes)

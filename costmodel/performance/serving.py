@@ -532,11 +532,12 @@ class Serving(Answer):
         """What devices do together."""
         if self.cluster is None:
             return []
-        load, layout, notes = self.loads[-1], self.layout, []
+        load, layout = self.loads[-1], self.layout
+        notes = [f"cluster: {self.cluster.words(layout)}"]
         if load.exposed:
             of = "a request" if load.concurrency == 1 else f"{load.concurrency:,} requests"
             waited = show_amount(load.exposed, "s", 3)
-            notes.append(f"devices of {self.cluster.name} wait {waited} of a decode step of {of} for each other")
+            notes.append(f"devices wait {waited} of a decode step of {of} for each other")
         if layout.pp > 1:
             notes.append(f"pp: {layout.pp} groups of requests are in the stages at the same time")
         if layout.dp > 1:

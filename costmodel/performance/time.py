@@ -626,6 +626,11 @@ class Time(Answer):
     def _place(self) -> str:
         return f"{self.devices:,} × {self.machine.name}" if self.devices > 1 else self.machine.name
 
+    @property
+    def joined(self) -> str:
+        """What joins the devices, and which axes of their layout cross nodes, in words; "" for one device."""
+        return "" if self.cluster is None else self.cluster.words(self.prediction.settings.layout)
+
     @cached_property
     def events(self) -> list[QueueEvent]:
         """What is on which queue from when to when, every round by itself; of a pipeline the passes of all its ranks.
@@ -728,6 +733,7 @@ class Time(Answer):
             runs_in=self.runs_in,
             attention=self.attention,
             usual=self.usual,
+            cluster=self.joined,
         )
         return sheet(report)
 

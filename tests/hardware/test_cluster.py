@@ -12,7 +12,7 @@ import pytest
 import costmodel as cm
 from costmodel.hardware.cluster import Cluster, DeviceGroup, clusters, load_cluster
 from costmodel.training.layout import Layout
-from tests.command import error_of
+from tests.command import error_of, here
 
 
 def lab(**fields: Any) -> Cluster:
@@ -177,3 +177,33 @@ def test_a_file_of_a_cluster_opens_no_other_file(tmp_path: Path) -> None:
     error = error_of(lambda: cm.predict("gpt2-small", devices=2, dp=2).on(path))
     assert "is a path: give a ready machine's name" in error
     assert "password" not in error
+
+
+def test_every_answer_over_several_nodes_says_what_joins_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """A network that nobody named is a default like any other, and is said; so is which axis crosses it."""
+    run: dict[str, Any] = {"seq": 64, "precision": "bf16-master-fp32-gradients", "attention": "flash"}
+    load: dict[str, Any] = {"input": 64, "output": 16}
+    joined = "cluster: dgx-h100, nodes of 8 by 450 GB/s (NVLink 4)"
+    between = f"{joined}, 50 GB/s a device between them (InfiniBand NDR)"
+
+    def said(answer: Any) -> str:
+        return " ".join(str(answer).split())
+
+    inside = cm.predict("gpt2-small", **run, tp=4, on="h100-sxm").time
+    assert f"{joined} attention" in said(inside)
+    across = cm.predict("gpt2-small", **run, tp=4, dp=4, runtime="megatron", on="h100-sxm").time
+    assert f"{between}: dp over 2 nodes" in said(across)
+    lab = cm.Cluster(name="lab", machine="h100-sxm", node_size=4, network="400 Gb/s", nics=2, oversubscription=2)
+    own = across.prediction.on(lab)
+    assert "cluster: lab, nodes of 4 by 450 GB/s (NVLink 4), 12.5 GB/s a device between them (network)" in said(own)
+    assert f"{joined} attention" not in said(cm.predict("gpt2-small", **run, on="h100-sxm").time)
+    found = cm.layouts(
+        "gpt2-small", devices=16, global_batch=16, seq=64, on="h100-sxm", runtime="megatron", cp=1, pp=1, tp=1
+    )
+    assert between in said(found)
+    assert "12.5 GB/s a device between them" in said(found.at("100 Gb/s"))
+    assert f"{between}: pp over 2 nodes" in said(cm.serve("gpt2-small", on="h100-sxm", tp=4, pp=4, **load))
+    assert between in said(cm.deployments("gpt2-small", on="h100-sxm", devices=16, **load))
+    assert between in said(
+        here(capsys, *["collectives", "gpt2-small", "--seq", "64", "--tp", "4", "--fsdp", "4", "--on", "h100-sxm"]).out
+    )
