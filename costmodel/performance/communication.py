@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import ceil, inf, log2
@@ -23,7 +24,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_amount, read_budget, show_amount, show_bytes, show_seconds
 from costmodel.documents.arguments import typed
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.errors import SettingError, UnknownNameError, shown, unknown
 from costmodel.graph.kernel import Operation, wire_bytes
 from costmodel.hardware.cluster import Cluster, ClusterLike, DeviceGroup, LinkLike, load_cluster
 from costmodel.performance.calibration import SHARES, Calibration, calibration_of
@@ -589,12 +590,17 @@ class MeasuredCollective(NamedTuple):
 
 @typed
 def measured_collective(row: str) -> MeasuredCollective | None:
-    """A collective from text such as "all-reduce 64 MiB on 8: 0.42 ms"; None for text of another form.
+    """A collective from text such as "all-reduce 64 MiB on 8: 0.42 ms"; None for text that begins with none.
 
-    Raises CostModelError if text of that form says what cannot be.
+    Raises CostModelError if it says what cannot be.
     """
     form = _MEASURED.fullmatch(row) if len(row) < LONGEST_ROW else None
     if form is None:
+        with suppress(UnknownNameError):
+            _ = operation_of((row.split() or [""])[0])
+            raise SettingError(
+                f"measured {shown(row)}: a collective is measured in text such as 'all-reduce 64 MiB on 8: 0.42 ms'"
+            )
         return None
     operation, size, devices, seconds = form.groups()
     try:

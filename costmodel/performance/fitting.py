@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import islice
@@ -108,11 +108,13 @@ class MachineFit(Answer):
     def stops(self) -> list[str]:
         """Constants that the fit was stopped at, `FARTHEST` from typical."""
         middle = typical(load_cluster(self.calibration.machine).machine)
-        factors = {name: value / getattr(middle, name) for name, value in self.calibration.constants.items()}
+        factors = {
+            (self.OF, name): value / getattr(middle, name) for name, value in self.calibration.constants.items()
+        } | {("collective", name): factor for name, factor in self.calibration.collectives.items()}
         return [
-            f"the fit was stopped at {name}, {factor:.2g} times its typical value: a {self.OF} was measured in error, "
+            f"the fit was stopped at {name}, {factor:.2g} times its typical value: a {what} was measured in error, "
             "on another machine or with other settings"
-            for name, factor in factors.items()
+            for (what, name), factor in factors.items()
             if abs(log(factor)) > FARTHEST - 1e-9
         ]
 
@@ -145,7 +147,7 @@ class StepFit(MachineFit):
 
     @property
     def warnings(self) -> list[str]:
-        """Steps that no run on the machine can have been, which others are fitted without; else where it stopped."""
+        """What no run on the machine can have been, steps of which others are fitted without; else where it stopped."""
         possible = any(s.seconds >= after.ceiling_seconds for s, after in zip(self.steps, self.after, strict=True))
         left_out = " and left out" if possible else ""
         impossible = [
@@ -155,7 +157,19 @@ class StepFit(MachineFit):
             for step, after in zip(self.steps, self.after, strict=True)
             if step.seconds < after.ceiling_seconds
         ]
-        return impossible or self.stops
+        return [*impossible, *self._impossible_collectives()] or self.stops
+
+    def _impossible_collectives(self) -> Iterator[str]:
+        """Collectives that no algorithm of the library makes so fast at the datasheet's bandwidth."""
+        cluster = load_cluster(self.calibration.machine)
+        sheet = CollectiveModel(cluster, typical(cluster.machine), "ceiling")
+        for row in self.collectives:
+            if row.seconds < (least := _seconds_of(row, sheet)):
+                link = sheet.link(cluster.group("", row.devices))
+                yield (
+                    f"{row.row} is faster than all algorithms at the whole bandwidth of {link} "
+                    f"({show_seconds(least)}): it ran on another machine, or by another library"
+                )
 
     def sheet(self) -> Sheet:
         """The constants and factors, and what they do to each step and collective."""

@@ -132,7 +132,10 @@ def test_what_is_given_is_in_every_layout_or_at_its_default() -> None:
         ({"devices": 4, "global_batch": 4, "tp": 3}, "devices=4 are not a multiple of the 3 "),
         ({"devices": 4, "global_batch": 4, "schedule": ["1f1b", "gpip"]}, "unknown schedule 'gpip'"),
         ({"devices": 4, "global_batch": 4, "runtime": "megatrom"}, "unknown runtime 'megatrom'"),
-        ({"devices": 4, "global_batch": 4, "mode": "inference"}, "mode='inference' is no training step, .* or ask deployments"),
+        (
+            {"devices": 4, "global_batch": 4, "mode": "inference"},
+            "mode='inference' is no training step, .* or ask deployments",
+        ),
     ],
 )
 def test_a_question_without_layouts_says_why(question: dict[str, Any], message: str) -> None:

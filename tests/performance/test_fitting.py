@@ -184,6 +184,23 @@ def test_a_fit_that_is_stopped_says_so() -> None:
     assert cm.fit_machine("h100-sxm", row.replace("20 s", "2 s")).warnings == []
 
 
+def test_collectives_that_cannot_be_are_told() -> None:
+    """Far slower than any link of the machine, or faster than its datasheet: (1 + 1/8) of 64 MiB take 168 µs."""
+    (slow,) = cm.fit_machine("h100-sxm", "all-reduce 64 MiB on 8: 1000 s").warnings
+    assert "stopped at NVLink 4 on 8, 20 times its typical value: a collective was measured in error" in slow
+    (fast,) = cm.fit_machine("h100-sxm", "all-reduce 64 MiB on 8: 167 us").warnings
+    assert "faster than all algorithms at the whole bandwidth of NVLink 4 (168 µs)" in fast
+    assert not cm.fit_machine("h100-sxm", "all-reduce 64 MiB on 8: 169 us").warnings
+
+
+@pytest.mark.parametrize(
+    "row", ["64 MiB on 0: 1 ms", "64 MiB on 2.5: 1 ms", "64 MiB: 1 ms", "64 MiB on 8", "on 8: 1 ms"]
+)
+def test_a_collective_that_is_not_said_whole_is_told_how(row: str) -> None:
+    with pytest.raises(cm.CostModelError, match=r"a collective is measured in text such as 'all-reduce 64 MiB on 8: "):
+        cm.fit_machine("h100-sxm", f"all-reduce {row}")
+
+
 def test_a_step_faster_than_the_datasheet_is_left_out_with_a_warning() -> None:
     how = "gpt2-small batch=8 seq={} precision=bf16 attention=flash"
     times = {seq: cm.predict("gpt2-small", batch=8, seq=seq, precision="bf16", attention="flash").on("h100-sxm").seconds
