@@ -72,7 +72,7 @@ def _check_counts(settings: Settings) -> None:
     for name in ("zero", "bucket_view"):
         value = getattr(settings, name)
         if value and layout.samplers * layout.cp == 1:
-            raise SettingError(f"{name}={value} is of what dp ranks have alike: give dp, such as 8")
+            raise SettingError(f"{name}={value} is of what dp ranks have alike: give dp, such as 8, or leave it out")
         if value == 1 and layout.runtime == "torch" and layout.shards > 1:
             axis = next(name for name in ("fsdp", "cp", "zero") if settings.chosen(name))
             raise SettingError(

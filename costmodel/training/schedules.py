@@ -107,6 +107,7 @@ class Schedule(Frozen):
         own = self.only_stages
         if (self.stages_per_rank < 1) if own is None else (self.stages_per_rank != own):
             right = "1 or more" if own is None else str(own)
+            right += ", or a schedule of several such as 'interleaved-1f1b'" if own == 1 < self.stages_per_rank else ""
             raise SettingError(f"vpp={self.stages_per_rank} with schedule={self.name!r}: use {right}")
         if self.microbatches not in (near := self.nearest):
             raise SettingError(

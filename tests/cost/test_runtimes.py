@@ -177,6 +177,7 @@ def test_ranks_of_a_sequence_have_all_weights_and_split_their_states(tp: int, sp
         ({"optimizer": "lion"}, "adamw"),
         ({"fsdp": 2}, "fsdp"),
         ({"zero": 2, "dp": 2}, "use 1"),
+        ({"zero": 1, "tp": 2}, "give dp, such as 8, or leave it out"),
         ({"mode": "inference"}, "training"),
         ({"loss_chunks": 2}, "loss_chunks"),
     ],

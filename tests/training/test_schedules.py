@@ -125,7 +125,7 @@ def test_a_step_of_many_micro_batches_is_a_few_runs(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "pipeline", "near"),
     [
-        ("gpipe", (4, 2, 8), "vpp=2 with schedule='gpipe': use 1"),
+        ("gpipe", (4, 2, 8), "vpp=2 with schedule='gpipe': use 1, or a schedule of several such as 'interleaved-1f1b'"),
         ("1f1b", (4, 1, 3), "accumulate=3, the micro-batches of schedule='1f1b' with pp=4 and vpp=1: use 4"),
         ("interleaved-1f1b", (4, 2, 9), "accumulate=9, the micro-batches of schedule='interleaved-1f1b' with pp=4 "
          "and vpp=2: use 8 or 10"),
