@@ -84,6 +84,10 @@ CAPPED = Reference(
 GEMMS = Reference(
     "aiconfigurator-core 0.12.0: products of random numbers under TensorRT-LLM 1.3 and SGLang 0.5", confirmed=True
 )
+EXPERTS = Reference(
+    "aiconfigurator-core 0.12.0: mixtures of experts under TensorRT-LLM 1.0 and 1.3, SGLang 0.5 and vLLM 0.24",
+    confirmed=True,
+)
 P3090 = Reference(
     "jeanfbrito.github.io: RTX 3090 power limit sweet spot, llama.cpp; noonghunna/club-3090 issues 58, 222",
     confirmed=True,
@@ -298,6 +302,18 @@ class Constants:
         ("ampere-graphics", 1.2, 1.4, 1.9, ODD, "as ada"),
         ("ada", 1.2, 1.4, 1.9, ODD, "RTX 4090 156 TFLOP/s with 2,040 in a row, 107-116 with 2,055 to 2,073"),
         ("blackwell-graphics", 1.2, 1.4, 1.9, ODD, "as ada"),
+    )
+    expert_share: float = _by_family(
+        "speed of products of several experts at once over that of one product",
+        (
+            "",
+            0.5,
+            1.0,
+            1.15,
+            EXPERTS,
+            "TensorRT-LLM: H100 0.95-1.10, L40S 0.94-0.97, RTX PRO 6000 0.84-1.0; others 0.5-0.9",
+        ),
+        ("ampere", 0.45, 0.59, 0.85, EXPERTS, "A100 153 of 261 TFLOP/s by TensorRT-LLM, 134 by SGLang"),
     )
     product_stream: float = _by_family(
         "share of attained bandwidth that products of 16 rows and more reach where memory bounds them",

@@ -84,6 +84,8 @@ BELOW_BASE = 0.9
 their peak: Bekman, Machine Learning Engineering)."""
 ADDED = "added up"
 """In names of products that add to what is in memory already, as to gradients of all micro-batches."""
+OF_EXPERTS = "expert_linear"
+"""In names of products of several experts at once."""
 ALONE = Layout()
 """Of one device."""
 TINY = 1e-30
@@ -304,6 +306,8 @@ class KernelModel:
         """
         c, sizes = self.constants, _sizes(kernel)
         rate, implicit = units.rate, kernel.sort == "convolution"
+        if OF_EXPERTS in kernel.name:
+            rate = rate * c.expert_share
         windows = _windows(kernel) if implicit else 0.0
         if implicit:
             addresses = 1 + windows * c.address_share * self._pace(units) / 1024
@@ -511,7 +515,7 @@ def _rounded(size: Numbers, multiple: int) -> Numbers:
     return _ceiling(size, multiple) * multiple
 
 
-_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnorm", ADDED)
+_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnorm", ADDED, OF_EXPERTS)
 """Words in names of kernels that laws tell apart."""
 
 

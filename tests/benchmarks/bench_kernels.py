@@ -22,7 +22,7 @@ from costmodel.hardware.machine import Machine
 from costmodel.layers.attention import FusedAttention
 from costmodel.performance.constants import TABLE, Constants, constant, family, typical
 from costmodel.performance.intervals import interval
-from costmodel.performance.laws import ADDED, KernelModel
+from costmodel.performance.laws import ADDED, OF_EXPERTS, KernelModel
 from costmodel.training.dtypes import BITS
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.stacks import Stack
@@ -69,6 +69,18 @@ def product_kernels(row: dict[str, Any]) -> tuple[list[Kernel], float]:
     return [one], row["seconds"] if "seconds" in row else sizes.flops / row["teraflops"] / 1e12
 
 
+def expert_kernels(row: dict[str, Any]) -> tuple[list[Kernel], float]:
+    """Both products of a gated MLP of several experts, and their seconds."""
+    experts, width, inner, dtype = (row[name] for name in ("experts", "width", "inner", "dtype"))
+    rows = row["tokens"] * row["chosen"] // experts
+    kernels = [
+        product_kernels({"m": rows, "n": n, "k": k, "dtype": dtype, "batch": experts, "seconds": 1.0})[0][0]
+        for n, k in ((2 * inner, width), (width, inner))
+    ]
+    work = sum(kernel.flops for kernel in kernels)
+    return [kernel._replace(name=OF_EXPERTS) for kernel in kernels], work / row["teraflops"] / 1e12
+
+
 def _publication(source: str) -> str:
     """Who published: a repository, or authors and year, without what of it."""
     return re.split(r",| issue | pull request | \(|:", source)[0]
@@ -110,6 +122,7 @@ def scored(row: dict[str, Any], kernels: list[Kernel], seconds: float) -> Scored
 READERS: dict[str, Callable[[dict[str, Any]], tuple[list[Kernel], float]]] = {
     "attention": attention_kernels,
     "products": product_kernels,
+    "experts": expert_kernels,
 }
 """What makes kernels of a row, by what was measured."""
 

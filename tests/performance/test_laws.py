@@ -482,6 +482,16 @@ def test_products_take_as_long_as_measured() -> None:
     assert {name for name, errors in by_machine.items() if abs(sum(errors) / len(errors)) > 0.1} == set()
 
 
+def test_products_of_experts_take_as_long_as_measured() -> None:
+    """Of two models of eight: on A100 libraries have slower kernels for these than for one product."""
+    by_machine = {name: rows for (what, name), rows in scores(lambda what, row: (what, row["machine"])).items()
+                  if what == "experts"}  # fmt: skip
+    for rows in by_machine.values():
+        assert sum(abs(row.ratio - 1) for row in rows) / len(rows) < 0.12
+        assert all(row.within for row in rows)
+    assert [*by_machine] == ["a100-sxm-80gb", "h100-sxm"]
+
+
 def test_products_on_end_are_slower_than_in_tests_of_milliseconds_where_power_is_short() -> None:
     """Of TensorRT-LLM's on a board: those of 10 to 90 ms, in fp8 too, are as far off as those of less than 1 ms."""
     by_length = scores(lambda what, row: (row["machine"], row.get("sustained", False)))
