@@ -86,6 +86,9 @@ ADDED = "added up"
 """In names of products that add to what is in memory already, as to gradients of all micro-batches."""
 OF_EXPERTS = "expert_linear"
 """In names of products of several experts at once."""
+TURNED = "turned"
+"""In names of casts to 8 bits that write a transposed copy too, since units of most machines take operands along k
+alone; those of Blackwell for data centres take both as they are (Transformer Engine, ``non_tn_fp8_gemm_supported``)."""
 ALONE = Layout()
 """Of one device."""
 TINY = 1e-30
@@ -466,9 +469,13 @@ class KernelModel:
         return self.stack.logged * (launches * kernel.launches * c.kernel_seconds + (cast + softmax) / self.bandwidth)
 
     def _composition(self, kernel: Kernel) -> tuple[float, int]:
-        """Bytes and launches over those of a kernel, which operators take that it is composed of on this stack."""
+        """Bytes and launches over those of a kernel: of operators that it is composed of on this stack, or without a
+        copy that this machine does not need."""
         if self.stack.loss == "fused" and _is_cross_entropy(kernel):
             return FUSED_LOSS_BYTES.get(_role(kernel), 1.0), 1
+        if TURNED in kernel.name and next(family(self.machine)) == "blackwell":
+            bits = BITS[kernel.dtype]
+            return (bits + 8) / (bits + 2 * 8), 1
         if self.stack.norms == "fused" or self.stack.fuses or not kernel.name.startswith("rmsnorm"):
             return 1.0, 1
         narrow, wide = COMPOSED_BYTES[kernel.name.removeprefix("rmsnorm").strip()]
@@ -515,7 +522,7 @@ def _rounded(size: Numbers, multiple: int) -> Numbers:
     return _ceiling(size, multiple) * multiple
 
 
-_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnorm", ADDED, OF_EXPERTS)
+_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnorm", ADDED, TURNED, OF_EXPERTS)
 """Words in names of kernels that laws tell apart."""
 
 

@@ -17,6 +17,7 @@ from costmodel.layers.experts import ExpertLinear
 from costmodel.layers.kernels import distinct_bytes
 from costmodel.performance import megatron
 from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
+from costmodel.performance.laws import TURNED
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum, product
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
 from costmodel.training.settings import Settings, UpdateName
@@ -251,7 +252,8 @@ def _quantising(call: Call, x: Tensor) -> Iterator[Kernel]:
     copies = (2 if call.tape.training else 1) * size_bytes(x.size, policy.autocast or x.dtype)
     if policy.scaled_whole:
         yield Kernel("largest", "reduction", x.size, x.bytes, 0, x.dtype)
-    yield Kernel("cast", "pointwise", x.size, x.bytes, copies, x.dtype)
+    name = f"cast {TURNED}" if call.tape.training and policy.block is None else "cast"
+    yield Kernel(name, "pointwise", x.size, x.bytes, copies, x.dtype)
 
 
 def _halves(tape: Tape) -> dict[Call, Call]:

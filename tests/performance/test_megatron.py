@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import costmodel as cm
+from costmodel.graph.kernel import Kernel
+from costmodel.performance.laws import TURNED, KernelModel
 from costmodel.performance.megatron import ROUTING_LAUNCHES
 from costmodel.performance.work import Task
 
@@ -87,3 +89,14 @@ def test_tokens_are_gathered_as_they_are_cast_and_gradients_scattered_in_16_bits
     p = cm.predict(MODEL, batch=2, seq=128, runtime="megatron", precision=precision, tp=2, sp=True, etp=1, ep=2, dp=1)
     sent = {(row.operation, row.dtype) for row in p.collectives if row.axis == "tp" and "qkv" in row.layer}
     assert sent == {("all_gather", "fp8"), ("reduce_scatter", "bf16")}
+
+
+def test_blackwell_for_data_centres_needs_no_transposed_copies_of_casts_with_one_scale() -> None:
+    names = {
+        p: {task.kernel.name for task in tasks(precision=p) if "cast" in task.kernel.name} for p in ("fp8", "mxfp8")
+    }
+    assert names == {"fp8": {f"cast {TURNED}"}, "mxfp8": {"cast"}}
+    both = Kernel(f"cast {TURNED}", "pointwise", 2**30, 2**31, 2**31, "bf16")
+    models = [KernelModel(cm.load_machine(name)) for name in ("b200-sxm", "h100-sxm", "rtx-5090")]
+    shares = [model.kernel_time(both) / model.kernel_time(both._replace(name="cast")) for model in models]
+    assert shares == pytest.approx([0.75, 1, 1])
