@@ -321,12 +321,16 @@ class KernelModel:
             pace = self._pace(units) * POWER_BITS[self.machine.runs_in(kernel.dtype) or kernel.dtype] / 16 / 2048
             tiles = self._depths(MATRIX_TILES, c.tile_intensity * pace**TILE_GROWTH)
         compute = kernel.launches * self._tiled(sizes, tiles) / rate
+        on_vectors: Numbers = 0.0
         if units.matrix and not implicit:
             vector = self.vector_peak * c.vector_share * self.clock(c.vector_watts * self.vector_peak / 1e12)
-            compute = np.minimum(compute, kernel.launches * self._tiled(sizes, self._vector_tiles) / vector)
+            on_vectors = kernel.launches * self._tiled(sizes, self._vector_tiles) / vector
+            compute = np.minimum(compute, on_vectors)
         moved = kernel.read + kernel.written
         if units.matrix:
             compute = self._uneven(kernel, compute, moved / self.bandwidth)
+            if self.stack.unaligned == "vectors":
+                compute = np.maximum(compute, (sizes.batch > 1) * self._unaligned(kernel) * on_vectors)
         unpacked = {8: c.unpack8, 4: c.unpack4}.get(BITS[kernel.stored], 1.0) if kernel.stored else 1.0
         weights = moved * sizes.k * sizes.n / np.maximum(sizes.m * (sizes.k + sizes.n) + sizes.k * sizes.n, 1)
         several = np.minimum(np.maximum(sizes.m - 1, 0) / (SEVERAL_ROWS - 1), 1)
@@ -356,23 +360,24 @@ class KernelModel:
             direct = direct / c.direct_weight
         return np.minimum(product, start + direct)
 
+    def _unaligned(self, kernel: Kernel, bits: int = VECTOR_LOAD_BITS) -> Numbers:
+        """Whether rows start elsewhere than at multiples of so many bits; those of a weight's gradient lie along it."""
+        sizes, width = _sizes(kernel), bits // BITS[kernel.dtype]
+        other = sizes.m if "weight" in kernel.name else sizes.k
+        return (_rounded(sizes.n, width) > sizes.n) | (_rounded(other, width) > other)
+
     def _uneven(self, kernel: Kernel, compute: Numbers, streamed: Numbers) -> Numbers:
-        """Longer where rows do not start at multiples of a load, those of a weight's gradient along its own two axes.
+        """Longer where rows do not start at multiples of a load.
 
         streamed: what its bytes take. A compiler copies operands into rows that do, where that is faster (inductor's
         shape_padding); a convolution's library does so itself.
         """
-        c, bits, sizes = self.constants, BITS[kernel.dtype], _sizes(kernel)
-        rows = (sizes.n, sizes.m if "weight" in kernel.name else sizes.k)
-
-        def uneven(width: int) -> Numbers:
-            return (_rounded(rows[0], width) > rows[0]) | (_rounded(rows[1], width) > rows[1])
-
-        longer = compute * (1 + (c.misaligned - 1) * uneven(VECTOR_LOAD_BITS // bits))
+        c = self.constants
+        longer = compute * (1 + (c.misaligned - 1) * self._unaligned(kernel))
         if kernel.sort == "convolution":
             return longer
-        if bits == 16:
-            longer = np.maximum(longer, compute * (1 + (c.odd_rows - 1) * uneven(2)))
+        if BITS[kernel.dtype] == 16:
+            longer = np.maximum(longer, compute * (1 + (c.odd_rows - 1) * self._unaligned(kernel, 32)))
         padded = compute + 2 * (streamed + kernel.launches * c.kernel_seconds)
         return np.minimum(longer, padded) if self.stack.fuses else longer
 

@@ -28,10 +28,12 @@ class Stack(Declaration):
     or one kernel each way that keeps logits as they are (xentropy of Apex and FlashAttention). logged: how many times
     cross-entropy is worked out again for the log, without gradient and in fp32, as autocast has it: Composer's
     LanguageCrossEntropy and LanguagePerplexity are 2. blocking: whether the host waits for each kernel before it starts
-    the next, as with CUDA_LAUNCH_BLOCKING=1. recorded: layers whose kernels alone are replayed from recorded graphs, by
-    parts of their names, such as ("attention", "router"), as partial CUDA graphs have them. experts_beside: whether
-    tokens are sent to experts and back beside another micro-batch's kernels, as with Megatron-Core's
-    overlap_moe_expert_parallel_comm. source: where its figures are from.
+    the next, as with CUDA_LAUNCH_BLOCKING=1. unaligned: which units products in batches run on whose rows do not start
+    at multiples of 16 bytes, as those of heads of 108 in attention: of vectors up to CUDA 11.6 (pytorch/pytorch issue
+    83272: in bf16 an A100 does 12 TFLOP/s with heads of 140, and 132 with those of 128). recorded: layers whose kernels
+    alone are replayed from recorded graphs, by parts of their names, such as ("attention", "router"), as partial CUDA
+    graphs have them. experts_beside: whether tokens are sent to experts and back beside another micro-batch's kernels,
+    as with Megatron-Core's overlap_moe_expert_parallel_comm. source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -51,6 +53,7 @@ class Stack(Declaration):
     loss: Literal["fused", "composed"] = "composed"
     logged: int = 0
     blocking: bool = False
+    unaligned: Literal["matrices", "vectors"] = "matrices"
     recorded: tuple[str, ...] = ()
     experts_beside: bool = False
     source: str = "as declared"

@@ -482,6 +482,17 @@ def test_products_take_as_long_as_measured() -> None:
     assert {name for name, errors in by_machine.items() if abs(sum(errors) / len(errors)) > 0.1} == set()
 
 
+def test_products_in_batches_of_unaligned_rows_ran_on_vector_units() -> None:
+    """As PyTorch's issue 83272 measured 384 products on A100 with CUDA 11.6, at 12.2 TFLOP/s."""
+    new, old = (Stack(units, 0.0, unaligned=units) for units in ("matrices", "vectors"))
+    on = load_machine("a100-sxm-80gb")
+    one = kernel("product", 384, 1024, 140, 1024, "bf16")
+    assert one.flops / seconds(one, on, stack=old) / 1e12 == pytest.approx(12.2, rel=0.15)
+    assert seconds(one, on, stack=new) < 0.2 * seconds(one, on, stack=old)
+    for same in (kernel("product", 1, 1024, 140, 1024, "bf16"), kernel("product", 384, 1024, 128, 1024, "bf16")):
+        assert seconds(same, on, stack=old) == seconds(same, on, stack=new)
+
+
 def test_products_of_experts_take_as_long_as_measured() -> None:
     """Of two models of eight: on A100 libraries have slower kernels for these than for one product."""
     by_machine = {name: rows for (what, name), rows in scores(lambda what, row: (what, row["machine"])).items()

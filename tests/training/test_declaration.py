@@ -207,6 +207,7 @@ def test_a_declared_stack_is_taken_wherever_a_named_one_is(own_stack: Any) -> No
         "loss": "composed",
         "logged": 0,
         "blocking": False,
+        "unaligned": "matrices",
         "recorded": (),
         "experts_beside": False,
         "source": "as declared",
