@@ -25,7 +25,7 @@ from costmodel.performance.time import Time
 from costmodel.performance.work import Task
 from costmodel.training import schedules
 from costmodel.training.layout import Layout
-from costmodel.training.schedules import SCHEDULES, Action, Run, Schedule, ShortOneForwardOneBackward
+from costmodel.training.schedules import ELSEWHERE, SCHEDULES, Action, Run, Schedule
 from costmodel.training.stacks import Stack
 
 _RECORDS: tuple[type, ...] = (
@@ -33,17 +33,17 @@ _RECORDS: tuple[type, ...] = (
     *(Message, DeviceGroup, CollectiveTime, Latencies, Way, StagePass, pipelines._Order, pipelines._Way),
 )
 """What has fields alone."""
-_SCHEDULES = (*SCHEDULES.values(), ShortOneForwardOneBackward)
+_SCHEDULES = tuple(dict.fromkeys((*SCHEDULES.values(), *ELSEWHERE.values())))
 _ORDERS: dict[type, tuple[str, ...]] = {
     Action: ("result",),
     Run: ("repetition",),
     Schedule: ("__post_init__", "nearest", "stages", "rank_of", "stages_of", "needs", "_beside"),
     schedules._Single: (),
     schedules._OneForwardOneBackward: ("runs",),
-    schedules._Interleaved: ("rounds", "round", "nearest", "passes", "pass_at", "periodic"),
+    schedules._Interleaved: ("rounds", "round", "least", "nearest", "passes", "pass_at", "periodic"),
     schedules._VShaped: (),
     **{
-        kind: tuple(name for name in ("nearest", "runs", "_runs", "_ahead", "_drain") if name in vars(kind))
+        kind: tuple(name for name in ("least", "nearest", "runs", "_runs", "_ahead", "_drain") if name in vars(kind))
         for kind in _SCHEDULES
     },
 }

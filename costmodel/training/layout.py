@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from costmodel.errors import SettingError, shown
-from costmodel.training.schedules import SCHEDULES, Schedule, ScheduleName, ShortOneForwardOneBackward
+from costmodel.training.schedules import ELSEWHERE, SCHEDULES, Schedule, ScheduleName
 
 Runtime = Literal["torch", "megatron", "deepspeed"]
 RUNTIME_SCHEDULES: dict[Runtime, tuple[ScheduleName, ...]] = {
@@ -170,9 +170,8 @@ class Layout(NamedTuple):
 
     def pipeline(self, microbatches: int) -> Schedule:
         """The order of a step over so many micro-batches. Raises SettingError."""
-        short = self.runtime in ("megatron", "deepspeed") and self.schedule == "1f1b"
-        schedule = ShortOneForwardOneBackward if short else SCHEDULES[self.schedule]
-        return schedule(self.pp, self.vpp, microbatches)
+        kind = SCHEDULES[self.schedule] if self.runtime == "torch" else ELSEWHERE[self.schedule]
+        return kind(self.pp, self.vpp, microbatches)
 
 
 def multiples_near(size: int, unit: int) -> str:

@@ -394,7 +394,14 @@ class _Interleaved(Schedule):
         return self.microbatches // self.rounds
 
     @property
+    def least(self) -> int:
+        """Micro-batches that a step has at least."""
+        return 1
+
+    @property
     def nearest(self) -> tuple[int, ...]:
+        if self.microbatches < self.least:
+            return (self.least,)
         below, left = self.round * self.rounds, self.microbatches % self.rounds
         return (below, min(below + self.rounds, (self.rounds + 1) * self.ranks)) if left else (below,)
 
@@ -447,6 +454,20 @@ class Interleaved1F1B(_Interleaved):
     @property
     def idle(self) -> int:
         return 3 * (self.ranks - 1 + (self.stages_per_rank - 1) * max(0, self.ranks - self.round))
+
+
+@frozen()
+class MegatronInterleaved1F1B(Interleaved1F1B):
+    """That of Megatron-Core, whose rounds have at least as many micro-batches as there are ranks.
+
+    They are as many as ``--microbatch-group-size-per-virtual-pipeline-stage`` says.
+    """
+
+    source = "Megatron-Core, schedules.py: forward_backward_pipelining_with_interleaving"
+
+    @property
+    def least(self) -> int:
+        return self.ranks
 
 
 @frozen()
@@ -620,5 +641,7 @@ _KINDS: tuple[type[Schedule], ...] = (
 )
 SCHEDULES: dict[str, type[Schedule]] = {kind.name: kind for kind in _KINDS}
 """The schedules, by name."""
+ELSEWHERE = SCHEDULES | {kind.name: kind for kind in (ShortOneForwardOneBackward, MegatronInterleaved1F1B)}
+"""The same as other runtimes than PyTorch have those that they have."""
 UNSPLIT = [name for name, kind in SCHEDULES.items() if not kind.splits]
 """Those that make gradients of weights together with those of inputs."""

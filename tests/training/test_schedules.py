@@ -145,6 +145,17 @@ def test_a_pipeline_that_a_schedule_does_not_take_is_refused(
     assert str(error.value) == near
 
 
+def test_rounds_of_megatron_have_as_many_micro_batches_as_there_are_ranks() -> None:
+    """``forward_backward_pipelining_with_interleaving`` raises for fewer; PyTorch's takes them."""
+    torch = Layout(pp=4, vpp=2, schedule="interleaved-1f1b")
+    for count in (1, 2, 3):
+        assert torch.pipeline(count).microbatches == count
+        with pytest.raises(SettingError, match=f"accumulate={count}, .*: use 4$"):
+            torch._replace(runtime="megatron").pipeline(count)
+    for count in (4, 6, 8, 10):
+        assert [*torch._replace(runtime="megatron").pipeline(count).runs(1)] == [*torch.pipeline(count).runs(1)]
+
+
 @given(st.sampled_from(["interleaved-1f1b", "interleaved-zero-bubble"]), st.integers(1, 9), st.integers(1, 90))
 def test_the_nearest_counts_of_micro_batches_are_legal(name: str, ranks: int, microbatches: int) -> None:
     legal = [m for m in range(1, 120) if m % max(1, m // ranks) == 0]
