@@ -16,7 +16,7 @@ from costmodel.analysis.predict import predict
 from costmodel.analysis.ranked_layout import CHOSEN, RankedLayout
 from costmodel.architectures.base import Architecture, divisors
 from costmodel.architectures.stages import stages_of_split
-from costmodel.cost.budget import room_for
+from costmodel.cost.budget import check_meant, room_for
 from costmodel.cost.question import question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
@@ -30,7 +30,7 @@ from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, CheckpointName, Settings, split_text
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, CheckpointName, Settings, check_names, split_text
 from costmodel.training.signatures import takes_settings
 from costmodel.training.stacks import Stack
 
@@ -366,6 +366,7 @@ def layouts(
         (True, 4)
 
     """
+    check_names(name for name in settings if name != "over")
     for name in ("devices", "global_batch"):
         if (value := settings.get(name)) is None:
             raise SettingError(f"{name} is not given: give {SETTINGS[name].example!r}, say, for {name}")
@@ -392,6 +393,7 @@ def layouts(
         raise SettingError(
             f"reserve={shown(reserve)} is left of a memory: give memory='80 GiB' or on='h100-sxm', say, too"
         )
+    check_meant(memory)
     budget, spared = (None, 0) if memory is None and on is None else room_for(memory, reserve, on=on, groups=1)
     room = None if budget is None else budget.bytes - spared
     search = LayoutSearch(architecture, fixed, options, room, network, None if every else within)
@@ -490,7 +492,10 @@ def _values(name: str, value: Any) -> Sequence[Any]:
         raise SettingError(f"{name}={shown(value)} is a list: give one value")
     if listed and not len(value):
         raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
-    values = [read_setting(name, each) for each in (value if listed else [value])]
-    for each in values if name in CHOSEN else ():
-        SETTINGS[name].reader(name, each)
+    values: list[Any] = []
+    for each in (read_setting(name, each) for each in (value if listed else [value])):
+        if name in CHOSEN:
+            SETTINGS[name].reader(name, each)
+        if each not in values:
+            values.append(each)
     return values

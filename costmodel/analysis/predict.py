@@ -13,7 +13,6 @@ from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import ALL, FLOP_PARTS, TIMED
 from costmodel.cost.rows import Row
 from costmodel.display.answer import Data
-from costmodel.display.units import whole
 from costmodel.documents.arguments import called, typed
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.base import Layer
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from costmodel.hardware.catalogue import MachineLike
     from costmodel.hardware.cluster import ClusterLike, LinkLike
     from costmodel.performance.time import Time
-
-LEAST_BYTES = 1024
-"""Fewer bytes than this are a budget of `Costs.fits` only as text: whoever writes 24 means 24 GiB."""
 
 
 @typed
@@ -103,9 +99,6 @@ class Prediction(Costs, Data):
         """
         from costmodel.cost.budget import fit
 
-        size = whole(memory)
-        if size is not None and 0 < size < LEAST_BYTES:
-            raise SettingError(f"memory={shown(memory)} would be {size:,} bytes: use text such as '{size} GiB'")
         return fit(self, memory, reserve)
 
     @called

@@ -13,11 +13,14 @@ from costmodel.cost.question import question
 from costmodel.cost.remedies import in_words, lighter, scores_lead
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Marked
-from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
+from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, whole
 from costmodel.errors import CostModelError, SettingError, shown
 
 if TYPE_CHECKING:
     from costmodel.cost.costs import Costs
+
+LEAST_BYTES = 1024
+"""Fewer bytes than this are a budget only as text: whoever writes 24 means 24 GiB."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,8 +140,16 @@ def _meant(memory: Any) -> SettingError | None:
     return None
 
 
+def check_meant(memory: Any) -> None:
+    """Raise SettingError for a number so small that GiB were meant."""
+    size = whole(memory)
+    if size is not None and 0 < size < LEAST_BYTES:
+        raise SettingError(f"memory={shown(memory)} would be {size:,} bytes: use text such as '{size} GiB'")
+
+
 def fit(p: Costs, memory: Any, reserve: Any = None) -> Fit:
     """See `Prediction.fits`."""
+    check_meant(memory)
     budget, spared = room_for(
         memory, reserve, on=p.settings.on, groups=p.driver.groups if p.settings.layout.devices > 1 else 0
     )

@@ -128,6 +128,8 @@ def test_what_is_given_is_in_every_layout_or_at_its_default() -> None:
         ({"devices": 4}, "global_batch is not given"),
         ({"devices": 4, "global_batch": 4, "accumulate": 2}, "accumulate=2 follows from"),
         ({"devices": 4, "global_batch": 4, "tp": []}, "tp=.* is empty"),
+        ({"devices": 4, "global_batch": 4, "dtype": "bf16"}, "unknown setting 'dtype': did you mean 'precision'?"),
+        ({"devices": 4, "global_batch": 4, "memory": 80}, "memory=80 would be 80 bytes: use text such as '80 GiB'"),
         ({"devices": 4, "global_batch": 4, "seq": [16, 32]}, "seq=.* is a list"),
         ({"devices": 4, "global_batch": 4, "tp": 3}, "devices=4 are not a multiple of the 3 "),
         ({"devices": 4, "global_batch": 4, "schedule": ["1f1b", "gpip"]}, "unknown schedule 'gpip'"),
@@ -650,6 +652,12 @@ def test_a_split_that_cuts_no_pipeline_has_a_sentence_of_its_own(split: Any, mes
 def test_what_makes_up_no_layout_is_refused_as_predict_does(model: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(CostModelError, match=message):
         cm.layouts(model, devices=4, global_batch=8, seq=64, **given)
+
+
+def test_a_value_that_is_given_twice_is_one() -> None:
+    given: dict[str, Any] = {"devices": 2, "global_batch": 2, "seq": 64, "runtime": "megatron", "tp": 2}
+    once, twice = (cm.layouts("gpt2-small", **given, sp=sp) for sp in (True, [True, True]))
+    assert twice.candidates == once.candidates
 
 
 def test_shards_that_are_given_are_of_runtimes_that_have_them() -> None:
