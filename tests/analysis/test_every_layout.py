@@ -281,6 +281,16 @@ def test_micro_batches_and_schedules_share_the_stages_of_sharded_weights(monkeyp
     assert peaks == [costs.timeline.peak for costs in expected]
 
 
+@pytest.mark.parametrize("precision", ["bf16-master", "bf16-master-fp32-gradients"])
+def test_losses_are_let_go_of_before_gradients_of_a_large_head_are_summed(precision: Any) -> None:
+    """Its gradients in fp32 are summed over ranks in a buffer larger than its weights in bf16 took in the passes."""
+    model = MODEL.with_fields({"vocab": 4096})
+    settings = Settings(seq=1, batch=1, accumulate=64, precision=precision, pp=2, fsdp=2, return_outputs=False)
+    timeline = Costs(model, settings).timeline
+    assert timeline.peak_step.layer == "root.gradients"
+    assert RankPeaks(model).peak(settings) == timeline.peak
+
+
 def test_what_is_recorded_of_a_stage_serves_others_on_their_own_layout() -> None:
     """Weights that stay gathered are of one layout alone, whichever is the first to ask for a stage."""
     run: dict[str, Any] = {"seq": 2, "accumulate": 4, "pp": 2, "fsdp": 2, "schedule": "looped-bfs"}
@@ -759,8 +769,11 @@ def test_bounds_count_what_a_runtime_sends_where_layers_run_again() -> None:
             assert {message: counted[message] for message in ahead} == {message: sent[message] for message in ahead}
 
 
-@pytest.mark.parametrize(("layers", "ahead"), [(5, [3, 4]), (6, [3, 5])])
-def test_bounds_wait_for_all_blocks_before_the_last_stage(layers: int, ahead: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("layers", "ahead", "mean"),
+    [(5, [3, 4], [3 / 2, 9 / 4]), (6, [3, 5], [3 / 2, 9 / 4]), (7, [4, 6], [4 / 2, 12 / 4])],
+)
+def test_bounds_wait_for_all_blocks_before_the_last_stage(layers: int, ahead: list[int], mean: list[float]) -> None:
     """Of those that are left over earlier stages have one more; Megatron's first has one less where that is even."""
     model = cm.load("llama-2-7b", over={**SIZE, "layers": layers, "mlp_width": 64})
     run: dict[str, Any] = {"devices": 4, "global_batch": 8, "seq": 16, "on": "h100-sxm", "batch": 1, "vpp": 1}
@@ -770,7 +783,8 @@ def test_bounds_wait_for_all_blocks_before_the_last_stage(layers: int, ahead: li
     layouts = {
         entry.settings["pp"]: entry.prediction.settings.layout for entry in found if "pp_split" not in entry.settings
     }
-    assert PipelineShapes.of([layouts[2], layouts[4]], layers).ahead.tolist() == ahead
+    shapes = PipelineShapes.of([layouts[2], layouts[4]], layers)
+    assert (shapes.ahead.tolist(), shapes.mean_ahead.tolist()) == (ahead, mean)
 
 
 OTHERS: dict[str, dict[str, Any]] = {
