@@ -2,6 +2,9 @@
 
 A pipeline's ranks run a few kinds of stages, whose passes are the same under every schedule, number of micro-batches
 and number of copies. Of a pass only two numbers matter to a peak: what it leaves alive, and the most alive within it.
+
+These and other numbers are kept, what is recorded of stages and the passes over it while they are asked for now and
+then: one who asks for the peaks of layouts that compute alike one after the other has each recorded once.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from costmodel.architectures.trace import trace
 from costmodel.cost.allocator import exactly
 from costmodel.cost.costs import Costs
 from costmodel.cost.liveness import Course, Lifetimes, MomentLoop
+from costmodel.cost.lru_cache import Kept, LruCache
 from costmodel.cost.persistent import ON_HOST, gradient_bytes, persistent_bytes, runtime_buffers
 from costmodel.cost.pipeline import Passage, StagePasses, step_ending
 from costmodel.cost.rank_course import LET_GO, RankCourse, StageTurn
@@ -33,9 +37,13 @@ from costmodel.training.settings import Settings
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
 
-Kept = TypeVar("Kept")
+PassesKept = TypeVar("PassesKept", StagePasses, Passage)
 TURNS_TAKEN = ("1f1b", "interleaved-1f1b")
 """Schedules in whose steady state a pass forward and one backward take turns."""
+MOST_TAPES = 256
+"""Stages of which what is recorded is kept."""
+MOST_PASSES = 256
+"""Passes over stages, and endings of ranks, that are kept."""
 
 
 class Extent(NamedTuple):
@@ -87,11 +95,21 @@ class Held(NamedTuple):
 
 
 class StageExtents(dict[str, Extent]):
-    """What each of `rank_course.PASSES` of a stage takes, worked out when it is first asked for."""
+    """What each of `rank_course.PASSES` of a stage takes, worked out when it is first asked for.
 
-    def __init__(self, passes: StagePasses) -> None:
+    recall: the passes, which may have to be made again. Others: see `StagePasses`.
+    """
+
+    def __init__(self, recall: Callable[[], StagePasses]) -> None:
         super().__init__()
-        self.passes = passes
+        self._recall = recall
+        passes = recall()
+        self.named, self.loss, self.buffers = passes.named, passes.loss, passes.buffers
+
+    @property
+    def passes(self) -> StagePasses:
+        """All of what is there and sent meanwhile."""
+        return self._recall()
 
     def __missing__(self, name: str) -> Extent:
         passage = getattr(self.passes, name)
@@ -110,6 +128,14 @@ class StageKey(NamedTuple):
     first: bool
     last: bool
     arrival: tuple[RoundLayout, ...]
+
+
+class RecordedStage(NamedTuple):
+    """How a stage is recorded: under which settings, on which layout. common: as of `StageKey`, for what it records."""
+
+    common: int
+    settings: Settings
+    layout: Layout
 
 
 @dataclass(frozen=True)
@@ -147,6 +173,8 @@ class RankPeaks:
     def __init__(self, model: Architecture) -> None:
         self.model = model
         self._known: dict[Hashable, object] = {}
+        self._tapes: LruCache[Tape] = LruCache(MOST_TAPES)
+        self._passages: LruCache[StagePasses | Passage] = LruCache(MOST_PASSES)
         self._last: Costs | None = None
 
     def peak(self, settings: Settings, room: int | None = None) -> int:
@@ -254,11 +282,15 @@ class RankPeaks:
         for stage in range(schedule.stages):
             here = settings.layout._replace(stage=stage)
             key = StageKey(common, self.model.stage_kind(here), here.first, here.last, arrival)
-            alike = "recorded", key._replace(common=recorded)  # on the layout of whichever is the first
-            tape = self._once(alike, partial(trace, self.model, settings, layout=here, arrival=arrival))
-            self._once(key, partial(_laid_out, tape, here))
+            self._once(key, partial(RecordedStage, recorded, settings, here))
             yield key
-            arrival = tape.handed_on
+            arrival = self._tape(key).handed_on
+
+    def _tape(self, key: StageKey) -> Tape:
+        """What is recorded of a stage, on its own layout. Raises CostModelError."""
+        own: RecordedStage = self._known[key]  # type: ignore[assignment]
+        record = partial(trace, self.model, own.settings, layout=own.layout, arrival=key.arrival)
+        return _laid_out(self._tapes.of(key._replace(common=own.common), record), own.layout)
 
     def _least_sharded(self, settings: Settings) -> int:
         """What the ranks of a pipeline of sharded weights have at least, that has most [bytes].
@@ -278,7 +310,7 @@ class RankPeaks:
             throughout = self._held(settings, own).throughout
             most[own] = throughout + max(gradients)
             if turns_taken:
-                kept = min(self._once(("kept", key), partial(self._kept, key)) for key in own)
+                kept = min(self._once(("kept", key), partial(self._kept_bytes, key)) for key in own)
                 most[own] = throughout + sum(gradients) + (schedule.in_flight(rank) - 1) * kept
         return max(most.values())
 
@@ -287,7 +319,7 @@ class RankPeaks:
         dtype = settings.policy.gradient_dtype
         return sum(size_bytes(storage.graded * storage.times, dtype) for storage in self._tape(key).updated)
 
-    def _kept(self, key: StageKey) -> int:
+    def _kept_bytes(self, key: StageKey) -> int:
         """What a stage keeps of a micro-batch for backward [bytes]."""
         return sum(size for *_, size in kept_of(self._tape(key)))
 
@@ -295,20 +327,20 @@ class RankPeaks:
         """What a rank has with most micro-batches in flight, at least [bytes]."""
         own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
         throughout = self._held(settings, [stages[stage] for stage in own]).throughout
-        kept = min(extents["forward"].net - extents.passes.named for extents in own.values())
+        kept = min(extents["forward"].net - extents.named for extents in own.values())
         ahead = (min(schedule.in_flight(rank), schedule.microbatches * len(own)) - 1) * max(0, kept)
         return throughout + ahead + min(map(_once_through, own.values()))
 
     def _peak_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
         course = self._course(settings, schedule, rank)
         own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
-        m, passes = schedule.microbatches, [extents.passes for extents in own.values()]
+        m = schedule.microbatches
         throughout = self._held(settings, [stages[stage] for stage in own]).throughout
-        throughout += m * sum(each.buffers for each in passes)
+        throughout += m * sum(extents.buffers for extents in own.values())
 
         def extent(turn: StageTurn) -> Extent:
             if turn.name == LET_GO:
-                let_go = (m - 1) * own[turn.stage].passes.loss
+                let_go = (m - 1) * own[turn.stage].loss
                 return Extent(-let_go, -let_go)
             extents = own[turn.stage]
             if turn.gathered != "none":
@@ -317,7 +349,7 @@ class RankPeaks:
 
         run = Extent.of_several(Extent.of_several(map(extent, turns)).repeated(times) for turns, times in course.turns)
         kept_losses = 1 if any(turn.name == LET_GO for turns, _ in course.turns for turn in turns) else m
-        let_go = sum(each.named + kept_losses * each.loss for each in passes)
+        let_go = sum(extents.named + kept_losses * extents.loss for extents in own.values())
         ended = self._staged(settings, schedule, rank, stages)
         ending = self._once(("extent", ended.key), lambda: Extent.of(ended.ending.changes, ended.ending.loops))
         return throughout + max(run.high, run.net - let_go + ending.high)
@@ -334,34 +366,35 @@ class RankPeaks:
     ) -> StageExtents:
         """A stage's passes, of whose weights so much is gathered before, and what each takes."""
         manner = StagePasses.manner(settings, schedule, stage)
-        if settings.layout.shards == 1:
-            return self._once(
-                (key, *manner.values()), lambda: StageExtents(StagePasses(self._tape(key), settings, **manner))
-            )
-        tape = self._on_copies(settings, key)
-        return self._once(
-            (id(tape), *manner.values(), gathered),
-            lambda: StageExtents(StagePasses(tape, settings, **manner, gathered=gathered)),
-        )
+        sharded = settings.layout.shards > 1
+        copies = (settings.layout.dp, settings.layout.fsdp) if sharded else ()
+        name = (key, *copies, *manner.values(), gathered if sharded else "none")
+
+        def make() -> StagePasses:
+            tape = self._on_copies(settings, key) if sharded else self._tape(key)
+            return StagePasses(tape, settings, **manner, gathered=gathered if sharded else "none")
+
+        return self._once(name, lambda: StageExtents(lambda: self._kept(name, make)))
 
     def _passes_on_copies(
         self, settings: Settings, schedule: Schedule, stage: int, key: StageKey, gathered: Gathered = "none"
     ) -> StagePasses:
         """A stage's passes, whose tape knows how many copies of the model there are."""
-        passes = self._passes(settings, schedule, stage, key, gathered).passes
-        if passes.sharded:
-            return passes
-        return self._once(
-            ("copied", id(passes), settings.layout.dp), lambda: passes.on_copies(self._on_copies(settings, key))
-        )
+        extents = self._passes(settings, schedule, stage, key, gathered)
+        if settings.layout.shards > 1:
+            return extents.passes
+        manner = StagePasses.manner(settings, schedule, stage).values()
+        name = ("copied", key, *manner, settings.layout.dp)
+        return self._kept(name, lambda: extents.passes.on_copies(self._on_copies(settings, key)))
 
-    def _tape(self, key: StageKey) -> Tape:
-        return self._known[key]  # type: ignore[return-value]
+    def _kept(self, name: Hashable, make: Callable[[], PassesKept]) -> PassesKept:
+        """Passes or an ending, made if they are not kept."""
+        return self._passages.of(name, make)  # type: ignore[return-value]
 
     def _on_copies(self, settings: Settings, key: StageKey) -> Tape:
         """The tape of a stage on as many copies of the model, and shares of its weights, as there are."""
-        tape, dp, fsdp = self._tape(key), settings.layout.dp, settings.layout.fsdp
-        return self._once(("laid out", key, dp, fsdp), lambda: _laid_out(tape, tape.layout._replace(dp=dp, fsdp=fsdp)))
+        tape, layout = self._tape(key), settings.layout
+        return _laid_out(tape, tape.layout._replace(dp=layout.dp, fsdp=layout.fsdp))
 
     def _held(self, settings: Settings, stages: Sequence[StageKey]) -> Held:
         """What a rank's weights take, of these stages."""
@@ -395,7 +428,7 @@ class RankPeaks:
             gathered = self._course(settings, schedule, rank).progress.usual(stage, kind)
             return self._passes_on_copies(settings, schedule, stage, stages[stage], gathered)
 
-        return StagedRank(rank, schedule, settings, passes, key, lambda: self._once(key, ending), usual)
+        return StagedRank(rank, schedule, settings, passes, key, lambda: self._kept(key, ending), usual)
 
     def __repr__(self) -> str:
         return f"<RankPeaks of {self.model.title}>"

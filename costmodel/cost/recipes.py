@@ -5,14 +5,14 @@ Forms are those of `QUANTITIES`, exact where the decisions of a trace come out a
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.base import Architecture
+from costmodel.cost.lru_cache import LruCache
 from costmodel.training.layout import DEGREES
 from costmodel.training.settings import SETTING_NAMES, Settings
 
@@ -81,27 +81,10 @@ class Recipe:
             return None
 
 
-Kept = TypeVar("Kept")
-
-
-class _LruCache(OrderedDict[Any, Kept]):
-    """The values of at most `MOST_RECIPES` keys; of more, those that have not been asked for longest are forgotten."""
-
-    def of(self, key: Any, make: Callable[[], Kept]) -> Kept:
-        """The value of a key, made if there is none."""
-        if key in self:
-            self.move_to_end(key)
-        else:
-            self[key] = make()
-            if len(self) > MOST_RECIPES:
-                self.popitem(last=False)
-        return self[key]
-
-
-_RECIPES: _LruCache[Recipe] = _LruCache()
-_FIRST_EQUALS: _LruCache[Architecture] = _LruCache()
+_RECIPES: LruCache[Recipe] = LruCache(MOST_RECIPES)
+_FIRST_EQUALS: LruCache[Architecture] = LruCache(MOST_RECIPES)
 """The first model met of those that are equal, by each of them."""
-_BY_IDENTITY: _LruCache[tuple[Architecture, Architecture]] = _LruCache()
+_BY_IDENTITY: LruCache[tuple[Architecture, Architecture]] = LruCache(MOST_RECIPES)
 """The same by identity, which is told sooner than equality; each model beside it lives as long as its id is a key."""
 _LOCK = Lock()
 _CHOICES = attrgetter(*(name for name in SETTING_NAMES if name not in (*SIZES, "image", "on", "stack")))

@@ -18,7 +18,8 @@ from costmodel.architectures.moe import deal_out, recorded_alike
 from costmodel.architectures.stages import equal_starts, own_parts
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.peaks import RankPeaks
+from costmodel.cost.lru_cache import LruCache
+from costmodel.cost.peaks import RankPeaks, StagedRank
 from costmodel.cost.rows import kept_of
 from costmodel.errors import CostModelError, SettingError
 from costmodel.graph.call import Call
@@ -56,6 +57,8 @@ SLACK = 1e-3
 
 MOST_DEALT_OUT = 200
 """Passes that are kept for other numbers of ranks that experts are dealt out over."""
+MOST_STAGES = 256
+"""Stages of pipelines of which kernels and played passes are kept, and ranks whose endings are."""
 
 
 class PipelineShapes(NamedTuple):
@@ -395,12 +398,12 @@ class LayoutSteps:
         self._model_of = like.kernel_model_of
         self._models: dict[tuple[Runtime, bool], KernelModel] = {}
         self.links = CollectiveModel(like.cluster, like.constants, like.tier, like.factors)
-        self._stages: dict[Runtime, dict[tuple[int, int], StageWork]] = {}
-        self._kernel_seconds: dict[StageWork, list[Numbers]] = {}
-        self._players: dict[StageWork, dict[str, Player]] = {}
-        self._endings: dict[Hashable, Player] = {}
+        self._stages: dict[Runtime, LruCache[StageWork]] = {}
+        self._kernel_seconds: LruCache[list[Numbers]] = LruCache(MOST_STAGES)
+        self._players: LruCache[dict[str, Player]] = LruCache(MOST_STAGES)
+        self._endings: LruCache[Player] = LruCache(MOST_STAGES)
         self._works: dict[Hashable, PassWork] = {}
-        self._dealt_out: dict[Hashable, tuple[Tape, PassTasks]] = {}
+        self._dealt_out: LruCache[tuple[Tape, PassTasks]] = LruCache(MOST_DEALT_OUT)
         self._floors: dict[PassWork, tuple[PassFloor, PassFloor]] = {}
 
     def step(self, settings: Settings) -> LayoutStep:
@@ -448,11 +451,7 @@ class LayoutSteps:
                 return tasks.dealt_out(tape, settings)
         tape = trace(model, settings, layout=layout)
         tasks = PassTasks.of(tape, settings, self.kinds, fuse=self.fuses)
-        if shares:
-            self._dealt_out[family] = tape, tasks
-            if len(self._dealt_out) > MOST_DEALT_OUT:
-                del self._dealt_out[next(iter(self._dealt_out))]
-        return tasks
+        return self._dealt_out.of(family, lambda: (tape, tasks))[1] if shares else tasks
 
     def least_seconds(self, work: PassWork, layout: Layout, shapes: PipelineShapes, micro_batches: Numbers) -> Numbers:
         """Of a step of each of the layouts that ask for such work at least. layout: any of them."""
@@ -511,22 +510,20 @@ class LayoutSteps:
         model = self._model(settings.layout)
         ranks = self.ranks.staged(settings)
 
-        def busy(stage: StageWork) -> Numbers:
-            if stage not in self._kernel_seconds:
-                self._kernel_seconds[stage] = stage.kernel_seconds(model)
-            return stage.busy(self._kernel_seconds[stage])
+        def kernel_seconds(stage: StageWork) -> list[Numbers]:
+            return self._kernel_seconds.of(stage, lambda: stage.kernel_seconds(model))
 
-        work = PipelineWork(ranks, busy, fuse=self.fuses, known=self._stages.setdefault(settings.runtime, {}))
-        for stage in work.kinds:
-            if stage not in self._players:
-                self._players[stage] = stage.passes(model, self._kernel_seconds[stage], prices)
-        endings: list[Player] = []
-        for rank in ranks:
+        def passes(stage: StageWork) -> dict[str, Player]:
+            return self._players.of(stage, lambda: stage.passes(model, kernel_seconds(stage), prices))
+
+        def ending(rank: StagedRank) -> Player:
             key = settings.runtime, rank.key, settings.micro_batches
-            if key not in self._endings:
-                self._endings[key] = work.ending(rank, model, prices)
-            endings.append(self._endings[key])
-        return work.played(self._players, endings, prices)
+            return self._endings.of(key, lambda: work.ending(rank, model, prices))
+
+        known = self._stages.setdefault(settings.runtime, LruCache(MOST_STAGES))
+        work = PipelineWork(ranks, lambda stage: stage.busy(kernel_seconds(stage)), fuse=self.fuses, known=known)
+        players = {stage: passes(stage) for stage in work.kinds}
+        return work.played(players, [*map(ending, ranks)], prices)
 
     def __repr__(self) -> str:
         return f"<LayoutSteps of {self.ranks.model.title} on {self.links.cluster.name}>"

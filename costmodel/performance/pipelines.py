@@ -7,13 +7,14 @@ alike, so from some number of them on each further period of them takes as long:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import truediv
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from costmodel.cost.costs import Costs
+from costmodel.cost.lru_cache import LruCache
 from costmodel.cost.peaks import StagedRank
 from costmodel.cost.pipeline import Passage, PipelineRank, StagePasses
 from costmodel.errors import SettingError
@@ -305,27 +306,25 @@ class PipelineWork:
         busy: Callable[[StageWork], Numbers],
         *,
         fuse: bool,
-        known: dict[tuple[int, int], StageWork] | None = None,
+        known: LruCache[StageWork] | None = None,
         share: Callable[[int, int], Any] = truediv,
     ) -> None:
         """busy: what a stage has to do for one micro-batch [s], by which a rank is shown.
 
-        known: stages of other pipelines, by the identity of their passes and how many micro-batches there are, of
-        which the first adds no gradients up.
+        known: stages of other pipelines, by their passes and how many micro-batches there are, of which the first adds
+        no gradients up.
         """
         self.ranks = sorted(ranks, key=lambda rank: rank.rank)
         self.schedule, self.settings = self.ranks[0].schedule, self.ranks[0].settings
-        alike = {} if known is None else known
+        alike = LruCache[StageWork](self.schedule.stages) if known is None else known
         self.stages: dict[int, StageWork] = {}
         for rank in self.ranks:
             for stage, passes in rank.stages.items():
                 ways = None
                 if passes.sharded:
                     ways = rank.usual(stage, "F"), rank.usual(stage, "B")
-                key = hash((id(passes), *map(id, ways or ()))), self.schedule.microbatches
-                if key not in alike:
-                    alike[key] = StageWork(passes, self.settings, fuse=fuse, ways=ways, share=share)
-                self.stages[stage] = alike[key]
+                make = partial(StageWork, passes, self.settings, fuse=fuse, ways=ways, share=share)
+                self.stages[stage] = alike.of((passes, ways, self.schedule.microbatches), make)
         self.kinds = [*dict.fromkeys(self.stages.values())]
         self.shown = self.busiest({work: busy(work) for work in self.kinds})
         self._endings: dict[tuple[StageWork, ...], ProgramSet] = {}

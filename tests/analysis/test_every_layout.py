@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import re
+import weakref
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -289,6 +291,30 @@ def test_losses_are_let_go_of_before_gradients_of_a_large_head_are_summed(precis
     timeline = Costs(model, settings).timeline
     assert timeline.peak_step.layer == "root.gradients"
     assert RankPeaks(model).peak(settings) == timeline.peak
+
+
+def test_what_was_not_asked_for_in_a_while_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many layouts are gone through, few stages stay recorded, and each layout is the same."""
+    most, traced = 4, weakref.WeakSet[Any]()
+
+    def noted(*given: Any, **how: Any) -> Any:
+        tape = trace(*given, **how)
+        traced.add(tape)
+        counts["traced"] += 1
+        return tape
+
+    ask = {**TIMED, "every": True, "tp": 1, "cp": 1, "pp": [2, 4], "batch": 1}
+    counts: Counter[str] = Counter()
+    expected = cm.layouts(MODEL, **ask)
+    for module, name in ((peaks, "MOST_TAPES"), (peaks, "MOST_PASSES"), (layout_steps, "MOST_STAGES")):
+        monkeypatch.setattr(module, name, most)
+    monkeypatch.setattr(peaks, "trace", noted)
+    few = cm.layouts(MODEL, **ask)
+    assert few == expected
+    gc.collect()
+    assert few.search is not None  # it is alive, with all that it keeps
+    assert counts["traced"] > 10 * most
+    assert 0 < len(traced) <= 3 * most, len(traced)  # recorded; walked; and stages as ways of weights find them
 
 
 def test_what_is_recorded_of_a_stage_serves_others_on_their_own_layout() -> None:
