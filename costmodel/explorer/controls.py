@@ -130,7 +130,12 @@ def controls_of(model: Architecture, question: Mapping[str, Any]) -> Controls:
             f"{count:,} combinations of choices are too many for a page: offer at most {MOST_COMBINATIONS}, with fewer "
             "values for some settings"
         )
-    controls = controls._replace(sizes=tuple(size for size in controls.sizes if _varies(controls, size)))
+    several = tuple(size for size in controls.sizes if _varies(controls, size))
+    for size in controls.sizes:
+        if size.name in listed and size not in several:
+            start = {each.name: each.value for each in controls.sizes}
+            raise SettingError(str(_forms(controls).reason({**start, size.name: size.stops[-1]})))
+    controls = controls._replace(sizes=several)
     each = _valued(controls)
     offered = tuple(size for size in controls.sizes if size.name not in each or size.name in listed)
     constants = {size.name: size.value for size in controls.sizes if size not in offered and size.name in SETTING_NAMES}
@@ -319,11 +324,16 @@ def _forms(controls: Controls, quantities: Sequence[str] = ()) -> ClosedForms:
 
 
 def _varies(controls: Controls, size: SliderSize) -> bool:
-    """Whether there is an answer at another value than the one that a size starts with."""
+    """Whether there is an answer at another value than the one that a size starts with.
+
+    Of degrees that need others, as of experts over ranks that weights are split over, where these are the largest.
+    """
     start, forms = {each.name: each.value for each in controls.sizes}, _forms(controls)
-    for stop in sorted(size.stops, key=lambda stop: abs(stop - size.value)):
-        if stop != size.value and not forms.reason({**start, size.name: stop}):
-            return True
+    largest = {each.name: each.stops[-1] for each in controls.sizes if each.name in DEGREES and each.discrete}
+    for others in (start, start | largest) if size.name in largest else (start,):
+        for stop in sorted(size.stops, key=lambda stop: abs(stop - size.value)):
+            if stop != size.value and not forms.reason({**others, size.name: stop}):
+                return True
     return False
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import costmodel as cm
+from costmodel.explorer.controls import controls_of
 from tests.command import error_of
 from tests.explorer.engine import Engine, drawn, predicted
 from tests.profiles import how_many
@@ -40,6 +41,12 @@ PIPELINES: dict[str, dict[str, Any]] = {
         "optimizer": ["sgd"],
     },
     "megatron": {"runtime": "megatron", "pp": [1, 5], "accumulate": [2, 5, 10], "dp": [1, 2], "tp": [1, 2]},
+    "megatron in rounds": {
+        "runtime": "megatron",
+        "pp": 2,
+        "schedule": ["1f1b", "interleaved-1f1b"],
+        "accumulate": [1, 2, 3, 8],
+    },
     "an inference": {"mode": "prefill", "pp": [1, 2, 5], "tp": [1, 2]},
 }
 
@@ -133,3 +140,15 @@ def test_samples_are_those_of_all_micro_batches() -> None:
             time = predicted(MODEL, data, sizes, choices).on("h100-sxm")
             rate = engine.on(0, sizes, choices, ranged=False)["samplesPerSecond"]
             assert rate == pytest.approx(time.samples_per_second, rel=1e-9)
+
+
+def test_degrees_that_need_others_are_offered_where_these_begin_as_one() -> None:
+    """Experts are dealt out over ranks that weights are split over, of which a page begins with one."""
+    routed = MODEL.with_fields({"experts": {"count": 4, "per_token": 2}})
+    offered = controls_of(routed, {"seq": [16, 32], "ep": [1, 2, 4], "fsdp": [1, 2, 4]})
+    assert {size.name: size.stops for size in offered.sizes}["ep"] == (1, 2, 4)
+
+
+def test_degrees_of_which_one_alone_can_be_are_refused() -> None:
+    with pytest.raises(cm.CostModelError, match=r"tp=5 does not divide heads 8"):
+        controls_of(MODEL, {"seq": [16, 32], "tp": [1, 5]})
