@@ -288,20 +288,21 @@ def whole(number: Any) -> int | None:
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
-def read_amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
+def read_amount(value: Any, what: str, unit: str, *, zero: bool = False, example: str = "") -> float:
     """A number of a unit from a plain number, which may be infinite, or from text such as "3.35 TB/s".
 
-    unit: "FLOP/s", "B/s", "Hz", "W", "s" or "g/kWh". zero: whether 0 is an amount too. Raises SettingError.
+    unit: "FLOP/s", "B/s", "Hz", "W", "s" or "g/kWh". zero: whether 0 is an amount too. example: one that would be right
+    for errors. Raises SettingError.
     """
     number = native(value)
     if isinstance(number, bool) or not isinstance(number, int | float):
-        number = read_text(value, what, unit)[0]
-    of = _UNITS[unit]
+        number = read_text(value, what, unit, example)[0]
+    measure, example = _UNITS[unit].measure, example or _UNITS[unit].example
     if number != inf and abs(number) > LARGEST_FLOAT:
-        raise SettingError(f"{what}={shown(value)} is larger than {of.measure} can be: use one such as '{of.example}'")
+        raise SettingError(f"{what}={shown(value)} is larger than {measure} can be: use one such as '{example}'")
     if number > 0 or (zero and number == 0):
         return float(number)
-    raise SettingError(f"{what}={shown(value)} is not {of.measure} above 0: use one such as '{of.example}'")
+    raise SettingError(f"{what}={shown(value)} is not {measure} above 0: use one such as '{example}'")
 
 
 def read_count(value: Any) -> Fraction | None:

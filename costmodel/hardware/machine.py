@@ -66,8 +66,8 @@ def _plausible(number: float, value: Any, what: str, unit: str) -> None:
     raise SettingError(f"{what}={shown(value)} is {number:g} {of}, {fault}: {remedy}")
 
 
-def _amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
-    number = read_amount(value, what, unit, zero=zero)
+def _amount(value: Any, what: str, unit: str, *, zero: bool = False, example: str = "") -> float:
+    number = read_amount(value, what, unit, zero=zero, example=example)
     if number == inf and unit in ("Hz", "W"):  # rates and bandwidths without end are how a limit is left out
         raise SettingError(f"{what}={shown(value)} is no clock or power that a machine has: leave it out")
     _plausible(number, value, what, unit)
@@ -100,9 +100,9 @@ def read_link_speed(value: Any, what: str) -> float:
     """Bandwidth of a link [B/s]; "400 Gb/s" and "400 Gbps" are bits, as networks are sold by. Raises SettingError."""
     if isinstance(value, str) and value.rstrip().endswith(("Gb/s", "Mb/s", "Tb/s")):
         value = f"{value.rstrip()[:-3]}bit/s"
-    number = _amount(value, what, "B/s")
+    number = _amount(value, what, "B/s", example=(right := "400 Gb/s"))
     if number == inf:
-        raise SettingError(f"{what}={shown(value)} is no bandwidth that a link has: use one such as '400 Gb/s'")
+        raise SettingError(f"{what}={shown(value)} is no bandwidth that a link has: use one such as '{right}'")
     return number
 
 

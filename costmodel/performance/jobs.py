@@ -343,17 +343,13 @@ class Goodput(Bill):
 
 def _duration(what: str, value: float | str) -> float:
     """In seconds, from a number, or text with a unit such as "50000 h". Raises SettingError."""
-    if not isinstance(value, str):
-        return read_amount(value, what, "s")
-    parts = re.fullmatch(rf"\s*({NUMBER})\s*([a-z]+)\s*", value)
+    parts = re.fullmatch(rf"\s*({NUMBER})\s*([a-z]+)\s*", value) if isinstance(value, str) else None
     scale = None if parts is None else LONG.get(parts[2].removesuffix("s"))
     if parts is None or scale is None:
-        seconds = float(read_text(value, what, "s", "50000 h")[0])
-    else:
-        seconds = scale * float(parts[1].replace(",", ""))
-    if not fits(seconds, Positive):
-        raise SettingError(f"{what}={shown(value)} is not a time above 0: use one such as '50000 h'")
-    return seconds
+        return read_amount(value, what, "s", example="50000 h")
+    if seconds := scale * float(parts[1].replace(",", "")):
+        return seconds
+    raise SettingError(f"{what}={shown(value)} is not a time above 0: use one such as '50000 h'")
 
 
 LONG = {"min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0, "year": 365.25 * 86400}

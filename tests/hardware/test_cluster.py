@@ -207,3 +207,9 @@ def test_every_answer_over_several_nodes_says_what_joins_them(capsys: pytest.Cap
     assert between in said(
         here(capsys, *["collectives", "gpt2-small", "--seq", "64", "--tp", "4", "--fsdp", "4", "--on", "h100-sxm"]).out
     )
+
+
+@pytest.mark.parametrize("network", ["fast", "400", "0 Gb/s", "-4 Gb/s", 0, -1.0])
+def test_a_network_that_has_no_bandwidth_is_told_one_as_networks_have(network: Any) -> None:
+    with pytest.raises(cm.CostModelError, match=r"network=.* '400 Gb/s'"):
+        load_cluster("dgx-h100", network=network)
