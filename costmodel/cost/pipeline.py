@@ -33,7 +33,7 @@ from costmodel.cost.liveness import (
     Moment,
     MomentLoop,
 )
-from costmodel.cost.rank_course import RankProgress, alike_times, pass_name
+from costmodel.cost.rank_course import RankCourse, RankProgress, alike_times, pass_name
 from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.cost.sharding import Gathered, ShardedWeights
 from costmodel.graph.call import Block
@@ -415,27 +415,24 @@ def step_ending(stages: Sequence[tuple[StagePasses, RankRuntime | None]], settin
 
 
 class PipelineRank:
-    """One rank of a pipeline. lifetimes: what it does in a step, whose changes are those of passes.
-
-    ending: what it does after all of these.
-    """
+    """One rank of a pipeline. ending: what it does after all passes."""
 
     def __init__(self, pipeline: Pipeline, rank: int) -> None:
         self.schedule = pipeline.schedule
         self.settings = pipeline.settings
         self.rank = rank
         self.stages = {stage: pipeline.passes(stage) for stage in self.schedule.stages_of(rank)}
-        self.lifetimes = Lifetimes()
-        self._changes: list[list[int]] = [[] for _ in LINES]
         self._pipeline = pipeline
-        self._progress = RankProgress(self.schedule, rank, self.settings.layout)
-        self._losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
-        for stage in self._progress.ahead:
-            self._add(self.stages[stage].gathering)
-        posted = iter(pipeline.posted[rank]) if pipeline.posted else None
-        for run in self.schedule.runs(rank):
-            self._add_run(run, posted)
-        self._end()
+
+    @cached_property
+    def ending(self) -> Passage:
+        """Outputs are joined, gradients summed over ranks, and weights updated."""
+        return step_ending([(each, each.runtime) for each in self.stages.values()], self.settings)
+
+    @cached_property
+    def step(self) -> RankStep:
+        """What it does in a step, pass by pass: seconds follow from less."""
+        return RankStep(self, self._pipeline)
 
     @property
     def tapes(self) -> tuple[Tape, ...]:
@@ -453,9 +450,43 @@ class PipelineRank:
         return self.schedule.microbatches * sum(stage.buffers for stage in self.stages.values())
 
     @property
+    def lifetimes(self) -> Lifetimes:
+        """What it does in a step, whose changes are those of passes."""
+        return self.step.lifetimes
+
+    @property
     def changes(self) -> Course:
         """See `Lifetimes.changes`."""
-        return tuple(map(tuple, self._changes))
+        return tuple(map(tuple, self.step.changes))
+
+    def usual(self, stage: int, kind: ActionKind) -> StagePasses:
+        """The passes of a stage as most of its actions of a kind find its weights."""
+        return self._pipeline.passes(stage, self._progress.usual(stage, kind))
+
+    @cached_property
+    def _progress(self) -> RankProgress:
+        return RankCourse.of(self.schedule, self.rank, self.settings.layout).progress
+
+    def __repr__(self) -> str:
+        return f"<PipelineRank {self.rank}: stages {[*self.stages]}>"
+
+
+class RankStep:
+    """The passes of a rank over a step, one after the other. changes: of all of them, by line."""
+
+    def __init__(self, own: PipelineRank, pipeline: Pipeline) -> None:
+        self.schedule, self.rank, self.stages = own.schedule, own.rank, own.stages
+        self.lifetimes = Lifetimes()
+        self.changes: list[list[int]] = [[] for _ in LINES]
+        self._pipeline = pipeline
+        self._progress = RankProgress(self.schedule, own.rank, own.settings.layout)
+        self._losses = sum(stage.loss for stage in self.stages.values()) * self.schedule.microbatches
+        for stage in self._progress.ahead:
+            self._add(self.stages[stage].gathering)
+        posted = iter(pipeline.posted[own.rank]) if pipeline.posted else None
+        for run in self.schedule.runs(own.rank):
+            self._add_run(run, posted)
+        self._end(own.ending)
 
     def _add_run(self, run: Run, posted: Iterator[Posted] | None) -> None:
         """Times that are alike as a loop: those that find the same there, and post the same messages.
@@ -494,12 +525,8 @@ class PipelineRank:
             start = 2 * len(self.lifetimes.moments)
             self._add(stage.reducing)
             if self.schedule.only_stages == 1:  # its own loop clears losses before, but the last has a name (`loss`)
-                self._changes[TEMPORARIES][start] -= self._losses - stage.loss
+                self.changes[TEMPORARIES][start] -= self._losses - stage.loss
                 self._losses = stage.loss
-
-    def usual(self, stage: int, kind: ActionKind) -> StagePasses:
-        """The passes of a stage as most of its actions of a kind find its weights."""
-        return self._pipeline.passes(stage, self._progress.usual(stage, kind))
 
     def _nominal(self, action: Action) -> Posted:
         """What a pass receives right before it, and sends right after it."""
@@ -525,23 +552,22 @@ class PipelineRank:
     def _add(self, passage: Passage, messages: tuple[list[Message], list[Message]] = ([], [])) -> None:
         lifetimes, start = self.lifetimes, len(self.lifetimes.moments)
         lifetimes.moments += passage.moments
-        for line, more in zip(self._changes, passage.changes, strict=True):
+        for line, more in zip(self.changes, passage.changes, strict=True):
             line.extend(more)
         lifetimes.loops += [loop._replace(start=loop.start + start, end=loop.end + start) for loop in passage.loops]
         lifetimes.send(messages[0], start)
         lifetimes.messages += [(now + start, message) for now, message in passage.messages]
         lifetimes.send(messages[1], len(lifetimes.moments) - 1)
 
-    def _end(self) -> None:
+    def _end(self, ending: Passage) -> None:
         """Outputs are joined, then weights updated."""
         start = 2 * len(self.lifetimes.moments)
-        self.ending = step_ending([(each, each.runtime) for each in self.stages.values()], self.settings)
-        self._add(self.ending)
+        self._add(ending)
         named = sum(stage.named for stage in self.stages.values())
-        self._changes[TEMPORARIES][start] -= named + self._losses
+        self.changes[TEMPORARIES][start] -= named + self._losses
 
     def __repr__(self) -> str:
-        return f"<PipelineRank {self.rank}: stages {[*self.stages]}>"
+        return f"<RankStep of rank {self.rank}: {len(self.lifetimes.moments)} moments>"
 
 
 class Pipeline:

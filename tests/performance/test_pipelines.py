@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.cost.pipeline import RankStep
 from costmodel.performance.pipelines import StagePass, ends_of, play_passes
 from costmodel.training.schedules import SCHEDULES, Schedule
 from tests.profiles import examples
@@ -143,6 +144,21 @@ def test_time_of_a_pipeline_is_its_passes_its_bubble_and_what_it_hands_on(layout
     assert time.seconds == pytest.approx(phases + time.bubble + handed[0].exposed)
     assert time.low <= time.seconds <= time.high
     assert max(map(len, str(time).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("layout", [{"pp": 4, "accumulate": 8}, {"pp": 2, "accumulate": 4, "fsdp": 4}], ids=str)
+def test_seconds_need_no_course_of_memory(layout: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All passes of a rank one after the other are for its timeline alone."""
+    walked: list[int] = []
+    walk = RankStep.__init__
+    monkeypatch.setattr(
+        RankStep, "__init__", lambda own, rank, pipeline: walked.append(rank.rank) or walk(own, rank, pipeline)
+    )
+    p = cm.predict(MODEL, **HOW | layout)
+    assert p.on("dgx-h100").seconds > 0
+    assert walked == []
+    assert p.memory.peak > 0
+    assert sorted(walked) == [*range(layout["pp"])]
 
 
 def test_the_rank_with_head_and_loss_is_the_slowest() -> None:
