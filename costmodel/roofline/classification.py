@@ -24,12 +24,13 @@ from typing import Literal
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.curves import lowest
+from costmodel.roofline.gemm import regime_of
 from costmodel.roofline.host import Host
 from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.memory import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.program import NumpyCall, Program, program_of
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.signature import Signature, signature_of
+from costmodel.roofline.signature import ProductSignature, Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
 TILE_BYTES = 200 * 1024
@@ -83,16 +84,22 @@ def _extent(ref: Ref, lengths: Shape) -> int:
 
 
 def _product_tile(op: NumpyCall, most: int) -> NumpyCall:
+    """A larger one, where a smaller one would take another code path: BLAS does not pack what is small."""
     a, b = op.operands if len(op.operands) == 2 else op.operands * 2
+    whole, item = signature_of(op), ITEM_BYTES[op.output.dtype]
+    assert isinstance(whole, ProductSignature)
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    item = ITEM_BYTES[op.output.dtype]
     while item * (m * k + k * n + m * n) > most and max(m, k, n) > 1:
-        if m == max(m, k, n):
-            m = -(-m // 2)
+        less = m, k, n
+        if m == max(less):
+            less = -(-m // 2), k, n
         elif n >= k:
-            n = -(-n // 2)
+            less = m, k, -(-n // 2)
         else:
-            k = -(-k // 2)
+            less = m, -(-k // 2), n
+        if regime_of(replace(whole, **dict(zip("mkn", less, strict=True)))) != regime_of(whole):
+            break
+        m, k, n = less
 
     def cut(ref: Ref) -> Shape:
         one = (1,) * (len(ref.shape) - 2)

@@ -140,7 +140,8 @@ def test_smallest_shapes_and_tiles_are_the_same_call_and_run(op: NumpyCall) -> N
     assert max(smallest(op).output.shape, default=1) <= 2
     assert times >= 1
     touched = sum(ref.bytes for ref in (*part.operands, part.output))
-    assert touched <= 1.2 * TILE_BYTES or times == 1
+    smaller, _ = tile(op, touched // 2)  # no product is cut to what BLAS computes otherwise
+    assert touched <= 1.2 * TILE_BYTES or times == 1 or smaller.output.shape == part.output.shape
 
 
 def test_a_tile_keeps_the_layout() -> None:
