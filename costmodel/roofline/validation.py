@@ -85,7 +85,8 @@ LARGEST_FLOPS = 4e9
 
 
 def layers_of(cases: Iterable[Case] = CASES, alone: Iterable[tuple[Layer, Shape]] = ()) -> dict[str, Program]:
-    """Forward passes of the distinct layers of models, by where each stands first, and of layers alone."""
+    """Forward passes of the distinct layers of models, by where each stands first, and of layers alone; so they are
+    named."""
     names: dict[tuple[Signature, ...], str] = {}
     programs: dict[str, Program] = {}
     models = [(model, predict(model, mode="inference", **settings), settings) for model, settings in cases]
@@ -96,7 +97,7 @@ def layers_of(cases: Iterable[Case] = CASES, alone: Iterable[tuple[Layer, Shape]
             program = forward_program(call)
             signatures, name = tuple(signature_of(op) for op in program), f"{model} ({sizes}) {call.name}"
             if signatures and program.contractions <= LARGEST_FLOPS and names.setdefault(signatures, name) == name:
-                programs[name] = program
+                programs[name] = replace(program, name=name)
     return programs
 
 
@@ -268,12 +269,27 @@ class Validation(Answer):
             "resolved": self.resolved_share,
             "floor": self.floor.to_dict(),
             "models": {str(level): self.errors(level).to_dict() for level in JUDGED_LEVELS},
+            "layers": [self._plain(each) for each in self.layers],
             "programs": [asdict(each) for each in self.whole],
             "functions": [{**asdict(each), "bias": each.bias} for each in self.functions],
             "whole": self.whole_errors.to_dict(),
             "agreement": self.agreement().to_dict(),
             "agreement_where_clear": self.agreement(clear=True).to_dict(),
             "agreement_of_intensity": self.textbook_agreement.to_dict(),
+        }
+
+    def _plain(self, layer: LayerTrial) -> dict[str, Any]:
+        """A layer as plain data [s]: predicted by all that is known, and measured twice."""
+        host = predict_seconds(layer.program, self.calibration)
+        return {
+            "name": layer.program.name,
+            "predicted": host.seconds,
+            "measured": layer.measured,
+            "first": layer.first.seconds,
+            "second": layer.second.seconds,
+            "resolved": layer.resolved,
+            "predicted_class": layer.predicted_class.name,
+            "measured_class": None if layer.measured_class is None else layer.measured_class.name,
         }
 
     def _models(self) -> Table:

@@ -116,3 +116,8 @@ def test_validate_prints_every_model_the_floor_and_the_worst_cases(capsys, monke
     assert data["functions"][0]["bias"] == -0.5
     assert data["agreement_where_clear"]["layers"] == 1
     assert set(data["models"]) == {"1", "6"}
+    first, *_, last = data["layers"]
+    assert first["name"] == "mlp-lenet-300-100 (batch 32) hidden1.linear", "with the model that it stands in"
+    assert (first["first"], first["second"]) == pytest.approx((1e-4, 1.1e-4))
+    assert (first["predicted_class"], first["measured_class"]) == ("matmul", "matmul")
+    assert not last["resolved"]
