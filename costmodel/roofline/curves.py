@@ -8,29 +8,33 @@ from math import exp, log
 
 
 class LogTable:
-    """Log-log interpolation between points; constant beyond the ends.
+    """Interpolation between points by their logarithms, of the logarithms of values; constant beyond the ends.
 
-    growing: in proportion to the point beyond the last, as the time of a row is to its length.
+    growing: in proportion to the point beyond the last, as the time of a row is to its length. mixing: of the values
+    themselves, of what is partly as at one point and partly as at the next.
     """
 
-    def __init__(self, points: Sequence[float], values: Sequence[float], *, growing: bool = False) -> None:
+    def __init__(
+        self, points: Sequence[float], values: Sequence[float], *, growing: bool = False, mixing: bool = False
+    ) -> None:
         self.points = [log(max(p, 1e-30)) for p in points]
-        self.values = [log(max(v, 1e-30)) for v in values]
-        self.growing = growing
+        self.values = [*values] if mixing else [log(max(v, 1e-30)) for v in values]
+        self.growing, self.mixing = growing, mixing
 
     def __call__(self, point: float) -> float:
         """The value at a point."""
-        if point == float("inf"):
-            return exp(self.values[-1])
-        x = log(max(point, 1e-30))
+        value = self._between(log(max(point, 1e-30))) if point != float("inf") else self.values[-1]
+        return value if self.mixing else exp(value)
+
+    def _between(self, x: float) -> float:
         at = bisect_left(self.points, x)
         if at == 0:
-            return exp(self.values[0])
+            return self.values[0]
         if at == len(self.points):
-            return exp(self.values[-1] + (x - self.points[-1]) * self.growing)
+            return self.values[-1] + (x - self.points[-1]) * self.growing
         low, high = self.points[at - 1], self.points[at]
         share = (x - low) / (high - low)
-        return exp(self.values[at - 1] * (1 - share) + self.values[at] * share)
+        return self.values[at - 1] * (1 - share) + self.values[at] * share
 
     def left_out(self) -> list[float]:
         """Leave-one-out: the relative error of each inner value when interpolated from its neighbours."""

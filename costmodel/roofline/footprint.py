@@ -13,9 +13,6 @@ from typing import NamedTuple
 from costmodel.roofline.memory import Ref
 from costmodel.roofline.program import NumpyCall, Program, Span, distinct_bytes
 
-CHAINED = 3
-"""Over how many uses it is followed whether an array was found in a cache, since it stays there if it was."""
-
 
 def persistent_bytes(program: Program) -> int:
     """Arrays that are there before it runs: inputs, weights, states and constants [bytes]."""
@@ -57,13 +54,13 @@ class Reuse(NamedTuple):
 class Sharing(NamedTuple):
     """What becomes of arrays in a cache that cores share, and that holds what others bring too.
 
-    once, again: how far one then is, by bytes touched since and how long ago that was [bytes, s]: one that came from
-    beyond that cache when it was last used, and one that was found there, which caches evict later. private: what a
-    core's own caches hold, and is safe from others; shared: what a program finds in the shared one [bytes].
+    brought: how far one then is, by bytes touched since and how long ago that was [bytes, s]. thinned: how far one is
+    instead that came from beyond that cache when it was last used. private: what a core's own caches hold, and is safe
+    from others; shared: what a program finds in the shared one [bytes].
     """
 
-    once: Callable[[float, float], float]
-    again: Callable[[float, float], float]
+    brought: Callable[[float, float], float]
+    thinned: Callable[[float], float]
     private: float
     shared: float
 
@@ -100,23 +97,33 @@ def touched_by(program: Program) -> list[tuple[Span, ...]]:
 def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reuse]]:
     """The last use of all that each call touches, when the calls are repeated over and over.
 
-    Half of the call that touched it last and half of this one count, since both stream through what they touch; but not
-    for their code, which is in use meanwhile. between: bytes that other work touches between two repetitions.
+    Half of what the call that touched it last and half of what this one touches count, since both stream through it,
+    unless calls between the two touch it anyway; but not for their code, which is in use meanwhile. between: bytes that
+    other work touches between two repetitions.
     """
-    own = [distinct_bytes(spans) for spans in touched]
     recent = _Recent(2 * len(touched))
     for time, spans in enumerate(touched):
         for span in spans:
             recent.touch(span, time)
+
+    own = [(distinct_bytes(spans), sum(span.bytes for span in spans)) for spans in touched]
+
+    def streamed(number: int, last: int) -> float:
+        """What a call touches of what nothing did after `last` [bytes]."""
+        distinct, whole = own[number]
+        alone = sum(span.bytes * recent.untouched(span, last) for span in touched[number])
+        return distinct * alone / whole if whole else 0.0
 
     def reuse(span: Span, number: int) -> Reuse:
         last = recent.last(span)
         if last < 0:
             return Reuse(float("inf"), last, not span.bytes)
         before = touched[last % len(touched)]
-        place = max(range(len(before)), key=lambda at: _common(before[at], span))
+        place = max(
+            range(len(before)), key=lambda at: min(before[at].end, span.end) - max(before[at].start, span.start)
+        )
         others = between if last < len(touched) else 0
-        halves = (own[last % len(touched)] + own[number]) / 2 if span.bytes else 0.0
+        halves = (streamed(last % len(touched), last) + streamed(number, last)) / 2 if span.bytes else 0.0
         return Reuse(max(recent.bytes_since(last) + others + halves, span.bytes), last, not span.bytes, place)
 
     uses = []
@@ -141,36 +148,27 @@ def reuse_distances(
         return [[use.distance for use in call] for call in uses]
     starts = [0.0, *accumulate((*seconds, *seconds))]
 
-    def distance(use: Reuse, number: int, brought: Callable[[float, float], float]) -> float:
+    def distance(use: Reuse, number: int) -> float:
         if use.last < 0 or use.distance <= sharing.private:
             return use.distance
         now = len(seconds) + number
         passed = starts[now] - starts[use.last]
         if not use.code:
             passed += (seconds[number] - seconds[use.last % len(seconds)]) / 2
-        return brought(use.distance, passed)
+        return sharing.brought(use.distance, passed)
 
-    def distances(brought: Callable[[float, float], float]) -> list[list[float]]:
-        return [[distance(use, number, brought) for use in call] for number, call in enumerate(uses)]
+    found = [[distance(use, number) for use in call] for number, call in enumerate(uses)]
 
-    once = distances(sharing.once)
-    if not sharing.shared:
-        return once
-    found = again = distances(sharing.again)
-    for _ in range(CHAINED):
-        found = [
-            [
-                near if use.last >= 0 and found[use.last % len(uses)][use.place] <= sharing.shared else far
-                for use, near, far in zip(*each, strict=True)
-            ]
-            for each in zip(uses, again, once, strict=True)
-        ]
-    return found
+    def thins(use: Reuse) -> bool:
+        """Whether it came from beyond and could stay; of what goes through more, curves of memory say it already."""
+        if use.last < 0 or not sharing.private < use.distance <= sharing.shared:
+            return False
+        return found[use.last % len(uses)][use.place] > sharing.shared
 
-
-def _common(one: Span, other: Span) -> int:
-    """Bytes of an arena that both reach over; no more than 0 where there are none."""
-    return min(one.end, other.end) - max(one.start, other.start)
+    return [
+        [sharing.thinned(far) if thins(use) else far for use, far in zip(*each, strict=True)]
+        for each in zip(uses, found, strict=True)
+    ]
 
 
 class _Recent:
@@ -218,6 +216,16 @@ class _Recent:
                 break
             last = max(last, self.pieces[at][1])
         return last
+
+    def untouched(self, span: Span, time: int) -> float:
+        """The share of a span that was not used after a time."""
+        later = 0
+        for at in range(self._first(span.start), len(self.starts)):
+            if self.starts[at] >= span.end:
+                break
+            end, last = self.pieces[at]
+            later += (min(end, span.end) - max(self.starts[at], span.start)) * (last > time)
+        return 1 - later / (span.end - span.start)
 
     def bytes_since(self, time: int) -> int:
         """Of all spans that were last used after a time."""

@@ -235,7 +235,7 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
         seconds, memory = rates.product(signature, operands, [ref.bytes for ref in op.accesses])
         batch, call = signature.batch, slower * rates.call("matmul", signature.dtype)
         return TimeTerms(slower * (seconds - memory) * batch, memory * batch, call, reach=max(operands))
-    reach = max(operands, default=0.0)
+    reach = _reach(op, rates, operands)
     compute, rows, overhead = (slower * each for each in _loop(signature, rates, reach))
     moved, apart = _far(op, signature, rates, operands, slower)
     beside = compute
@@ -243,6 +243,12 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
         beside = min(beside, slower * signature.elements * rates.rate(signature.name, signature.dtype, False))
     memory = behind(beside, rows, moved, _power(signature, rates, reach), apart) - beside - rows
     return TimeTerms(compute, memory, overhead, rows, reach=reach)
+
+
+def _reach(op: NumpyCall, rates: Rates, operands: Sequence[float]) -> float:
+    """Reuse distance of the operand that takes longest to load [bytes]; a mask for many heads is small, however far."""
+    loaded = ((ref.bytes * rates.far(far, "in place"), far) for ref, far in zip(op.accesses, operands, strict=True))
+    return max(loaded, default=(0.0, 0.0))[1]
 
 
 def _power(loop: LoopSignature, rates: Rates, reach: float) -> float:
@@ -275,9 +281,9 @@ def _far(
         lines = ref.bytes * lines_of(ref)
         written = ref.buffer is op.output.buffer
         if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
-            apart += lines * rates.windowed(far, "second")
+            apart += lines * rates.windowed(far, "second", loop.inner)
         elif loop.name == "copyto" and strand.step == 1 and not (strand.flat or written or _is_masked(loop)):
-            apart += lines * rates.windowed(far, "part")
+            apart += lines * rates.windowed(far, "part", loop.inner)
         else:
             each = rates.far(far, "in place" if loop.in_place and written else access, written=written)
             total += lines * each * (slower if far <= rates.private else 1.0)
@@ -299,7 +305,7 @@ def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float], slower:
     else:
         size = g.rows * g.width * ITEM_BYTES[g.dtype]
         written, power = size * rates.far(operands[-1], "one", written=True), rates.power_of("copy part")(operands[-1])
-        memory = joined(compute, written, power) - compute + size * rates.windowed(operands[0], "part")
+        memory = joined(compute, written, power) - compute + size * rates.windowed(operands[0], "part", g.width)
     return TimeTerms(compute, memory, overhead, reach=reach)
 
 

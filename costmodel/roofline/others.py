@@ -1,14 +1,15 @@
 """What others bring into a cache that cores share, told from arrays that a calibration left alone for a while.
 
-Caches evict first what was used once: an array that came from memory and was left alone goes sooner than one that was
-used again and again, as those are that curves of memory are measured with.
+Of what streams through them, caches keep a share, so that it does not evict what is used again and again: they evict
+the rest of it soon (adaptive insertion, Qureshi et al. 2007). So of an array that came from memory when it was last
+used, a share is lost, the more of it the more came since, and what is left stays as long as an array that was found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from math import log
+from math import exp, log
 from typing import TYPE_CHECKING
 
 from costmodel.roofline.curves import LogTable, joined
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
 
 TRAFFICS = (0.0, *(10 ** (7.5 + step / 20) for step in range(91)))
 """What others, of which there may be dozens, may bring into a shared cache [bytes/s]; the one is chosen that fits."""
+LOST = tuple(step / 20 for step in range(19))
+"""Shares of an array that may be lost so; the one is chosen that fits."""
 REPEATED = 0.05
 """How well a probe in place is repeated, a logarithm."""
 TOLD = 0.01
-"""How much better each of them is fitted at least by a traffic of its own for arrays used once, a logarithm."""
+"""How much better each of them is fitted at least if some of it is lost, a logarithm."""
+
+LEFT_ALONE = (AGED_NAME, KEPT_NAME)
 
 Placed = tuple[NumpyCall, list[float]]
 """A call in a program, and the reuse distances of its operands and code [bytes]."""
@@ -40,25 +45,27 @@ class Others:
 
     @property
     def traffic(self) -> float:
-        """What others bring into the caches that cores share [bytes/s], by arrays that came from beyond them and were
-        left alone while products ran; 0 on a host that nobody else uses.
+        """What others bring into the caches that cores share [bytes/s], by arrays that were left alone while products
+        ran; 0 on a host that nobody else uses.
 
         The middle of those that fit; the least where any more fits as well, since then all was evicted.
         """
         return self._told[0]
 
     @property
-    def among(self) -> float:
-        """The same by arrays that were used again and again [bytes/s]; where one traffic fits both, that."""
+    def lost(self) -> float:
+        """The share of an array that is evicted soon if it came from memory when it was last used."""
         return self._told[1]
 
     def traffic_at(self, seconds: Mapping[str, float]) -> float:
         """`traffic` at another moment: of those that fit what the calls of `left_alone` took then [s], by their layers,
         the one closest to it [bytes/s]."""
         program = left_alone()
-        misfits = self._misfits((AGED_NAME,), program, reuses(touched_by(program)), seconds, lambda _: self.among)
-        fitting = _fitting(misfits, _left_alone(program, (AGED_NAME,)))
-        return min(max(self.traffic, fitting[0]), fitting[-1])
+        uses = reuses(touched_by(program))
+        misfits = self._misfits(program, uses, seconds, lambda _: self.traffic)
+        lost = LOST.index(self.lost)
+        fitting = _fitting({traffic: each[lost] for traffic, each in misfits.items()}, _left_alone(program))
+        return min(max(self.traffic, min(fitting)), max(fitting))
 
     def placed(self) -> dict[str, Placed]:
         """Calls that were measured in place, by name."""
@@ -67,15 +74,13 @@ class Others:
     def sharing(self, traffic: float) -> Sharing | None:
         """What becomes of arrays in the last cache if others bring so much into it [bytes/s]; None where they never
         do."""
-        if not traffic and not self.among:
+        if not traffic and not self.traffic:
             return None
-        share = self.among / self.traffic if self.traffic else 1.0
-        once, again = (self.brought(each, self.among) for each in (traffic, share * traffic))
-        return Sharing(once, again, self.rates.private, self._shared)
+        return Sharing(self.brought(traffic, self.traffic), self.thinned, self.rates.private, self._shared)
 
     def brought(self, traffic: float, usual: float) -> Callable[[float, float], float]:
         """How far an array is, if others bring so much into the caches [bytes/s], by what was touched since and how
-        long ago it was [bytes, s].
+        long ago that was [bytes, s].
 
         They went on while the curves of memory were measured too: after a working set of a size came what they brought
         while it was gone through. usual: that is what they brought then [bytes/s].
@@ -86,9 +91,30 @@ class Others:
         table = LogTable([size + usual * size / bandwidth(size) for size in sizes], sizes, growing=True)
         return lambda distance, passed: max(table(distance + traffic * passed), min(traffic / usual, 1.0) * distance)
 
+    def thinned(self, distance: float) -> float:
+        """How far an array is of which a share was lost, since it came from memory when it was last used: as far as
+        what costs as much."""
+        if not (share := self.lost * self._beyond_core(distance)):
+            return distance
+        near, memory = (self.rates.far(each, "in place") for each in (distance, self.rates.sets.curve[-1]))
+        return max(distance, self._distance_of(near + share * (memory - near)))
+
+    def _beyond_core(self, distance: float) -> float:
+        """How far on the way from a core's own caches, where all stays, to what fills the shared one, as ratios go."""
+        private = self.rates.private
+        if distance <= private or self._shared <= private:
+            return 0.0
+        return min(log(distance / private) / log(self._shared / private), 1.0)
+
     @cached_property
     def _shared(self) -> int:
         return self.rates.shared_bytes(self.rates.private)
+
+    @cached_property
+    def _distance_of(self) -> LogTable:
+        """The reuse distance [bytes] from which a byte there and back costs so much beyond cache [s/B]."""
+        curve = self.rates.sets.curve
+        return LogTable([self.rates.far(size, "in place") for size in curve], curve)
 
     @cached_property
     def _reuses(self) -> list[list[Reuse]]:
@@ -96,50 +122,52 @@ class Others:
 
     @cached_property
     def _told(self) -> tuple[float, float]:
-        """`traffic` and `among`: two where one does not fit as well."""
-        kinds = (AGED_NAME,), (KEPT_NAME,)
-        once, again = (_left_alone(self.program, kind) for kind in kinds)
-
-        def misfits(kind: tuple[str, ...], usual: Callable[[float], float]) -> Misfits:
-            return self._misfits(kind, self.program, self._reuses, self.rates.seconds, usual)
-
-        used = misfits(kinds[1], lambda traffic: traffic)
-        among = _middle(used, again)
-        new, plain = misfits(kinds[0], lambda _: among), misfits(kinds[0], lambda traffic: traffic)
-        both = {traffic: misfit + used[traffic] for traffic, misfit in plain.items()}
-        apart, least = _middle(new, once), min(new.values()) + min(used.values())
-        if apart <= among or min(both.values()) <= least + TOLD * (once + again):
-            one = _middle(plain, once)  # which more of them tell
-            return one, one
-        return apart, among
+        """`traffic` and `lost`, which is nothing where that fits as well."""
+        misfits = self._misfits(self.program, self._reuses, self.rates.seconds, lambda traffic: traffic)
+        probes = _left_alone(self.program)
+        plain = {traffic: each[0] for traffic, each in misfits.items()}
+        least = {traffic: min(each) for traffic, each in misfits.items()}
+        if min(plain.values()) <= min(least.values()) + TOLD * probes:
+            return _middle(plain, probes), LOST[0]
+        traffic = _middle(least, probes)
+        nearest = min(TRAFFICS, key=lambda each: abs(each - traffic))
+        return traffic, LOST[misfits[nearest].index(least[nearest])]
 
     def _misfits(
         self,
-        kinds: tuple[str, ...],
         program: Program,
         uses: Sequence[Sequence[Reuse]],
         seconds: Mapping[str, float],
         usual: Callable[[float], float],
-    ) -> Misfits:
-        """Of arrays of some kinds in a program, and what its calls took [s]; usual: see `brought`, by the traffic."""
+    ) -> dict[float, list[float]]:
+        """How far arrays that were left alone in a program are predicted off in all, logarithms, by what others bring
+        and each share of `LOST`. seconds: what its calls took; usual: see `brought`, by the traffic."""
         misfits = {}
         for traffic in TRAFFICS:
-            brought = self.brought(traffic, usual(traffic))
-            calls = _placed(program, uses, seconds, Sharing(brought, brought, self.rates.private, 0.0))
-            aged = [call for name, call in calls.items() if name.startswith(kinds)]
-            misfits[traffic] = sum(self._misfit(call, seconds) for call in aged)
+            sharing = Sharing(self.brought(traffic, usual(traffic)), lambda far: far, self.rates.private, 0.0)
+            calls = _placed(program, uses, seconds, sharing)
+            each = [self._misfit(call, seconds) for name, call in calls.items() if name.startswith(LEFT_ALONE)]
+            misfits[traffic] = [sum(column) for column in zip(*each, strict=True)]
         return misfits
 
-    def _misfit(self, call: Placed, seconds: Mapping[str, float]) -> float:
-        """How far an array that was left alone is predicted off, a logarithm."""
+    def _misfit(self, call: Placed, seconds: Mapping[str, float]) -> list[float]:
+        """How far one of them is predicted off, a logarithm, by each share of `LOST`."""
         op, distances = call
         rates, access = self.rates, op.layer[len(AGED_NAME) :].rpartition(" ")[0]
         name, scalar = AGED[access], access == "in place"
         compute = rates.slower * op.output.size * rates.rate(name, "float32", scalar, scalar)
         operands = {*zip(op.accesses, distances, strict=False)}
-        moved = sum(ref.bytes * rates.far(far, access, written=ref is op.output) for ref, far in operands)
+
+        def moved(least: float) -> float:
+            return sum(
+                ref.bytes * rates.far(max(far, least), access, written=ref is op.output) for ref, far in operands
+            )
+
         beside = rates.slower * rates.call(name, "float32", int(scalar))
-        return abs(log((beside + joined(compute, moved, rates.power(max(distances[:-3])))) / seconds[op.layer]))
+        power, found, memory = rates.power(max(distances[:-3])), moved(0.0), moved(rates.sets.curve[-1])
+        share = self._beyond_core(max(distances[:-3])) if op.layer.startswith(AGED_NAME) else 0.0
+        times = (beside + joined(compute, found + lost * share * (memory - found), power) for lost in LOST)
+        return [abs(log(time / seconds[op.layer])) for time in times]
 
 
 def _placed(
@@ -150,18 +178,21 @@ def _placed(
     return {op.layer: (op, far) for op, far in zip(program, distances, strict=True)}
 
 
-def _left_alone(program: Program, kinds: tuple[str, ...]) -> int:
-    """How many arrays of some kinds a program has."""
-    return sum(op.layer.startswith(kinds) for op in program)
+def _left_alone(program: Program) -> int:
+    """How many arrays of a program are measured after they were left alone."""
+    return sum(op.layer.startswith(LEFT_ALONE) for op in program)
 
 
-def _fitting(misfits: Misfits, probes: int) -> list[float]:
-    """Those that fit so many probes as well as these are repeated, rising."""
+def _fitting(misfits: Misfits, probes: int) -> Misfits:
+    """Those that fit so many probes as well as these are repeated, rising; by how much better than just so."""
     well = min(misfits.values()) + REPEATED * probes
-    return [traffic for traffic, misfit in misfits.items() if misfit <= well]
+    return {traffic: well - misfit for traffic, misfit in misfits.items() if misfit <= well}
 
 
 def _middle(misfits: Misfits, probes: int) -> float:
-    """The middle of those that fit, as ratios go; the least where any more fits as well."""
+    """The middle of those that fit, as ratios go, the more of each the better it fits; the least where any more fits as
+    well."""
     fitting = _fitting(misfits, probes)
-    return fitting[0] if fitting[-1] == TRAFFICS[-1] else (fitting[0] * fitting[-1]) ** 0.5
+    if (least := min(fitting)) == 0 or max(fitting) == TRAFFICS[-1]:
+        return least
+    return exp(sum(better * log(traffic) for traffic, better in fitting.items()) / sum(fitting.values()))

@@ -171,9 +171,16 @@ class WorkingSets:
 
     @property
     def thinned(self) -> tuple[int, ...]:
-        """Those that are measured at where others tell how they lie between: beyond the caches of a core, thinned."""
+        """Those that are measured at where others tell how they lie between: beyond the caches of a core, thinned, up
+        to twice the first that no cache holds, from where on each byte takes as long."""
         resident = [size for size in self.curve if size <= RESIDENT_BYTES]
-        return (*resident, *_thinned(self.curve[len(resident) :]))
+        beyond = [size for size in self.curve[len(resident) :] if size <= 2 * max(self.beyond, RESIDENT_BYTES)]
+        return (*resident, *_thinned(beyond))
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Those at which windows are measured: in a core's own caches, and those of `far` that are not next to it."""
+        return (WINDOW_BYTES, *self.far[1:])
 
 
 def working_sets(seconds: Callable[[NumpyCall], float], least: int, most: int) -> WorkingSets:
@@ -262,6 +269,8 @@ up to a quarter. So long at most are rows that NumPy joins in a buffer; of longe
 
 WINDOW_BYTES, WINDOW_LENGTH = RESIDENT_BYTES // 2, 112
 """What strided windows touch in a core's own caches, whole lines of it [bytes], and elements in a row of them."""
+WINDOW_LENGTHS = {"part": (WINDOW_LENGTH,), "second": (28, 56)}
+"""Elements in their rows, for parts of longer rows and for every other element of every other row."""
 
 REDUCED_LENGTHS = (2, 7, 20, 48, 50, 100, 112, 192, 200, 420, 720, 750, 1600, 3100, 12_000)
 
@@ -431,12 +440,14 @@ def _rows(dtype: str) -> Iterator[Named]:
 
 def _windows(sets: WorkingSets) -> Iterator[Named]:
     """Parts of rows, and every other element of every other row, from caches and beyond, as pooling reads them."""
-    for size in (WINDOW_BYTES, *sets.far):
-        for manner, step in (("part", 1), ("second", 2)):
-            pitch = step * WINDOW_LENGTH + 16 * (step == 1)
-            rows = size // (4 * (step + 1) * WINDOW_LENGTH)
-            x = array(rows, WINDOW_LENGTH, strides=(step * pitch, step), elements=step * rows * pitch)
-            yield f"windows {manner} {size} float32", NumpyCall("copyto", (x,), array(rows, WINDOW_LENGTH))
+    for size in sets.windows:
+        for manner, lengths in WINDOW_LENGTHS.items():
+            for length in lengths:
+                step = 1 + (manner == "second")
+                pitch = step * length + 16 * (step == 1)
+                rows = size // (4 * (step + 1) * length)
+                x = array(rows, length, strides=(step * pitch, step), elements=step * rows * pitch)
+                yield f"windows {manner} {length} {size} float32", NumpyCall("copyto", (x,), array(rows, length))
 
 
 LOADING = ("exp", "divide")

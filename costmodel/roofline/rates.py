@@ -30,6 +30,7 @@ from costmodel.roofline.probes import (
     ROW_LENGTHS,
     VECTOR,
     WINDOW_BYTES,
+    WINDOW_LENGTHS,
     WorkingSets,
     probes,
 )
@@ -107,10 +108,10 @@ class Rates:
         """Where compute and memory time overlap so much, by working set."""
         per_element = {"one": ("negative", 8), "two": ("add", 12), "in place": ("multiply in place", 4)}
         beyond = {access: self._beyond(name, size, power) for access, (name, size) in per_element.items()}
-        streams = {access: LogTable([*each], rising([*each.values()])) for access, each in beyond.items()}
+        streams = {access: LogTable([*each], rising([*each.values()]), mixing=True) for access, each in beyond.items()}
         share = _share(self._beyond("fill", 4, power), streams["one"])
         fill = [streams["one"](size) * share(size) for size in self.sets.curve]
-        return {**streams, "fill": LogTable(self.sets.curve, rising(fill))}
+        return {**streams, "fill": LogTable(self.sets.curve, rising(fill), mixing=True)}
 
     def _beyond(self, name: str, per_element: int, power: Callable[[float], float]) -> dict[int, float]:
         """Time per byte beyond that in cache, by working set [s/B]."""
@@ -213,7 +214,7 @@ class Rates:
             return dict.fromkeys(near, 0.0) | far
 
         def table(values: Sequence[float]) -> LogTable:
-            return LogTable(self.sets.curve, rising(values))
+            return LogTable(self.sets.curve, rising(values), mixing=True)
 
         short = table([*beyond("", self.sets.curve).values()])
         share = _share(beyond("long ", self.sets.thinned), short)
@@ -229,26 +230,29 @@ class Rates:
         few, many = READ_LENGTHS
         return long + (short - long) * (1 / max(length, few // 4) - 1 / many) / (1 / few - 1 / many)
 
-    def _windows_of(self, manner: str) -> LogTable:
+    def _windows_of(self, manner: str, length: int) -> LogTable:
         """Time per byte of the lines that rows apart from each other touch, by reuse distance [s/B]; it adds to all
         else, since each row begins a stream of its own."""
-        sizes, extra = (WINDOW_BYTES, *self.sets.far), []
-        ops = [self.ops[f"windows {manner} {size} float32"] for size in sizes]
-        seconds = [self.seconds[f"windows {manner} {size} float32"] - self._call("copyto", "float32") for size in sizes]
+        sizes, extra = self.sets.windows, []
+        names = [f"windows {manner} {length} {size} float32" for size in sizes]
+        ops, seconds = [self.ops[name] for name in names], [self.seconds[name] for name in names]
+        call = self._call("copyto", "float32")
         for size, op, whole in zip(sizes, ops, seconds, strict=True):
-            near = seconds[0] / ops[0].output.size * op.output.size
+            near = (seconds[0] - call) / ops[0].output.size * op.output.size
             compute = min(self.plain("copy") * op.output.size, near)
             written = op.output.bytes * self.far(size, "one", written=True)
-            beyond = whole - joined(compute, written, self.power_of(f"copy {manner}")(size)) if whole > near else 0.0
-            extra.append(beyond / (op.operands[0].bytes * lines_of(op.operands[0])))
-        return LogTable(sizes, [*accumulate(extra, max, initial=0.0)][1:])
+            beyond = whole - call - joined(compute, written, self.power_of(f"copy {manner}")(size))
+            extra.append((beyond if whole - call > near else 0.0) / (op.operands[0].bytes * lines_of(op.operands[0])))
+        return LogTable(sizes, [*accumulate(extra, max, initial=0.0)][1:], mixing=True)
 
-    def windowed(self, distance: float, manner: str) -> float:
-        """Time per byte of lines, beyond that in cache, of rows apart from each other [s/B].
+    def windowed(self, distance: float, manner: str, length: float) -> float:
+        """Time per byte of lines, beyond that in cache, of rows apart from each other, of so many elements [s/B].
 
-        manner: "part" of longer rows, or every "second" element, or one of less than a line.
+        manner: "part" of longer rows, or every "second" element, or one of less than a line: there lines between rows
+        are left out, which what is loaded ahead passes over if they are few.
         """
-        return self.windows(manner)(distance)
+        lengths = WINDOW_LENGTHS[manner]
+        return LogTable(lengths, [self.windows(manner, each)(distance) for each in lengths], mixing=True)(length)
 
     @cached_property
     def others(self) -> Others:

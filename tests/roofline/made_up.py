@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import log
 from typing import Any
 
@@ -49,7 +50,8 @@ class MadeUp:
     gflops: of products in cache. hidden: the share of a product's way to memory that its arithmetic hides. overlap: how
     computing and loading overlap in loops, from 1, not at all, on. call: overhead [ns]; row: of starting an inner loop
     [ns]; hiding: whether that hides loading altogether. brought: by others into what they share [GB/s]; later: the same
-    at another moment; once: how many times as much of it counts for what came from memory when it was last used.
+    at another moment; lost: the share that is evicted of what came from memory when it was last used, where as much
+    came since as the shared cache holds, and less where less did.
     threads: that BLAS may use; by two of them all but small products compute `faster` and load
     `wider`, so many times. stated: the caches that the system names, from the first on [KiB]. clocks: by how much
     longer than at its fastest all takes, one after the other, each for a second. dense: by how much longer all computes
@@ -67,7 +69,7 @@ class MadeUp:
     hiding: bool = False
     brought: float = 0.0
     later: float | None = None
-    once: float = 1.0
+    lost: float = 0.0
     elements: dict[str, float] = field(default_factory=dict)
     threads: int = 1
     faster: float = 1.9
@@ -182,16 +184,24 @@ class MadeUpClock(Clockwork):
             for copy in range(copies)
             for op in program
         ]
-        own = [sum({(a, b): touched for a, b, touched in each}.values()) for each in spans]
+        own = [{(first, end): touched for first, end, touched in each} for each in spans]
         names = [op.name for op in program] * copies
 
         def run(passing: list[float]) -> list[float]:
             starts = np.concatenate([[0.0], np.cumsum(passing * copies * 2)]) * self.made_up.brought
+            middles = (starts[:-1] + starts[1:]) / 2
             last = np.full(size * copies, -1, np.int64)
             bytes_of, once = np.zeros(size * copies), np.zeros(size * copies, bool)
             since = np.zeros(2 * len(spans) + 1)  # bytes that were last touched by each call
             ran: dict[str, int] = {}
             times: list[float] = []
+
+            @cache
+            def streamed(call: int, stamp: int, now: int) -> float:
+                """What a call touches of what nothing did after `stamp`."""
+                old = (touched * (last[a:b] <= stamp).mean() for (a, b), touched in own[call].items())
+                return sum(old)
+
             for number in range(2 * len(spans)):
                 at = number % len(spans)
                 places = []
@@ -204,12 +214,13 @@ class MadeUpClock(Clockwork):
                             once[first:end][kinds[0] < 0] = True
                             continue
                         between = since[stamp + 1 : number].sum()
-                        halves = (own[at] + own[stamp % len(spans)]) / 2
+                        halves = (streamed(at, stamp, number) + streamed(stamp % len(spans), stamp, number)) / 2
                         distance = max(between + halves, touched)
                         if distance > self.made_up.private:
-                            came = starts[number] - starts[stamp + 1]
-                            distance += came * (self.made_up.once if new else 1)
-                        found.append((distance, count / (end - first)))
+                            distance += middles[number] - middles[stamp]
+                        lost = self.made_up.lost * self._on_the_way(distance) if new else 0.0
+                        share = count / (end - first)
+                        found += [(distance, (1 - lost) * share), (float("inf"), lost * share)]
                         once[first:end][(kinds == [[stamp], [new]]).all(0)] = distance > self.made_up.levels[0].capacity
                     places.append(found)
                 code = since[ran.get(names[at], -1) + 1 : number].sum() if names[at] in ran else float("inf")
@@ -224,6 +235,11 @@ class MadeUpClock(Clockwork):
             return times
 
         return run
+
+    def _on_the_way(self, distance: float) -> float:
+        """From a core's own caches to what fills the shared one, as ratios go."""
+        private = self.made_up.private
+        return min(max(log(distance / private) / log(self.made_up.levels[0].capacity / private), 0.0), 1.0)
 
     def _pages(self, program: Program, ref: Ref, op: NumpyCall, base: int) -> tuple[int, int, float]:
         """The pages of an array, from the first to the last, and the bytes that are touched in them."""
@@ -314,7 +330,6 @@ HOSTS = (
         gflops=130,
         hidden=0.0,
         brought=3.0,
-        once=2.0,
         dense=1.3,
         stated=(48, 2048, 260 * 1024),
     ),

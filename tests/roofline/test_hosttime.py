@@ -17,7 +17,7 @@ from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.placed import AGED, AGED_NAME, AGES, KEPT_AGES, KEPT_NAME, LARGE_PRODUCTS, STALE, placed
-from costmodel.roofline.probes import RATE_BYTES, WINDOW_BYTES, array, elementwise, probes
+from costmodel.roofline.probes import RATE_BYTES, WINDOW_BYTES, WINDOW_LENGTHS, array, elementwise, probes
 from costmodel.roofline.program import NumpyCall, Program, program_of
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import ProductSignature, signature_of
@@ -287,8 +287,8 @@ def test_rows_longer_than_any_probe_take_as_much_longer() -> None:
 @pytest.mark.slow
 def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
     seconds = calibration().seconds
-    name = f"windows second {SETS.far[-1]} float32"
-    by = calibration(seconds=seconds | {name: 5 * seconds[name]})
+    names = [f"windows second {length} {SETS.far[-1]} float32" for length in WINDOW_LENGTHS["second"]]
+    by = calibration(seconds=seconds | {name: 5 * seconds[name] for name in names})
     pool = layer("resnet18", "max_pool", batch=64)
     plain = layer("resnet18", "relu", batch=64)
     assert predict_seconds(pool, by).seconds > 1.5 * predict_seconds(pool, calibration()).seconds

@@ -74,15 +74,16 @@ def test_what_others_bring_is_told_from_what_they_brought_while_memory_was_measu
     made_up = replace(HOSTS[0], brought=8.0)
     rates = measure_probes(sentinel=Sentinel(MadeUpClock(made_up))).rates
     others = rates.others
-    assert others.traffic == others.among == pytest.approx(1e9 * made_up.brought, rel=0.15)
-    again = others.brought(others.traffic, others.among)
+    assert others.traffic == pytest.approx(1e9 * made_up.brought, rel=0.15)
+    assert others.lost == 0.0
+    again = others.brought(others.traffic, others.traffic)
     alone = 16 << 20
     assert again(alone, alone / rates.bandwidth(alone)) == pytest.approx(alone, rel=0.05), "as far as it seemed then"
 
 
 @pytest.mark.slow
-def test_what_came_from_memory_is_told_to_go_sooner_than_what_was_found() -> None:
-    made_up = replace(HOSTS[0], brought=2.0, once=4.0)
+def test_what_others_bring_is_told_where_a_share_of_what_came_from_memory_is_lost() -> None:
+    made_up = replace(HOSTS[0], brought=2.0, lost=0.4)
     others = measure_probes(sentinel=Sentinel(MadeUpClock(made_up))).rates.others
-    assert others.traffic == pytest.approx(4e9 * made_up.brought, rel=0.25)
-    assert others.among < others.traffic / 2
+    assert others.traffic == pytest.approx(1e9 * made_up.brought, rel=0.25)
+    assert others.lost == pytest.approx(made_up.lost, abs=0.1)

@@ -1,8 +1,9 @@
 """Reuse distances: what lies between two uses of an array."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,13 +17,9 @@ def span(start: int, size: int) -> Span:
     return Span(start, start + size, size)
 
 
-def brought(traffic: float) -> Callable[[float, float], float]:
-    return lambda distance, passed: distance + traffic * passed
-
-
-def shared(traffic: float, again: float = 0.0, size: float = 0.0) -> Sharing:
-    """A cache of so many bytes into which others bring so much, which counts as `again` for what was found there."""
-    return Sharing(brought(traffic), brought(again), RESIDENT_BYTES, size)
+def shared(traffic: float, size: float = 0.0) -> Sharing:
+    """A cache of so many bytes into which others bring so much [bytes/s]; what came from beyond is twice as far."""
+    return Sharing(lambda far, passed: far + traffic * passed, lambda far: 2 * far, RESIDENT_BYTES, size)
 
 
 def distances_of(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
@@ -38,9 +35,11 @@ def test_what_lies_between_two_uses_counts_once() -> None:
     a, b, c = span(0, 100), span(200, 60), span(300, 8)
     first, second, third = distances_of([(a, b), (b, c), (c, a)])
     assert second[0] == (160 + 68) / 2, "half of the call before, half of this one"
-    assert third[1] == 68 - 8 + 8 + (160 + 108) / 2 - 8 + 8, "b and c lie between"
+    assert third[1] == 68 + (100 + 100) / 2, "b and c lie between, which the calls at both ends touch too"
     assert first[0] == (108 + 160) / 2
     assert min(first + second + third) >= 60
+    _, copied = distances_of([(a,), (span(1000, 100), a)])
+    assert copied[0] == 200, "all that the two calls touch, of which a both"
 
 
 def test_what_others_touch_lies_between_two_repetitions_only() -> None:
@@ -72,16 +71,16 @@ def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> Non
     assert aged[2] == near[2], "what the core's own caches hold is safe from others"
 
 
-def test_what_was_found_in_the_shared_cache_is_evicted_later_than_what_came_from_beyond() -> None:
+def test_what_came_from_beyond_a_cache_is_further_when_it_is_used_next() -> None:
     """The first of three uses in a row comes from afar; the next is of what was used once, the last of what was
     found."""
-    each, others, size = span(0, 10**6), span(10**7, 10**8), 20e6
+    each, others = span(0, 10**6), span(10**7, 10**8)
     found = reuses([(each,), (each,), (each,), (others,)])
-    first, second, third, _ = (far[0] for far in reuse_distances(found, [1e-3] * 4, shared(5e9, 1e9, size)))
-    assert first > size
-    assert (second, third) == (10**6 + 5e9 * 1e-3, 10**6 + 1e9 * 1e-3)
-    beyond = [far[0] for far in reuse_distances(found, [1e-3] * 4, shared(5e9, 1e9, 10**6))]
-    assert beyond[2] == second, "where the cache is too small for it, it comes from beyond every time"
+    first, second, third, _ = (far[0] for far in reuse_distances(found, [1e-3] * 4, shared(1e9, 20e6)))
+    assert first > 20e6
+    assert (second, third) == (2 * (10**6 + 1e9 * 1e-3), 10**6 + 1e9 * 1e-3)
+    small = [far[0] for far in reuse_distances(found, [1e-3] * 4, shared(1e9, 0.9e6))]
+    assert small[1:3] == [third, third], "of what goes through more than it holds the curves say it"
 
 
 def test_code_is_run_as_a_call_begins_and_operands_are_streamed_through() -> None:
@@ -122,9 +121,16 @@ def _back(span: Span, calls: list[list[Span]], number: int, others: int) -> floa
     for last in range(number - 1, -1, -1):
         if any(each.start < span.end and span.start < each.end for each in calls[last]):
             between = others if last < len(calls) // 2 else 0
-            halves = (distinct_bytes(calls[last]) + distinct_bytes(calls[number])) / 2
+            met = {place for call in calls[last + 1 : number] for each in call for place in range(each.start, each.end)}
+            halves = sum(distinct_bytes(calls[end]) * _unmet(calls[end], met) for end in (last, number)) / 2
             return max(between + halves + _counted(calls[:number], last), span.bytes)
     return inf
+
+
+def _unmet(spans: list[Span], met: set[int]) -> float:
+    """The share of what spans touch that is at none of these places."""
+    alone = (each.bytes * (1 - len(met & {*range(each.start, each.end)}) / (each.end - each.start)) for each in spans)
+    return sum(alone) / sum(each.bytes for each in spans)
 
 
 def _counted(calls: list[list[Span]], last: int) -> int:
@@ -142,4 +148,5 @@ def _counted(calls: list[list[Span]], last: int) -> int:
 
 @given(CALLS, st.integers(0, 100))
 def test_distances_are_what_walking_back_from_each_use_finds(calls: list[list[Span]], others: int) -> None:
-    assert distances_of(calls, others) == walked(calls, others)
+    for found, expected in zip(distances_of(calls, others), walked(calls, others), strict=True):
+        assert found == pytest.approx(expected)
