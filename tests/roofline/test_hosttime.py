@@ -201,6 +201,8 @@ def test_tables_interpolate_in_logarithms_and_stay_at_their_ends() -> None:
     assert table(10) == pytest.approx(20)
     assert [table(point) for point in (0.1, 1, 100, 1e6, inf)] == pytest.approx([2, 2, 200, 200, 200])
     assert LogTable((1, 10, 100), (2, 20, 200)).left_out() == pytest.approx([0.0], abs=1e-12)
+    mixed = LogTable((1, 100), (0.0, 200), mixing=True)
+    assert [mixed(point) for point in (0.1, 10, 1e9, float("inf"))] == pytest.approx([0, 100, 200, 200])
 
 
 def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
@@ -242,6 +244,18 @@ def test_a_first_reduction_after_long_costs_more_than_the_next() -> None:
     first, second = (terms.overhead for op, terms in found.calls if op.name.endswith(".reduce"))
     assert first == pytest.approx(CALL + 20e-6, rel=0.02)
     assert second == pytest.approx(CALL, rel=0.02)
+
+
+def test_a_small_operand_that_is_far_makes_no_call_one_of_memory() -> None:
+    """A row is added to a megabyte that was just written, and was last used eighty megabytes ago."""
+    t = ArrayTape()
+    much, near, row = t.array((20_000_000,), "input"), t.array((500, 500), "input"), t.array((500,), "input")
+    t.exp(much, out=much)
+    t.exp(near, out=near)
+    t.add(near, row, out=near)
+    found = predict_seconds(program_of(t.ops, [much, near]), slow_memory())
+    added = next(terms for op, terms in found.calls if op.name == "add")
+    assert added.reach <= 2 * near.bytes
 
 
 def beside(elements: int) -> Program:
