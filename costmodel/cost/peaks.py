@@ -21,11 +21,11 @@ from costmodel.cost.costs import Costs
 from costmodel.cost.liveness import Course, Lifetimes, MomentLoop
 from costmodel.cost.lru_cache import Kept, LruCache
 from costmodel.cost.persistent import ON_HOST, gradient_bytes, persistent_bytes, runtime_buffers
-from costmodel.cost.pipeline import Passage, StagePasses, step_ending
 from costmodel.cost.rank_course import LET_GO, RankCourse, StageTurn
 from costmodel.cost.rows import kept_of
 from costmodel.cost.runtimes import rank_of
 from costmodel.cost.sharding import Gathered
+from costmodel.cost.stage_passes import Passage, StagePasses, step_ending
 from costmodel.errors import CostModelError
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout

@@ -16,7 +16,8 @@ import numpy as np
 from costmodel.cost.costs import Costs
 from costmodel.cost.lru_cache import LruCache
 from costmodel.cost.peaks import StagedRank
-from costmodel.cost.pipeline import Passage, PipelineRank, StagePasses
+from costmodel.cost.pipeline import PipelineRank
+from costmodel.cost.stage_passes import Passage, StagePasses
 from costmodel.errors import SettingError
 from costmodel.graph.kernel import Message
 from costmodel.performance.fusion import Fusion

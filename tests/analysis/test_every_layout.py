@@ -23,7 +23,7 @@ from costmodel.architectures.trace import trace
 from costmodel.cost import peaks
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import RankPeaks
-from costmodel.cost.pipeline import StagePasses
+from costmodel.cost.stage_passes import StagePasses
 from costmodel.errors import CostModelError, SettingError
 from costmodel.graph.kernel import Message
 from costmodel.performance import layout_steps
