@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from functools import cached_property
 from math import inf
@@ -305,7 +305,8 @@ class Machine(Answer, Description):
         candidates = (self._known(dtype), *_WIDER[dtype], *_NARROWER.get(dtype, ()))
         return next((t for t in candidates if any(name in self.peak.rates for name in PRODUCT_PEAKS[t])), None)
 
-    def without_units(self, dtypes: Iterable[str]) -> list[str]:
+    @typed
+    def without_units(self, dtypes: Sequence[str]) -> list[str]:
         """Of each of these types that products have no units for what they run in, in words."""
         units = {dtype: self.runs_in(dtype) for dtype in dtypes}
         halves = ": it has those for fp16" if self.runs_in("fp16") == "fp16" else ""

@@ -261,7 +261,7 @@ def _fusions(t: TimeReport) -> Table:
 
 
 def _warnings(t: TimeReport) -> list[str]:
-    warnings = t.machine.without_units(t.runs_in)
+    warnings = t.machine.without_units([*t.runs_in])
     if t.needed_bytes <= t.machine.memory:
         return warnings
     return [f"needs {show_bytes(t.needed_bytes)}, and {t.machine.name} has {show_bytes(t.machine.memory)}", *warnings]

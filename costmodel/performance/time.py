@@ -157,6 +157,7 @@ class Time(Answer):
         """What its kernels take."""
         return self._model(self.constants, self.tier)
 
+    @typed
     def kernel_model_of(self, layout: Layout) -> KernelModel:
         """What the same kernels take in a layout."""
         return self._model(self.constants, self.tier, layout)

@@ -483,7 +483,7 @@ def test_where_weights_alone_take_too_much_passes_alone_are_traced_once(monkeypa
             return called(*given, **options)
 
         monkeypatch.setattr(module, name, noted)
-    run: dict[str, Any] = {"seq": 16, "devices": 8, "global_batch": 8, "on": "h100-sxm", "memory": 1000, "reserve": 0}
+    run: dict[str, Any] = {"seq": 16, "devices": 8, "global_batch": 8, "on": "h100-sxm", "memory": "1 kB", "reserve": 0}
     found = cm.layouts(EXPERTS, **run, runtime=["torch", "megatron"])
     assert set(traced) == {"none", "kinds_of"}
     assert traced.count("kinds_of") == 1
