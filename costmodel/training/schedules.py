@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, pairwise
 from typing import ClassVar, Literal, NamedTuple
 
@@ -380,7 +381,7 @@ class LoopedBFS(Schedule):
 class _Interleaved(Schedule):
     """Abstract: micro-batches in rounds, each round through all stages of a rank before the next.
 
-    A round has as many micro-batches as there are ranks, and a share of what is left over.
+    A round has as many micro-batches as there are ranks, and a share of what is left over; the last may have fewer.
     """
 
     @property
@@ -394,14 +395,7 @@ class _Interleaved(Schedule):
         return self.microbatches // self.rounds
 
     @property
-    def least(self) -> int:
-        """Micro-batches that a step has at least."""
-        return 1
-
-    @property
     def nearest(self) -> tuple[int, ...]:
-        if self.microbatches < self.least:
-            return (self.least,)
         below, left = self.round * self.rounds, self.microbatches % self.rounds
         return (below, min(below + self.rounds, (self.rounds + 1) * self.ranks)) if left else (below,)
 
@@ -412,19 +406,26 @@ class _Interleaved(Schedule):
 
     def pass_at(self, rank: int, n: int, kind: ActionKind) -> Action:
         """The n-th forward, or backward, pass of a rank."""
-        turn, place = divmod(n, self.round)
-        turns, local = divmod(turn, self.stages_per_rank)
+        before = n // (self.round * self.stages_per_rank) * self.round  # micro-batches of other rounds
+        size = min(self.round, self.microbatches - before)
+        local, place = divmod(n - before * self.stages_per_rank, size)
         own = local if kind == "F" else self.stages_per_rank - 1 - local
-        return Action(own * self.ranks + rank, kind, turns * self.round + place)
+        return Action(own * self.ranks + rank, kind, before + place)
 
-    def periodic(self, start: int, end: int, actions: Callable[[int], Iterable[Action]]) -> Iterator[Run]:
-        """What is done at each of the turns from start to end, of which those are alike that are whole rounds apart."""
+    def periodic(
+        self, start: int, end: int, actions: Callable[[int], Iterable[Action]], ahead: int = 0
+    ) -> Iterator[Run]:
+        """What is done at each of the turns from start to end, of which those are alike that are whole rounds apart.
+
+        ahead: of the turn the pass that comes first, which the last round may have in another order.
+        """
         period = self.round * self.stages_per_rank
-        times, rest = divmod(end - start, period)
+        whole = self.passes // period * period - ahead
+        times = max(0, min(end, whole) - start) // period
         if times:
             yield Run(tuple(chain.from_iterable(map(actions, range(start, start + period)))), times, self.round)
-        if rest:
-            yield Run(tuple(chain.from_iterable(map(actions, range(end - rest, end)))))
+        if start + times * period < end:
+            yield Run(tuple(chain.from_iterable(map(actions, range(start + times * period, end)))))
 
 
 @frozen()
@@ -445,8 +446,12 @@ class Interleaved1F1B(_Interleaved):
         ahead = self._ahead(rank)
         steady = self.passes - ahead
         yield from self.periodic(0, ahead, lambda n: [self.pass_at(rank, n, "F")])
-        yield from self.periodic(0, steady, lambda n: [self.pass_at(rank, ahead + n, "F"), self.pass_at(rank, n, "B")])
+        both = partial(self._both, rank, ahead)
+        yield from self.periodic(0, steady, both, ahead)
         yield from self.periodic(steady, self.passes, lambda n: [self.pass_at(rank, n, "B")])
+
+    def _both(self, rank: int, ahead: int, n: int) -> tuple[Action, Action]:
+        return self.pass_at(rank, ahead + n, "F"), self.pass_at(rank, n, "B")
 
     def in_flight(self, rank: int) -> int:
         return min(self.passes, self._ahead(rank) + 1)
@@ -458,16 +463,21 @@ class Interleaved1F1B(_Interleaved):
 
 @frozen()
 class MegatronInterleaved1F1B(Interleaved1F1B):
-    """That of Megatron-Core, whose rounds have at least as many micro-batches as there are ranks.
+    """That of Megatron-Core, whose rounds, the last too, have at least as many micro-batches as there are ranks.
 
-    They are as many as ``--microbatch-group-size-per-virtual-pipeline-stage`` says.
+    They have as few as go, which ``--microbatch-group-size-per-virtual-pipeline-stage`` says where that is more.
     """
 
-    source = "Megatron-Core, schedules.py: forward_backward_pipelining_with_interleaving"
+    source = "Megatron-Core, schedules.py: forward_backward_pipelining_with_interleaving, get_schedule_table"
 
     @property
-    def least(self) -> int:
-        return self.ranks
+    def round(self) -> int:
+        most = self.microbatches
+        return next(size for size in range(self.ranks, most + 1) if not 0 < most % size < self.ranks)
+
+    @property
+    def nearest(self) -> tuple[int]:
+        return (max(self.microbatches, self.ranks),)
 
 
 @frozen()

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from costmodel.errors import SettingError
 from costmodel.training.layout import Layout
-from costmodel.training.schedules import SCHEDULES, Action, Schedule
+from costmodel.training.schedules import ELSEWHERE, SCHEDULES, Action, Schedule
 
 UNITS = {"F": 1, "B": 2, "I": 1, "W": 1}
 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    kind = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))]
+    kind = draw(st.sampled_from(sorted({*SCHEDULES.values(), *ELSEWHERE.values()}, key=lambda kind: kind.__name__)))
     ranks = draw(st.integers(1, 7))
     stages = {"gpipe": 1, "1f1b": 1, "zbv-zero-bubble": 2, "dualpipev": 2}.get(kind.name) or draw(st.integers(1, 4))
     microbatches = draw(st.integers(1, 40))
@@ -154,6 +154,26 @@ def test_rounds_of_megatron_have_as_many_micro_batches_as_there_are_ranks() -> N
             torch._replace(runtime="megatron").pipeline(count)
     for count in (4, 6, 8, 10):
         assert [*torch._replace(runtime="megatron").pipeline(count).runs(1)] == [*torch.pipeline(count).runs(1)]
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "rounds"), [(9, [5, 4]), (11, [6, 5]), (13, [7, 6]), (14, [5, 5, 4]), (18, [6] * 3), (7, [7])]
+)
+def test_the_last_round_of_megatron_may_be_smaller(microbatches: int, rounds: list[int]) -> None:
+    """The smallest group from ``pp`` on whose remainder is none or no smaller than ``pp``, as Megatron-Core asks."""
+    schedule = Layout(pp=4, vpp=3, schedule="interleaved-1f1b", runtime="megatron").pipeline(microbatches)
+    starts = [sum(rounds[:n]) for n in range(len(rounds))]
+    for rank in range(4):
+        order = [
+            (4 * chunk + rank, start + n)
+            for start, size in zip(starts, rounds, strict=True)
+            for chunk in range(3)
+            for n in range(size)
+        ]
+        actions = [*schedule.actions(rank)]
+        assert [(action.stage, action.microbatch) for action in actions if action.kind == "F"] == order
+        warm_up = min(2 * (4 - rank - 1) + 2 * rounds[0], 3 * microbatches)
+        assert [action.kind for action in actions[: warm_up + 2]] == ["F"] * (warm_up + 1) + ["B"]
 
 
 @given(st.sampled_from(["interleaved-1f1b", "interleaved-zero-bubble"]), st.integers(1, 9), st.integers(1, 90))
