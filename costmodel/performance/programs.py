@@ -102,7 +102,7 @@ class RankProgram:
     @cached_property
     def weights(self) -> Numbers:
         """How often each task runs in each row [rows, tasks]."""
-        matrix = np.zeros((max(1, len(self.rows)), max(1, len(self.tasks))))
+        matrix = np.zeros((max(1, len(self.rows)), len(self.tasks)))
         for row, tasks in zip(matrix, self.rows, strict=False):
             for task, times in tasks.items():
                 row[task] += times

@@ -167,6 +167,15 @@ def test_the_rank_with_head_and_loss_is_the_slowest() -> None:
     assert "head" in {row.name for row in time.layers}
 
 
+@pytest.mark.parametrize("tier", ["ceiling", "typical"])
+def test_a_stage_without_kernels_takes_no_time_but_to_hand_on(tier: Any) -> None:
+    """AlexNet's flattening, and its dropout in inference, are stages of their own where each layer is one."""
+    p = cm.predict("alexnet", pp=16, accumulate=16, batch=8)
+    step = p.on("h100-sxm", tier=tier)
+    assert 0 < step.bubble < step.seconds
+    assert any(not row.flops.total for row in p.ranks)
+
+
 def test_many_micro_batches_take_as_much_longer_as_there_are_more() -> None:
     # Of a rank that starts its kernels one by one the host may have less to do than another's, for which it then waits.
     runs = (cm.predict(MODEL, pp=4, accumulate=m, **HOW) for m in (64, 32_768))
