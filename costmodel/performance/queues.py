@@ -70,7 +70,7 @@ class Price(NamedTuple):
 
 @dataclass(slots=True)
 class CollectiveSum:
-    """What the collectives of one kind take [s]. exposed: that the device waits for them."""
+    """What the collectives of one kind take [s]. exposed: that the device waits for them, once the host starts them."""
 
     phase: StepPhase
     layer: str
@@ -96,12 +96,13 @@ def hidden(sums: Sequence[CollectiveSum], cover: Numbers) -> tuple[Numbers, list
 
 
 class Flight:
-    """A collective on its way, until `end`."""
+    """A collective on its way until `end`, that the host had started at `begun`."""
 
-    __slots__ = ("end", "of")
+    __slots__ = ("begun", "end", "of")
 
-    def __init__(self, of: CollectiveSum, end: Numbers) -> None:
+    def __init__(self, of: CollectiveSum, begun: Numbers, end: Numbers) -> None:
         self.of = of
+        self.begun = begun
         self.end = end
 
 
@@ -244,7 +245,7 @@ class Player:
         self._copied = [next(moved), next(moved)]
         self.links = {link: next(moved) for link in self.links}
         for flight in self._flights():
-            flight.end = next(moved)
+            flight.end, flight.begun = next(moved), flight.begun + times * steps[0]
         for key, own in self.sums.items():
             happened, exposed = before.get(key, (0, 0.0))
             own.times, own.exposed = (
@@ -384,13 +385,13 @@ class Player:
             shared = _lesser(seconds, blocked * _lesser(1.0, seconds / since))  # with what kernels waited for
             seconds, self.device = seconds + shared, self.device + shared
             own.exposed = own.exposed + shared
-        flight = Flight(own, start + seconds)
+        flight = Flight(own, self.host, start + seconds)
         self.links[queue] = flight.end
         flights.append(flight)
         self._note(queue, _label(event.message), event.phase, start, flight.end)
 
     def _wait(self, flight: Flight) -> None:
-        flight.of.exposed = flight.of.exposed + _larger(0.0, flight.end - self.device)
+        flight.of.exposed = flight.of.exposed + _larger(0.0, flight.end - _larger(self.device, flight.begun))
         self.device = _larger(self.device, flight.end)
 
     def _block(self, event: Sending, earlier: Numbers) -> None:
@@ -409,7 +410,7 @@ class Player:
         slowed = _lesser(earlier, seconds) * share
         self._note(queue, _label(event.message), event.phase, start, end)
         done = _larger(end, self.device + slowed)
-        own.exposed = own.exposed + done - self.device
+        own.exposed = own.exposed + done - _larger(self.device, start)  # until the start the device waits for the host
         self.device = done
         if event.waiting == "host":
             self.host = _larger(self.host, done)
@@ -424,7 +425,7 @@ class Player:
             for message in (message for part, message in event.messages if part == n):
                 own = self._summed(event.phase, event.layer, message)
                 start = _larger(_larger(self.links.get(own.price.queue, 0.0), self.device), self.host)
-                waiting.append(Flight(own, start + own.price.seconds))
+                waiting.append(Flight(own, self.host, start + own.price.seconds))
                 self.links[own.price.queue] = waiting[-1].end
                 self._note(own.price.queue, _label(message), event.phase, start, waiting[-1].end)
             if n < event.parts:

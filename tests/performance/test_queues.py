@@ -55,6 +55,14 @@ def played(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_wait_for_the_host_is_none_for_collectives(layout: dict[str, Any]) -> None:
+    """Where kernels take nothing the step is the host's, which is no wait for collectives that it has not started."""
+    step, _ = played(layout, slow=1e-6)
+    own = [(float(of.exposed), float(of.times) * float(of.price.seconds)) for of in step.sums]
+    assert sum(exposed for exposed, _ in own) <= sum(seconds for _, seconds in own) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("slow", [1.0, 100.0])
 def test_rounds_that_are_alike_stand_for_all(layout: dict[str, Any], slow: float) -> None:
     """Playing every round by itself, as a trace does, takes as long as playing some and moving on."""
