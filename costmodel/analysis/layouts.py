@@ -369,14 +369,15 @@ def layouts(
     check_names(name for name in settings if name != "over")
     for name in ("devices", "global_batch"):
         if (value := settings.get(name)) is None:
-            raise SettingError(f"{name} is not given: give {SETTINGS[name].example!r}, say, for {name}")
+            raise SettingError(f"layouts needs {name}: give one such as {name}={SETTINGS[name].example!r}")
         SETTINGS[name].reader(name, value)
     if settings.get("accumulate") is not None:
         raise SettingError(
             f"accumulate={shown(settings.get('accumulate'))} follows from global_batch and batch: leave it out"
         )
     architecture = load(model, over=settings.pop("over", None))
-    options = {name: _values(name, value) for name, value in {**_defaults(architecture), **settings}.items()}
+    whole = {name: 1 for name in ("tp", "cp") if name not in architecture.SPLIT_BY}
+    options = {name: _values(name, value) for name, value in {**_defaults(architecture), **whole, **settings}.items()}
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN}
     if (mode := fixed.get("mode", "train")) != "train":
         raise SettingError(

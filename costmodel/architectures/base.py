@@ -88,6 +88,9 @@ class Allowed(NamedTuple):
     note: str = ""
 
 
+SPLITTING = ("tp", "cp", "ep", "etp")
+"""Degrees of a layout that split layers or sequences, not the samples, the weights that are stored, or the blocks."""
+
 BATCH_SYMBOLS = {"batch": "B", "seq": "T", "past": "P", "target_seq": "T_t", "image": "H, W"}
 
 
@@ -105,6 +108,8 @@ class Architecture(Description):
     """Whether some of what it computes may be out of reach of gradients, as a target network is."""
     SPLITS_BACKWARD: ClassVar[bool] = False
     """Whether stages of a pipeline may make gradients of weights apart from those of what each stage received."""
+    SPLIT_BY: ClassVar[tuple[str, ...]] = ()
+    """Of the degrees that split layers or sequences (`SPLITTING`) those that can apply."""
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ()
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}
@@ -244,12 +249,16 @@ class Architecture(Description):
             raise SettingError(
                 f"runtime='megatron' has no layers for {type(self).__name__} {self.title!r}: use 'torch' or 'deepspeed'"
             )
-        for name in ("tp", "cp", "ep", "etp"):
-            if (degree := getattr(layout, name)) not in (1, None):
-                kind = type(self).__name__
-                raise SettingError(f"{name}={degree} does not apply to {kind} {self.title!r}: leave it out")
+        self.check_degrees({name: getattr(layout, name) for name in SPLITTING})
         check_stages(layout, self)
         return self
+
+    def check_degrees(self, degrees: Mapping[str, Any]) -> None:
+        """Raise SettingError for a degree that splits what this model does not have."""
+        for name in SPLITTING:
+            if name not in self.SPLIT_BY and degrees.get(name) not in (1, None):
+                kind = type(self).__name__
+                raise SettingError(f"{name}={degrees[name]} does not apply to {kind} {self.title!r}: leave it out")
 
     def check_plan(self, plan: Plan) -> None:
         """Raise SettingError unless the layers that a plan names are this model's."""

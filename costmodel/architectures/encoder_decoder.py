@@ -83,6 +83,7 @@ class EncoderDecoder(ComposedModel):
 
     HAS_ATTENTION: ClassVar[bool] = True
     DATA_ALONE: ClassVar[bool] = True
+    SPLIT_BY: ClassVar[tuple[str, ...]] = ("tp",)
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq", "target_seq")
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",
@@ -289,7 +290,7 @@ class EncoderDecoder(ComposedModel):
         if layout.sp:
             raise SettingError(f"sp=True is not worked out for encoder-decoders, of {self.title}: leave it out")
         check_runtime(self, layout)
-        super().local(layout._replace(tp=1))
+        super().local(layout)
         return self
 
     def forward(self, tape: Tape, shape: BatchShape, attention: AttentionSetting) -> Tensor:

@@ -54,6 +54,7 @@ class MLP(Architecture):
     """
 
     DATA_ALONE: ClassVar[bool] = True
+    SPLIT_BY: ClassVar[tuple[str, ...]] = ("tp",)
     DERIVED: ClassVar[tuple[str, ...]] = ("layers", "width")
 
     sizes: Annotated[Listed[Size], BeforeValidator(as_tuple)] = Field(
@@ -146,7 +147,7 @@ class MLP(Architecture):
                     raise SettingError(
                         f"tp={degree} does not divide hidden size {width} of {self.title}: use tp={legal}"
                     )
-        super().local(layout._replace(tp=1))
+        super().local(layout)
         return self
 
     def size(self, name: str) -> int:

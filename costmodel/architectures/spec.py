@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.architectures.base import (
     MOST_PATTERN,
+    SPLITTING,
     ActivationName,
     Allowed,
     Architecture,
@@ -95,6 +96,7 @@ class TransformerSpec(ComposedModel):
     HAS_ATTENTION: ClassVar[bool] = True
     DATA_ALONE: ClassVar[bool] = True
     SPLITS_BACKWARD: ClassVar[bool] = True
+    SPLIT_BY: ClassVar[tuple[str, ...]] = SPLITTING
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq", "past")
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",

@@ -56,6 +56,7 @@ class VisionTransformer(ComposedModel):
 
     HAS_ATTENTION: ClassVar[bool] = True
     DATA_ALONE: ClassVar[bool] = True
+    SPLIT_BY: ClassVar[tuple[str, ...]] = ("tp",)
     SPLITS_BACKWARD: ClassVar[bool] = True
     LETTERS: ClassVar[dict[str, str]] = {
         "patch": "P",
@@ -211,7 +212,7 @@ class VisionTransformer(ComposedModel):
             check_splits(self, layout)
             if self.attention_pool:
                 raise SettingError(f"tp={layout.tp} is not worked out for attention_pool of {self.title}: leave it out")
-        super().local(layout._replace(tp=1))
+        super().local(layout)
         if layout.tp != 1 or layout.pp != 1:
             self.encoder.local(layout)
         return self

@@ -123,6 +123,7 @@ class Costs:
                     f"{name} is a field of {model.title}, no setting: use over={{{name!r}: {shown(settings[name])}}} "
                     f"(--over {name}={settings[name]})"
                 )
+        model.check_degrees({name: value for name, value in settings.items() if type(value) is int and value > 0})
         question = settings_of(settings)
         check_applies(model, question)
         try:

@@ -345,6 +345,9 @@ OF_OTHERS: list[tuple[Any, dict[str, Any], str]] = [
     ("vit-b-16", {"tp": 5}, "tp=5 does not divide heads 12 of vit-b-16: use tp=4"),
     ("vit-b-16", {"tp": 2, "loss_parallel": True}, "loss_parallel=True is of tokens"),
     ("vit-b-16", {"cp": 2, "attention": "flash"}, "cp=2 does not apply"),
+    ("vit-b-16", {"cp": 2}, "cp=2 does not apply to VisionTransformer"),  # not that eager attention is in its way
+    ("resnet18", {"cp": 2}, "cp=2 does not apply to CNN"),
+    ("resnet18", {"ep": 2}, "ep=2 does not apply to CNN"),
     (cm.VisionTransformer(attention_pool=True), {"tp": 2}, "attention_pool"),
     ("resnet18", {"tp": 2}, "does not apply to CNN"),
 ]

@@ -128,6 +128,7 @@ class Imported(Architecture):
 
     DETACHES: ClassVar[bool] = True
     HAS_MODULES: ClassVar[bool] = True
+    SPLIT_BY: ClassVar[tuple[str, ...]] = ("tp",)
 
     @field_serializer("program")
     def _write(self, program: CapturedProgram) -> dict[str, Any]:
@@ -302,7 +303,7 @@ class Imported(Architecture):
             raise SettingError(
                 f"{name} is not worked out with pp={peek(layout.pp)} of the imported {shown(self.title)}: leave one out"
             )
-        super().local(layout._replace(tp=1))
+        super().local(layout)
         return self
 
     def of_a_rank(self, layout: Layout) -> tuple[CapturedProgram, tuple[Item, ...]]:
