@@ -223,6 +223,7 @@ def _mismatch(number: str, name: str, unit: str, example: str) -> str:
     of = _UNITS[unit]
     if not name:
         number_of = {"B": "'24 GB' or '24 bytes'"}.get(unit, f"or a number of {unit}")
+        example = f"{number} s" if unit == "s" else example
         return f"has no unit: use text such as '{example}', {number_of}"
     prefix = name[:1] if name[:1].lower() in "kmgtpe" else ""
     bits = re.fullmatch(r"(?:[kmgtp](i?))?b(/s)?", name, re.IGNORECASE)

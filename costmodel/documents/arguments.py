@@ -333,7 +333,8 @@ def check_call(wrapper: Any, values: Sequence[Any], named: Mapping[str, Any]) ->
             raise SettingError(
                 f"{title} is given {name} twice, as {shown(values[placed.index(name)])} too: leave one out"
             )
-    for name in named:
+    settings = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)  # which the function reads itself
+    for name in () if settings else named:
         if name not in (*placed, *others):
             raise unknown(f"argument of {title}", name, [*placed, *others])
     if missing:

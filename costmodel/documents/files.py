@@ -58,7 +58,7 @@ def read_fields(path: str | os.PathLike[str], what: str, build: Callable[[Any], 
     try:
         return build(document.data)
     except CostModelError as error:
-        lines = document.lines | {(what, *place): line for place, line in document.lines.items()}
+        lines = {(what, *place): line for place, line in document.lines.items()} | document.lines
         whole = Document({**document.data, what: document.data}, where, lines)
         blame = error if isinstance(error, SpecError) else SpecError(str(error))
         raise SpecError(f"{whole.place(culprit(blame, whole))}: {error}") from None

@@ -815,4 +815,14 @@ def time_on(
         tier, known = "calibrated", calibration.known
         anchors, constants = measured_times(calibration, device), calibration.on(device)
         how["factors"] = calibration.collectives
-    return Time(prediction, device, Stack.of(stack), tier or "typical", constants, known, anchors, **how)
+    own = Stack.of(stack)
+    _check_recorded(own.recorded, prediction)
+    return Time(prediction, device, own, tier or "typical", constants, known, anchors, **how)
+
+
+def _check_recorded(recorded: Sequence[str], prediction: Costs) -> None:
+    """Raise UnknownNameError where a stack records layers of which the model has none."""
+    if recorded:
+        parts = {part for layer in prediction.layers for part in layer.name.split(".")}
+        if not any(name in part for name in recorded for part in parts):
+            raise unknown("layer that is recorded", recorded[0], parts)

@@ -180,7 +180,7 @@ def test_what_is_no_count_is_none(text: object) -> None:
 @pytest.mark.parametrize(
     ("text", "unit", "says"),
     [
-        ("24", "s", "x='24' has no unit: use text such as '5 µs', or a number of s"),
+        ("24", "s", "x='24' has no unit: use text such as '24 s', or a number of s"),
         ("3 TB/s", "s", "x='3 TB/s' is a bandwidth, not a time: use text such as '5 µs'"),
         ("24 GiB", "B/s", "x='24 GiB' is not a bandwidth but an amount: use '24 GiB/s'"),
         ("400 Gb/s", "B/s", "'Gb/s' could be bits: use '400 GB/s' or '400 Gbit/s'"),

@@ -51,6 +51,14 @@ def test_what_is_needed_is_named(name: str) -> None:
             lambda: cm.serve("llama-3.1-8b"),  # type: ignore[call-arg]
             'serve needs on, input and output, as in cm.serve("llama-3.1-8b", on="h100-sxm", input=1024,',
         ),
+        (
+            lambda: cm.serve("llama-3.1-8b", tp=2),  # type: ignore[call-arg]
+            'serve needs on, input and output, as in cm.serve("llama-3.1-8b", on="h100-sxm", input=1024,',
+        ),
+        (
+            lambda: cm.predict("mlp-mnist").on("h100-sxm").goodput(steps=10),  # type: ignore[call-arg]
+            "goodput needs mtbf, checkpoint and restart: give them",
+        ),
         (lambda: cm.max_batch("gpt2-small"), "max_batch needs memory, as in cm.max_batch("),  # type: ignore[call-arg]
         (lambda: cm.load("gpt2-small", model="gpt2"), "load is given model twice, as 'gpt2-small' too: leave one out"),  # type: ignore[misc]
         (

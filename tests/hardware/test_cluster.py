@@ -170,6 +170,18 @@ def test_a_cluster_of_a_file_is_the_same(tmp_path: Any) -> None:
     assert f"{path}, line 4" in error_of(lambda: load_cluster(path))
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("machine: h1000", "unknown machine"), ("machine: {name: x, peaks: {}}", "unknown field 'peaks'")],
+)
+def test_errors_of_a_file_name_the_line_of_the_machine(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(f"name: lab\nnode_size: 4\n{line}\n")
+    message = error_of(lambda: cm.load_cluster(path))
+    assert "lab.yaml, line 3: Cluster" in message
+    assert words in message
+
+
 def test_a_file_of_a_cluster_opens_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "secret.yaml").write_text("password", encoding="utf-8")
     path = tmp_path / "cluster.yaml"

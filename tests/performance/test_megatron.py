@@ -100,3 +100,9 @@ def test_blackwell_for_data_centres_needs_no_transposed_copies_of_casts_with_one
     models = [KernelModel(cm.load_machine(name)) for name in ("b200-sxm", "h100-sxm", "rtx-5090")]
     shares = [model.kernel_time(both) / model.kernel_time(both._replace(name="cast")) for model in models]
     assert shares == pytest.approx([0.75, 1, 1])
+
+
+def test_a_stack_that_records_no_layer_of_the_model_is_refused() -> None:
+    p = cm.predict(MODEL, batch=2, seq=128)
+    with pytest.raises(cm.CostModelError, match="unknown layer that is recorded 'attenton': did you mean 'attention'"):
+        p.on("h100-sxm", stack=cm.Stack("own", "eager_seconds", recorded=("attenton",)))
