@@ -378,6 +378,7 @@ def layouts(
     architecture = load(model, over=settings.pop("over", None))
     whole = {name: 1 for name in ("tp", "cp") if name not in architecture.SPLIT_BY}
     options = {name: _values(name, value) for name, value in {**_defaults(architecture), **whole, **settings}.items()}
+    architecture.check_degrees({name: min(options[name]) for name in ("tp", "cp", "ep") if name in options})
     fixed = {name: value[0] for name, value in options.items() if name not in CHOSEN}
     if (mode := fixed.get("mode", "train")) != "train":
         raise SettingError(
@@ -402,8 +403,13 @@ def layouts(
     if not search.meshes:
         raise SettingError(_why_none(architecture, fixed, options))
     if not (search.entries or search.unfit.reasons):
-        reason = search.refused.reasons[0].text
-        raise SettingError(f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {reason}")
+        why = [reason.text for reason in search.refused.reasons]
+        own = [
+            text for text in why if any(f"{name}=" in text for name in settings)
+        ]  # what is given, before what is not
+        raise SettingError(
+            f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {(own or why)[0]}"
+        )
     return Layouts(
         architecture.title,
         _question(architecture, options),

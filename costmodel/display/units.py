@@ -94,12 +94,18 @@ def show_tick(text: str) -> str:
     return f"{float(number):g}{space}{unit}"
 
 
+BEYOND = 10**7
+"""So many times what has the next unit has none, and is written with an exponent."""
+
+
 def _scaled(value: int, base: int, units: tuple[str, ...], digits: int) -> str:
     number, step = float(value), 0
     while step < len(units) - 1 and number >= base - 0.05:  # what would round up to the base goes on to the next unit
         number, step = number / base, step + 1
     if not step:
         return f"{int(value)} {units[0]}".rstrip()
+    if number > BEYOND * base:  # the last unit
+        return f"{number:.{digits - 1}e} {units[step]}"
     exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])  # of the number as rounded: 9.9996 is 10.00
     return f"{number:.{max(1, digits - 1 - exponent)}f} {units[step]}"
 

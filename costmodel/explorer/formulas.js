@@ -322,6 +322,7 @@ function scaledBy(value, base, units, digits) {
     step += 1;
   }
   if (!step) return `${value} ${units[0]}`.trimEnd();
+  if (number > 1e7 * base) return `${number.toExponential(digits - 1)} ${units[step]}`;
   const exponent = Number(number.toExponential(digits - 1).split("e")[1]);
   return `${rounded(number, Math.max(1, digits - 1 - exponent))} ${units[step]}`;
 }

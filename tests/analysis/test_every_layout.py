@@ -126,8 +126,8 @@ def test_what_is_given_is_in_every_layout_or_at_its_default() -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ({"global_batch": 4}, "devices is not given"),
-        ({"devices": 4}, "global_batch is not given"),
+        ({"global_batch": 4}, "layouts needs devices"),
+        ({"devices": 4}, "layouts needs global_batch"),
         ({"devices": 4, "global_batch": 4, "accumulate": 2}, "accumulate=2 follows from"),
         ({"devices": 4, "global_batch": 4, "tp": []}, "tp=.* is empty"),
         ({"devices": 4, "global_batch": 4, "dtype": "bf16"}, "unknown setting 'dtype': did you mean 'precision'?"),
@@ -208,6 +208,18 @@ def test_the_change_that_helps_most_is_counted_over_what_does_not_fit() -> None:
         larger = [entry for entry in unfit if entry.settings["batch"] == 4]
         helped = [peaks[str(sorted({**entry.settings, "batch": 1}.items()))] <= room for entry in larger]
         assert f"{sum(helped) / beside.candidates:.0%}" in beside.change
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        ("gpt-oss-20b", {"tp": 8}, "tp=8 is not worked out for biases of experts"),  # not what runtime='megatron' lacks
+        ("resnet18", {"cp": 2}, "^cp=2 does not apply to CNN"),
+    ],
+)
+def test_what_is_given_is_blamed_before_what_is_tried(model: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        cm.layouts(model, devices=8, global_batch=8, **given)
 
 
 def test_layouts_are_drawn_with_their_front(timed_layouts: Any) -> None:

@@ -58,7 +58,16 @@ def test_flops_are_decimal(flops: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (784, "784"), (124_439_808, "124.4 M"), (999_999, "1.000 M"), (9_999_999, "10.00 M")]
+    ("count", "text"),
+    [
+        (0, "0"),
+        (784, "784"),
+        (124_439_808, "124.4 M"),
+        (999_999, "1.000 M"),
+        (9_999_999, "10.00 M"),
+        (10**35, "100000.0 Q"),
+        (10**50, "1.000e+20 Q"),
+    ],
 )
 def test_counts_are_decimal_and_headings_say_of_what(count: int, text: str) -> None:
     assert show_count(count) == text
