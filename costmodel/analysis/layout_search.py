@@ -253,13 +253,18 @@ class LayoutSearch:
     def _alike(self, progress: Callable[[int, int], None]) -> Iterator[AlikeWays]:
         """All ways, by the work of their micro-batches; those that are refused already are counted."""
         groups: dict[tuple[Any, ...], list[int]] = {}
+        first = self.checkpoints[0]
         for number, mesh in enumerate(self.meshes):
-            if not self._batches(mesh):
-                copies, batches = mesh["fsdp"] * mesh["dp"], [f"{batch:,}" for batch in self.options.get("batch", ())]
-                of = [f"batch={listed(batches)}"] if batches else []
+            batches = len(self._batches(mesh))
+            if not batches:
+                copies, given = mesh["fsdp"] * mesh["dp"], [f"{batch:,}" for batch in self.options.get("batch", ())]
+                of = [f"batch={listed(given)}"] if given else []
                 of += [f"the {copies:,} ranks that have samples of their own"] if copies > 1 else []
                 text = f"global_batch={self.samples} is no multiple of {' on '.join(of)}"
                 self.refused.add(text, len(self.checkpoints))
+                continue
+            if first == "none" and isinstance(text := self._checked(number, first), str):
+                self._refuse(number, first, text, batches * len(self.checkpoints))
                 continue
             alike = tuple(item for item in mesh.items() if item[0] not in APART)
             groups.setdefault(alike, []).append(number)
@@ -310,19 +315,16 @@ class LayoutSearch:
 
     def _later(self, ways: AlikeWays, member: int) -> list[tuple[int, float]]:
         """Of a way what may be recomputed, by number, each with a bound on its seconds; the others are counted."""
-        number = int(ways.numbers[member])
+        number, micro_batches = int(ways.numbers[member]), int(ways.micro_batches[member])
         first = self._checked(number, self.checkpoints[0])
-        text = first if isinstance(first, str) else self._refusal(first.layout, int(ways.micro_batches[member]))
-        if text and (self.checkpoints[0] == "none" or isinstance(first, Settings)):  # of which only the mesh is refused
-            self._refuse(number, self.checkpoints[0], text, len(self.checkpoints))
-            return []
-        micro_batches = int(ways.micro_batches[member])
-        if isinstance(first, Settings) and self._holds_too_much(
-            LegalLayout(self.meshes[number], first, ways.batch, micro_batches, None)
-        ):
-            legal = [self._candidate(ways, member, checkpoint) is not None for checkpoint in self.checkpoints]
-            self.unfit.add(TOO_MUCH_HELD, sum(legal))
-            return []
+        if isinstance(first, Settings):
+            if text := self._refusal(first.layout, micro_batches):
+                self.refused.add(text, len(self.checkpoints))
+                return []
+            if self._holds_too_much(LegalLayout(self.meshes[number], first, ways.batch, micro_batches, None)):
+                legal = [self._candidate(ways, member, checkpoint) is not None for checkpoint in self.checkpoints]
+                self.unfit.add(TOO_MUCH_HELD, sum(legal))
+                return []
         return [(which, float(self._bounds(ways, each)[member])) for which, each in enumerate(self.checkpoints)]
 
     def _holds_too_much(self, candidate: LegalLayout) -> bool:

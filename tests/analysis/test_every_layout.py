@@ -147,6 +147,13 @@ def test_a_question_without_layouts_says_why(question: dict[str, Any], message: 
         cm.layouts(MODEL, **question)
 
 
+def test_refused_layouts_are_counted_as_such_however_slow_they_would_be() -> None:
+    run: dict[str, Any] = {**RUN, "devices": 8, "on": "h100-sxm", "pp": 1, "tp": 1, "batch": 1, "runtime": "torch"}
+    near, whole = cm.layouts(MODEL, **run), cm.layouts(MODEL, **run, every=True)
+    assert near.slower > 0
+    assert near.refused == whole.refused
+
+
 TIMED: dict[str, Any] = {"on": "h100-sxm", "runtime": ["torch", "megatron"], "checkpoint": ["none", "block"], **RUN}
 TIMED["batch"] = [1, 2]
 
