@@ -40,10 +40,10 @@ _ORDERS: dict[type, tuple[str, ...]] = {
     Schedule: ("__post_init__", "nearest", "stages", "rank_of", "stages_of", "needs", "_beside"),
     schedules._Single: (),
     schedules._OneForwardOneBackward: ("runs",),
-    schedules._Interleaved: ("rounds", "round", "least", "nearest", "passes", "pass_at", "periodic"),
+    schedules._Interleaved: ("rounds", "round", "nearest", "passes", "pass_at", "periodic"),
     schedules._VShaped: (),
     **{
-        kind: tuple(name for name in ("least", "nearest", "runs", "_runs", "_ahead", "_drain") if name in vars(kind))
+        kind: tuple(name for name in ("round", "nearest", "runs", "_runs", "_ahead", "_drain") if name in vars(kind))
         for kind in _SCHEDULES
     },
 }

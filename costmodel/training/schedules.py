@@ -14,7 +14,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import chain, pairwise
 from typing import ClassVar, Literal, NamedTuple
 
@@ -446,12 +445,10 @@ class Interleaved1F1B(_Interleaved):
         ahead = self._ahead(rank)
         steady = self.passes - ahead
         yield from self.periodic(0, ahead, lambda n: [self.pass_at(rank, n, "F")])
-        both = partial(self._both, rank, ahead)
-        yield from self.periodic(0, steady, both, ahead)
+        yield from self.periodic(
+            0, steady, lambda n: [self.pass_at(rank, ahead + n, "F"), self.pass_at(rank, n, "B")], ahead
+        )
         yield from self.periodic(steady, self.passes, lambda n: [self.pass_at(rank, n, "B")])
-
-    def _both(self, rank: int, ahead: int, n: int) -> tuple[Action, Action]:
-        return self.pass_at(rank, ahead + n, "F"), self.pass_at(rank, n, "B")
 
     def in_flight(self, rank: int) -> int:
         return min(self.passes, self._ahead(rank) + 1)

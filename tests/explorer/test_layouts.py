@@ -45,7 +45,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
         "runtime": "megatron",
         "pp": 2,
         "schedule": ["1f1b", "interleaved-1f1b"],
-        "accumulate": [1, 2, 3, 8],
+        "accumulate": [1, 2, 3, 7, 8],
     },
     "an inference": {"mode": "prefill", "pp": [1, 2, 5], "tp": [1, 2]},
 }
