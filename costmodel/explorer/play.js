@@ -37,11 +37,11 @@ class Pipeline extends PipelineWork {
 class LayoutStep {
   constructor(tasks, played, names, value) {
     const of = (number) => Number(value(number));
-    const [[runtime, sp, training, overlaps, experts_beside], degrees, microBatches, contractions, sets, [kind, ...order]] = played;
+    const [[runtime, sp, training, overlaps, experts_beside, sums_beside], degrees, microBatches, contractions, sets, [kind, ...order]] = played;
     this.layout = new Layout();
     degrees.forEach((number, place) => (this.layout[names[place]] = number < 0 ? null : of(number)));
     Object.assign(this.layout, { runtime, sp });
-    Object.assign(this, { training, contractions: of(contractions), stack: { experts_beside } });
+    Object.assign(this, { training, contractions: of(contractions), stack: { experts_beside, sums_beside } });
     const message = ([operation, axis, dtype, devices, elements, bytes]) =>
       Object.assign(new Message(operation, axis, of(devices), of(elements), dtype), { bytes: of(bytes) });
     const event = ([kind, ...parts]) => {

@@ -169,7 +169,14 @@ class PlayOutline:
         degrees = [getattr(layout, name) for name in OF_LAYOUT]
         order = [type(work).__name__, *self._order(work)]
         self.data: list[Any] = [
-            (layout.runtime, layout.sp, settings.training, overlaps(ranks[0].tape), stack.experts_beside),
+            (
+                layout.runtime,
+                layout.sp,
+                settings.training,
+                overlaps(ranks[0].tape),
+                stack.experts_beside,
+                stack.sums_beside,
+            ),
             [-1 if degree is None else self._of(degree) for degree in degrees],
             self._of(settings.micro_batches),
             self._of(contractions),

@@ -60,6 +60,10 @@ COMPOSED_BYTES = {"": (9.0, 3.5), "backward": (34 / 3, 5.0), "backward weight": 
 """Bytes that RMSNorm moves composed of operators over those of one kernel, of operands of 16 bits and of fp32: a cast,
 a square, its mean, two products and a cast, and their gradients (``rms_norm`` of PyTorch 2.4 to 2.8). PyTorch's pull
 request 153666 measures forward 9 times as long."""
+COMPOSED_LOSS_BYTES = {("fp32", False): 8.0, ("fp32", True): 1.0, ("", False): 38 / 6, ("", True): 14 / 6}
+"""Bytes that Megatron's loss of split logits moves composed of operators over those of one kernel each way, of logits
+in fp32 or 16 bits, by whether it is of the backward pass: a cast, a maximum, a difference, exponentials, a sum and a
+quotient, all in fp32; a product, and a cast back (``VocabParallelCrossEntropy``)."""
 COMPOSED_LAUNCHES = 7
 """Kernels that each of these is composed of, at least."""
 FUSED_LOSS_BYTES = {("reduction", False): 1 / 2, ("gather", True): 0.0, ("reduction", True): 2 / 3}
@@ -478,6 +482,9 @@ class KernelModel:
         copy that this machine does not need."""
         if self.stack.loss == "fused" and _is_cross_entropy(kernel):
             return FUSED_LOSS_BYTES.get(_role(kernel), 1.0), 1
+        if self.stack.loss == "composed" and kernel.name.startswith("vocab_parallel_cross_entropy"):
+            wide = "fp32" if kernel.dtype == "fp32" else ""
+            return COMPOSED_LOSS_BYTES[wide, "backward" in kernel.name], COMPOSED_LAUNCHES
         if TURNED in kernel.name and next(family(self.machine)) == "blackwell":
             bits = BITS[kernel.dtype]
             return (bits + 8) / (bits + 2 * 8), 1
@@ -527,7 +534,18 @@ def _rounded(size: Numbers, multiple: int) -> Numbers:
     return _ceiling(size, multiple) * multiple
 
 
-_WORDS = ("backward", "weight", "softmax", "cross_entropy", "efficient", "rmsnorm", ADDED, TURNED, OF_EXPERTS)
+_WORDS = (
+    "backward",
+    "weight",
+    "vocab_parallel",
+    "softmax",
+    "cross_entropy",
+    "efficient",
+    "rmsnorm",
+    ADDED,
+    TURNED,
+    OF_EXPERTS,
+)
 """Words in names of kernels that laws tell apart."""
 
 

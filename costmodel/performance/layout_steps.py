@@ -27,6 +27,7 @@ from costmodel.graph.kernel import Kernel, Message, Product
 from costmodel.graph.tape import Tape
 from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers
+from costmodel.performance.megatron import WARPS
 from costmodel.performance.parallel import PlayedStep, Prices, RankWork
 from costmodel.performance.pipelines import PipelineWork, StageWork
 from costmodel.performance.queues import Player
@@ -427,8 +428,12 @@ class LayoutSteps:
             def tasks(batch: int) -> PassTasks:
                 return self._tasks(replace(settings, batch=batch), whole, (batch, settings.checkpoint, alike))
 
+            heads, groups = getattr(self.ranks.model, "heads", WARPS) // layout.tp, dict[bool, list[int]]()
+            stored = layout.megatron and settings.attention == "eager"  # whose softmax some batches have in one kernel
+            for batch in batches or [settings.batch]:
+                groups.setdefault(stored and batch * heads % WARPS > 0, []).append(batch)
             try:
-                every = [*interpolated(batches or [settings.batch], tasks)]
+                every = [series for group in groups.values() for series in interpolated(group, tasks)]
             except CostModelError:  # of another batch, or of this one too
                 every = [PassSeries.of({settings.batch: tasks(settings.batch)})]
             for series in every:
@@ -523,7 +528,7 @@ class LayoutSteps:
         known = self._stages.setdefault(settings.runtime, LruCache(MOST_STAGES))
         work = PipelineWork(ranks, lambda stage: stage.busy(kernel_seconds(stage)), fuse=self.fuses, known=known)
         players = {stage: passes(stage) for stage in work.kinds}
-        return work.played(players, [*map(ending, ranks)], prices)
+        return work.played(players, [*map(ending, ranks)], prices, model.stack)
 
     def __repr__(self) -> str:
         return f"<LayoutSteps of {self.ranks.model.title} on {self.links.cluster.name}>"

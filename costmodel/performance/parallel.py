@@ -137,7 +137,7 @@ class RankWork(ProgramSet):
             player.send_beside("ep", self.micro_batches)
         phases = dict(player.phase_seconds)
         cover: dict[StepPhase, Numbers] = {}
-        if self.overlaps:
+        if self.overlaps and model.stack.sums_beside:
             cover = {phase: phases[phase] / self.micro_batches for phase in PHASES}
         saved, sums = overlapped(phases, [*player.sums.values()], cover)
         return kernel_seconds, PlayedStep(player.device - saved, phases, sums, optional=saved)

@@ -38,6 +38,7 @@ from costmodel.performance.queues import (
 from costmodel.performance.work import StepPhase, Task, work_of
 from costmodel.training.schedules import Action, ActionKind, Schedule
 from costmodel.training.settings import Settings
+from costmodel.training.stacks import Stack
 
 PassSeconds = Mapping[tuple[int, str], Numbers]
 """Seconds of each pass of each stage."""
@@ -351,15 +352,19 @@ class PipelineWork:
         players = {work: work.passes(model, own, prices) for work, own in seconds.items()}
         endings = [self.ending(rank, model, prices) for rank in self.ranks]
         kernel_seconds = [each for stage in self.shown.stages for each in seconds[self.stages[stage]]]
-        return kernel_seconds, self.played(players, endings, prices)
+        return kernel_seconds, self.played(players, endings, prices, model.stack)
 
     def played(
-        self, players: Mapping[StageWork, Mapping[str, Player]], endings: Sequence[Player], prices: Prices
+        self,
+        players: Mapping[StageWork, Mapping[str, Player]],
+        endings: Sequence[Player],
+        prices: Prices,
+        stack: Stack,
     ) -> PlayedStep:
         """The step, from each pass of each stage and each rank's ending, as they were played by themselves."""
         message = self.handed
         handing = 0.0 if message is None else _plain(prices(message).seconds)
-        ended = [self._ended(rank, players, ending) for rank, ending in zip(self.ranks, endings, strict=True)]
+        ended = [self._ended(rank, players, ending, stack) for rank, ending in zip(self.ranks, endings, strict=True)]
         seconds = [each.seconds for each in ended]
         whole = self._whole(players, seconds, handing)
         ending = ended[self.ranks.index(self.shown)]
@@ -376,12 +381,16 @@ class PipelineWork:
         return PlayedStep(whole, phases, sums, alone - sum(phases.values()), ending.optional)
 
     def _ended(
-        self, rank: PipelineRank | StagedRank, players: Mapping[StageWork, Mapping[str, Player]], ending: Player
+        self,
+        rank: PipelineRank | StagedRank,
+        players: Mapping[StageWork, Mapping[str, Player]],
+        ending: Player,
+        stack: Stack,
     ) -> PlayedStep:
         """A rank's ending, with what its runtime sends beside its last backward and next forward passes."""
         phases, own = dict(ending.phase_seconds), [self.stages[stage] for stage in rank.stages]
         cover: dict[StepPhase, Numbers] = {}
-        if own[0].overlaps:
+        if own[0].overlaps and stack.sums_beside:
             kinds: dict[StepPhase, str] = {"forward": "F", "backward": "B"}
             cover = {phase: sum(players[work][kind].device for work in own) for phase, kind in kinds.items()}
         saved, sums = overlapped(phases, [*ending.sums.values()], cover)
@@ -401,7 +410,7 @@ class PipelineWork:
 
         ends = play_passes(self.schedule, self.passes(players), handing, note)
         for rank, end in zip(self.ranks, ends, strict=True):
-            ending = self._ended(rank, players, self.ending(rank, model, prices)).seconds
+            ending = self._ended(rank, players, self.ending(rank, model, prices), model.stack).seconds
             events.append(QueueEvent("device", "update", "update", float(end), float(end + ending), rank.rank))
 
     def passes(self, players: Mapping[StageWork, Mapping[str, Player]]) -> dict[tuple[int, str], Numbers]:

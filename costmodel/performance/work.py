@@ -20,6 +20,7 @@ from costmodel.performance.fusion import Fusion, FusionGroup, groups_of
 from costmodel.performance.laws import TURNED
 from costmodel.symbolic.sizes import branch_value, ceil_div, minimum, product
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
+from costmodel.training.precision import Precision
 from costmodel.training.settings import Settings, UpdateName
 
 StepPhase = Literal["forward", "backward", "update"]
@@ -109,7 +110,7 @@ class _Kernels:
         }
         self.left_out = set(self.halves.values())
         self.is_megatron = tape.layout.runtime == "megatron"
-        self.own: Any = megatron if self.is_megatron else _Layers
+        self.own: Any = megatron if tape.layout.megatron else _Layers
         self.accumulated = megatron.accumulated(tape) if self.is_megatron else set[Storage]()
         self.of_experts = _experts_of(tape) if self.is_megatron else {}
         for call in tape.root.calls():
@@ -351,6 +352,9 @@ def update_kernels(tape: Tape, settings: Settings, mode: UpdateName) -> Iterator
     if not tape.trained:
         return
     weights, gradients = size_bytes(elements, dtype), size_bytes(elements, policy.gradient_dtype)
+    if tape.layout.runtime != "torch" and policy.master:
+        yield from _clipped(policy, elements, _launches(tensors, elements))
+        gradients = weights
     in_one = mode == "fused" or tape.layout.runtime != "torch" or any(state.block for state in optimizer.states)
     if in_one:
         launches = tensors if mode == "loop" else _launches(tensors, elements)
@@ -366,6 +370,21 @@ def update_kernels(tape: Tape, settings: Settings, mode: UpdateName) -> Iterator
         low = size_bytes(elements, policy.weight)
         launches = tensors if mode == "loop" else _launches(tensors, elements)
         yield Kernel("update weights", "pointwise", 0, weights, low, "fp32", launches)
+
+
+def _clipped(policy: Precision, elements: int, launches: int) -> Iterator[Kernel]:
+    """Gradients of masters, as they are got ready for an update.
+
+    Those of 16 bits are copied to fp32, and of fp16 divided by the loss's scale and looked through for infinities; then
+    comes their norm, and all are scaled by what it is over (Megatron-Core's ``MixedPrecisionOptimizer.step``).
+    """
+    own, wide = size_bytes(elements, policy.gradient_dtype), size_bytes(elements, policy.state_dtype)
+    if policy.gradient_dtype != policy.state_dtype:
+        yield Kernel("gradients of masters", "pointwise", 0, own, wide, "fp32", launches)
+    if policy.gradient_dtype == "fp16":
+        yield Kernel("unscale gradients", "pointwise", 2 * elements, wide, wide, "fp32", launches)
+    yield Kernel("norm of gradients", "reduction", 2 * elements, wide, 0, "fp32", launches)
+    yield Kernel("clip gradients", "pointwise", elements, wide, wide, "fp32", launches)
 
 
 def _launches(tensors: int, elements: int) -> int:

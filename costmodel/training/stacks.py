@@ -24,8 +24,9 @@ class Stack(Declaration):
     kernels become one. channels_last: whether convolutions run in that order of memory whatever the model's. attention:
     the kernel of fused attention, where the machine has it (default: PyTorch's choice). norms: whether RMSNorm is one
     kernel, as PyTorch's is from 2.9 on, or composed of operators in fp32, as before and where a module is written so
-    (Hugging Face's LlamaRMSNorm). loss: whether cross-entropy is composed of a log-softmax and a pick, as PyTorch's is,
-    or one kernel each way that keeps logits as they are (xentropy of Apex and FlashAttention). logged: how many times
+    (Hugging Face's LlamaRMSNorm). loss: whether cross-entropy is composed of operators, as PyTorch's is and Megatron's
+    without ``cross_entropy_loss_fusion``, or one kernel each way (xentropy of Apex and FlashAttention, Transformer
+    Engine's); not told, PyTorch's is composed and Megatron's as in its recipes. logged: how many times
     cross-entropy is worked out again for the log, without gradient and in fp32, as autocast has it: Composer's
     LanguageCrossEntropy and LanguagePerplexity are 2. blocking: whether the host waits for each kernel before it starts
     the next, as with CUDA_LAUNCH_BLOCKING=1. unaligned: which units products in batches run on whose rows do not start
@@ -33,7 +34,9 @@ class Stack(Declaration):
     83272: in bf16 an A100 does 12 TFLOP/s with heads of 140, and 132 with those of 128). recorded: layers whose kernels
     alone are replayed from recorded graphs, by parts of their names, such as ("attention", "router"), as partial CUDA
     graphs have them. experts_beside: whether tokens are sent to experts and back beside another micro-batch's kernels,
-    as with Megatron-Core's overlap_moe_expert_parallel_comm. source: where its figures are from.
+    as with Megatron-Core's overlap_moe_expert_parallel_comm. sums_beside: whether Megatron and DeepSpeed sum gradients
+    over copies beside backward, as their recipes do, or after it, as Megatron-LM did before ``overlap_grad_reduce``
+    (NVIDIA/Megatron-LM issue 391, September 2023). source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -50,12 +53,13 @@ class Stack(Declaration):
     channels_last: bool = False
     attention: AttentionKernel | None = None
     norms: Literal["fused", "composed"] = "fused"
-    loss: Literal["fused", "composed"] = "composed"
+    loss: Literal["fused", "composed"] | None = None
     logged: int = 0
     blocking: bool = False
     unaligned: Literal["matrices", "vectors"] = "matrices"
     recorded: tuple[str, ...] = ()
     experts_beside: bool = False
+    sums_beside: bool = True
     source: str = "as declared"
 
     def __post_init__(self) -> None:

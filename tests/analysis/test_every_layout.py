@@ -415,7 +415,10 @@ def test_copies_shares_and_stages_ask_the_same_of_a_micro_batch(name: str, preci
 def test_micro_batches_between_others_are_not_traced(
     name: str, attention: str, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they ask for is on the line between the smallest and the largest, on which one in the middle lies."""
+    """What they ask for is on the line between the smallest and the largest, on which one in the middle lies.
+
+    Of two heads a rank, Megatron has the softmax of odd batches in other kernels than that of even ones.
+    """
     traced: list[int] = []
 
     def counted(model: Any, settings: Settings, **options: Any) -> Any:
@@ -428,7 +431,8 @@ def test_micro_batches_between_others_are_not_traced(
     settings = Settings(**run, accumulate=2, attention=attention)
     steps = LayoutSteps(RankPeaks(model), time_on(Costs(model, settings), "h100-sxm"))
     together = [steps.work(replace(settings, batch=batch), batches) for batch in batches]
-    assert sorted(traced) == ([1, 4, 24] if attention == "flash" else [1, 2, 4, 6, 24])
+    of_scores = [1, 2, 3, 6, 24] if run["runtime"] == "megatron" else [1, 2, 4, 6, 24]
+    assert sorted(traced) == ([1, 4, 24] if attention == "flash" else of_scores)
     others = LayoutSteps(RankPeaks(model), time_on(Costs(model, settings), "h100-sxm"))
     for work, batch in zip(together, batches, strict=True):
         alone = others.work(replace(settings, batch=batch))

@@ -106,3 +106,96 @@ def test_a_stack_that_records_no_layer_of_the_model_is_refused() -> None:
     p = cm.predict(MODEL, batch=2, seq=128)
     with pytest.raises(cm.CostModelError, match="unknown layer that is recorded 'attenton': did you mean 'attention'"):
         p.on("h100-sxm", stack=cm.Stack("own", "eager_seconds", recorded=("attenton",)))
+
+
+EAGER: dict[str, Any] = {
+    "batch": 2,
+    "seq": 128,
+    "runtime": "megatron",
+    "precision": "fp16-master",
+    "attention": "eager",
+}
+"""Of a model whose scores are stored."""
+
+
+def eager(heads: int, **settings: Any) -> list[Task]:
+    model = cm.GPT(vocab=512, context=128, width=64 * heads, layers=2, heads=heads, residual_dropout=0.1)
+    return cm.predict(model, **{**EAGER, **settings}).on("dgx-a100").work.tasks
+
+
+@pytest.mark.parametrize("how", [{"dp": 2}, {"tp": 2}, {"tp": 2, "dp": 2, "zero": 1, "runtime": "deepspeed"}])
+def test_scores_are_scaled_by_their_product_and_masked_and_normalised_in_one_kernel(how: dict[str, Any]) -> None:
+    own = eager(8, **how)
+    scores = 2 * 8 // how.get("tp", 1) * 128 * 128 * 2
+    moved = [(task.kernel.read, task.kernel.written) for task in own if task.layer.endswith("softmax")]
+    assert moved == [(scores // 2, scores), (scores, scores)]
+    assert not [task for task in own if task.layer.endswith((".scale", ".mask")) or task.kernel.name == "matmul copy"]
+
+
+def test_heads_that_are_no_multiple_of_four_are_normalised_by_five_kernels_in_fp32() -> None:
+    own = [task.kernel for task in eager(3, dp=2) if task.layer.endswith("softmax") and task.phase == "forward"]
+    scores = 2 * 3 * 128 * 128
+    assert [kernel.name for kernel in own] == ["cast", "scale", "mask", "softmax", "cast"]
+    assert (own[0].read, own[0].written, own[3].read, own[4].written) == (
+        2 * scores,
+        4 * scores,
+        4 * scores,
+        2 * scores,
+    )
+    seen = eager(3, dp=2, batch=4)
+    assert [task.kernel.name for task in seen if task.layer.endswith("softmax")] == ["softmax", "softmax backward"]
+
+
+def test_dropout_and_the_residual_are_one_kernel_that_writes_the_mask_too() -> None:
+    [added] = [task.kernel for task in eager(8, dp=2) if task.layer.endswith("add_mlp") and task.phase == "forward"]
+    whole = 2 * 128 * 512
+    assert (added.read, added.written) == (2 * 2 * whole, 2 * whole + whole)
+    assert not [task for task in eager(8, dp=2) if task.layer.endswith("mlp_dropout") and task.phase == "forward"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "runtime", "names"),
+    [
+        (
+            "fp16-master",
+            "megatron",
+            ["gradients of masters", "unscale gradients", "norm of gradients", "clip gradients"],
+        ),
+        ("bf16-master-fp32-gradients", "megatron", ["norm of gradients", "clip gradients"]),
+        ("bf16-master", "deepspeed", ["gradients of masters", "norm of gradients", "clip gradients"]),
+        ("bf16-master", "torch", ["copy out"]),
+    ],
+)
+def test_gradients_are_got_ready_for_an_update_of_masters(precision: Any, runtime: Any, names: list[str]) -> None:
+    p = cm.predict("gpt2-small", batch=2, seq=128, dp=2, zero=1, runtime=runtime, precision=precision)
+    update = {task.kernel.name: task.kernel for task in p.on("dgx-a100").work.tasks if task.phase == "update"}
+    assert [name for name in update if name not in ("update", "update weights")] == names
+    if runtime == "megatron":  # of the gradients of a rank's share of masters, in fp32 by now
+        share = update["clip gradients"].read // 4
+        assert update["update"].read == (4 + 4 + 8) * share
+        assert update["norm of gradients"].read == update["clip gradients"].written == 4 * share
+
+
+def test_a_loss_that_is_composed_moves_logits_in_fp32_many_times() -> None:
+    p = cm.predict(
+        "gpt2-small", batch=8, seq=1024, runtime="megatron", precision="bf16-master", attention="flash", tp=2
+    )
+    fused, told, composed = (
+        p.on("dgx-a100", stack=cm.Stack("own", "graph_seconds", loss=loss)).kernel_model
+        for loss in (None, "fused", "composed")
+    )
+    [forward, back] = [task.kernel for task in p.on("dgx-a100").work.tasks if task.layer == "loss"]
+    assert fused.kernel_time(forward) == told.kernel_time(forward)
+    assert composed.kernel_time(forward) / fused.kernel_time(forward) == pytest.approx(38 / 6, rel=0.02)
+    assert composed.kernel_time(back) / fused.kernel_time(back) == pytest.approx(14 / 6, rel=0.02)
+
+
+@pytest.mark.parametrize("how", [{}, {"pp": 2, "accumulate": 4}])
+def test_gradients_are_summed_after_backward_where_a_stack_says_so(how: dict[str, Any]) -> None:
+    p = cm.predict("gpt2-small", batch=1, seq=1024, dp=4, runtime="megatron", precision="bf16-master", **how)
+    beside, after = (
+        p.on("dgx-a100", stack=cm.Stack("own", "graph_seconds", sums_beside=told)) for told in (True, False)
+    )
+    waited = [sum(of.exposed for of in time.collectives if of.axis == "dp") for time in (beside, after)]
+    assert waited[0] < waited[1]
+    assert 0 < after.seconds - beside.seconds <= waited[1] - waited[0]  # on processors that it takes

@@ -211,7 +211,7 @@ def test_published_steps_of_megatron_are_within_a_tenth() -> None:
     assert every["vTrain (MICRO 2024), data/ground_truth_multi.csv: 64 to 512 A100"].error < 0.12
     covered = ("Megatron", "vTrain", "torchtitan")
     named = {source for source in every if any(name in source for name in covered)} - experts
-    assert all(every[source].within > 0.75 for source in named)
+    assert all(every[source].within >= 0.75 for source in named)
 
 
 @pytest.mark.parametrize("axis", [{"tp": 8, "sp": True}, {"ep": 8, "dp": 8}])

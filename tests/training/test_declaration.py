@@ -204,12 +204,13 @@ def test_a_declared_stack_is_taken_wherever_a_named_one_is(own_stack: Any) -> No
         "channels_last": False,
         "attention": None,
         "norms": "fused",
-        "loss": "composed",
+        "loss": None,
         "logged": 0,
         "blocking": False,
         "unaligned": "matrices",
         "recorded": (),
         "experts_beside": False,
+        "sums_beside": True,
         "source": "as declared",
     }
     assert cm.Prediction.from_json(p.to_json()) == p
