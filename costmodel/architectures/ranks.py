@@ -35,11 +35,6 @@ def all_tokens(x: Tensor) -> int:
     return x.shape[1] * layout.tp if layout.sp else x.shape[1]
 
 
-def share_of_tokens(layout: Layout, tokens: int) -> int:
-    """Tokens of a sequence that a rank has between the parts of the model that need all."""
-    return exact_div(tokens, layout.tp) if layout.sp else tokens
-
-
 def attended_tokens(x: Tensor) -> int:
     """Tokens of the sequence that attention of this rank has at once."""
     layout = x.tape.layout

@@ -121,7 +121,6 @@ def _rounded(size: int, grid: int) -> int:
 EMPTY = "empty"
 """The probe that calls nothing."""
 KIB = 1024
-MIB = 1024 * KIB
 
 UNARY = ("exp", "tanh", "sqrt", "negative", "log", "square", "absolute", "sign", "reciprocal")
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "copysign")

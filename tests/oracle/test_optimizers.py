@@ -19,32 +19,12 @@ from torch.utils._pytree import tree_leaves
 import costmodel as cm
 from costmodel.training.optimizers import HISTORY, OPTIMIZERS, Optimizer
 
+from .settings import IN_TORCH
 from .tracker import Tracker, training_step
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle
 
-REAL: dict[str, tuple[str, dict[str, Any]]] = {
-    "sgd": ("SGD", {}),
-    "momentum": ("SGD", {"momentum": 0.9}),
-    "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
-    "adagrad": ("Adagrad", {}),
-    "rmsprop": ("RMSprop", {}),
-    "rmsprop-momentum": ("RMSprop", {"momentum": 0.9}),
-    "rmsprop-centered": ("RMSprop", {"momentum": 0.9, "centered": True}),
-    "adam": ("Adam", {}),
-    "adamw": ("AdamW", {}),
-    "amsgrad": ("AdamW", {"amsgrad": True}),
-    "nadam": ("NAdam", {}),
-    "adamax": ("Adamax", {}),
-    "radam": ("RAdam", {}),
-    "adadelta": ("Adadelta", {}),
-    "rprop": ("Rprop", {}),
-    "asgd": ("ASGD", {}),
-    "rmsprop-centered-plain": ("RMSprop", {"centered": True}),
-    "adafactor": ("Adafactor", {}),
-    "muon": ("Muon", {}),
-}
 FLAT = {"lbfgs"}
 """Held by tests of its own: its states are lists, and of all weights in a row."""
 NOT_IN_TORCH = {"lion", "adam-8bit", "lamb", "shampoo"}
@@ -63,13 +43,13 @@ def held(real: str, options: dict[str, Any], shape: tuple[int, ...], dtype: Any)
 
 
 @given(
-    st.sampled_from(sorted(REAL)),
+    st.sampled_from(sorted(IN_TORCH)),
     st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
     st.sampled_from(["float32", "bfloat16"]),
 )
 def test_states_equal_those_of_torch(name: str, shape: tuple[int, ...], dtype: str) -> None:
     optimizer, torch_dtype = OPTIMIZERS[name], getattr(torch, dtype)
-    states = held(*REAL[name], shape, torch_dtype)
+    states = held(*IN_TORCH[name], shape, torch_dtype)
     scalars = {n: b for n, (b, s) in states.items() if s == ()}
     assert {s.name for s in optimizer.states_of(shape)} == set(states)
     for state in optimizer.states_of(shape):
@@ -88,7 +68,7 @@ def test_adafactor_keeps_rows_and_columns_as_torch_does(shape: tuple[int, ...]) 
 
 
 def test_every_optimizer_is_held_against_torch_or_named() -> None:
-    assert set(REAL) | FLAT | NOT_IN_TORCH == set(OPTIMIZERS)
+    assert set(IN_TORCH) | FLAT | NOT_IN_TORCH == set(OPTIMIZERS)
     assert {name for name, optimizer in OPTIMIZERS.items() if optimizer.flat} == FLAT
     in_torch = {name.lower() for name in vars(torch.optim) if inspect.isclass(getattr(torch.optim, name))}
     assert {"adamw", "adafactor"} <= in_torch
@@ -116,7 +96,7 @@ SMALL = 4096
 
 def ready(name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> tuple[Any, list[Any]]:
     """An optimizer of torch after a first step, and its weights, which have gradients."""
-    real, own = REAL[name]
+    real, own = IN_TORCH[name]
     device = "cpu" if name in ASKING else "meta"
     if real == "Muon" and any(len(shape) != 2 for shape in shapes):
         real = "AdamW"
@@ -141,7 +121,7 @@ def made_in_a_step(optimizer: Any, parameters: list[Any]) -> int:
     return max(0, most - sum(tensor.nbytes for tensor in there if tensor.device.type == device))
 
 
-@pytest.mark.parametrize("name", sorted(REAL))
+@pytest.mark.parametrize("name", sorted(IN_TORCH))
 @pytest.mark.parametrize("weights", [1, 2])
 @pytest.mark.parametrize("shape", [(256, 256), (65536,)])
 def test_an_update_makes_what_it_does_in_torch(name: str, weights: int, shape: tuple[int, ...]) -> None:
@@ -156,12 +136,12 @@ def test_an_update_makes_what_it_does_in_torch(name: str, weights: int, shape: t
     )
 
 
-@pytest.mark.parametrize("name", sorted(REAL))
+@pytest.mark.parametrize("name", sorted(IN_TORCH))
 @pytest.mark.parametrize("shapes", [((64, 100), (100,), (3, 7, 5)), ((9, 7), (200, 64)), ((80, 80),)])
 def test_an_update_of_all_weights_makes_what_it_does_in_torch(name: str, shapes: Any) -> None:
     """With ``foreach``, in bytes; those that torch has no such update of are known to have none."""
     optimizer = OPTIMIZERS[name]
-    if "foreach" not in inspect.signature(getattr(torch.optim, REAL[name][0])).parameters:
+    if "foreach" not in inspect.signature(getattr(torch.optim, IN_TORCH[name][0])).parameters:
         assert optimizer.together is None
         return
     assert optimizer.together is not None
@@ -179,7 +159,7 @@ def test_a_step_of_all_weights_at_once_peaks_as_in_torch(name: str) -> None:
     linear = [torch.nn.Linear(n, m, bias=False, device="meta") for n, m in pairwise(sizes)]
     module = torch.nn.Sequential(linear[0], torch.nn.ReLU(), linear[1], torch.nn.ReLU(), linear[2])
     x, target = torch.empty(2, 6, device="meta"), torch.empty(2, 3, device="meta")
-    update = partial(getattr(torch.optim, REAL[name][0]), foreach=True)
+    update = partial(getattr(torch.optim, IN_TORCH[name][0]), foreach=True)
     seen = training_step(module, x, target, torch.nn.functional.mse_loss, update=update).most["optimizer"]
     model = cm.MLP(sizes=sizes, bias=False, activation="relu")
     p = cm.predict(model, batch=2, optimizer=name, update="foreach", loss="mean_squared_error")
@@ -189,7 +169,9 @@ def test_a_step_of_all_weights_at_once_peaks_as_in_torch(name: str) -> None:
 def test_adafactor_updates_all_at_once_only_where_it_is_asked_to() -> None:
     """PyTorch prefers ``foreach`` on a GPU by itself, but for this one, whose documentation says why."""
     told = {
-        name for name, (real, _) in REAL.items() if "contrary to other optimizers" in getattr(torch.optim, real).__doc__
+        name
+        for name, (real, _) in IN_TORCH.items()
+        if "contrary to other optimizers" in getattr(torch.optim, real).__doc__
     }
     assert {name for name, optimizer in OPTIMIZERS.items() if not optimizer.by_itself} == told == {"adafactor"}
 
@@ -219,7 +201,7 @@ class Passes(TorchDispatchMode):
         return result
 
 
-DECLARED = sorted(name for name in REAL if OPTIMIZERS[name].passes is not None)
+DECLARED = sorted(name for name in IN_TORCH if OPTIMIZERS[name].passes is not None)
 
 
 @pytest.mark.parametrize("name", DECLARED)
@@ -303,6 +285,8 @@ def test_lbfgs_makes_three_more_of_all_weights_as_in_torch() -> None:
 
 def test_a_fused_update_is_one_that_torch_has() -> None:
     has = {
-        name for name, (real, _) in REAL.items() if "fused" in inspect.signature(getattr(torch.optim, real)).parameters
+        name
+        for name, (real, _) in IN_TORCH.items()
+        if "fused" in inspect.signature(getattr(torch.optim, real)).parameters
     }
     assert {name for name, optimizer in OPTIMIZERS.items() if optimizer.fused} == has
