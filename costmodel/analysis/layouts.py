@@ -30,9 +30,10 @@ from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, CheckpointName, Settings, check_names, split_text
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, check_names
 from costmodel.training.signatures import takes_settings
 from costmodel.training.stacks import Stack
+from costmodel.training.values import CheckpointName, split_text
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -17,8 +17,9 @@ from costmodel.documents.arguments import called, typed
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.base import Layer
 from costmodel.training.keywords import GivenSettings
-from costmodel.training.settings import OneStack, Settings
+from costmodel.training.settings import Settings
 from costmodel.training.signatures import takes_settings
+from costmodel.training.values import OneStack
 
 if TYPE_CHECKING:
     import sympy

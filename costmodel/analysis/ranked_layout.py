@@ -15,7 +15,8 @@ from costmodel.display.units import show_bytes, show_seconds
 from costmodel.errors import SettingError
 from costmodel.performance.layout_steps import LayoutStep
 from costmodel.training.schedules import SCHEDULES
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings, split_text
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Settings
+from costmodel.training.values import split_text
 
 CHOSEN = (*AXES, "batch", "checkpoint")
 """Settings that are chosen unless they are given."""

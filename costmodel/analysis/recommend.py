@@ -29,8 +29,9 @@ from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import BITS
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
-from costmodel.training.settings import Lora, Settings
+from costmodel.training.settings import Settings
 from costmodel.training.signatures import takes_settings
+from costmodel.training.values import Lora
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture

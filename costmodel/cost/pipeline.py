@@ -17,7 +17,7 @@ from costmodel.cost.sharding import Gathered
 from costmodel.cost.stage_passes import Passage, StagePasses, step_ending
 from costmodel.graph.kernel import Message, Operation
 from costmodel.graph.tape import Tape
-from costmodel.training.schedules import Action, ActionKind, Run
+from costmodel.training.schedule import Action, ActionKind, Run
 from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from costmodel.display.table import printable
 from costmodel.errors import CostModelError
 from costmodel.hardware.cluster import machine_or_cluster
 from costmodel.training.layout import DEGREES
-from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings, split_text
+from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings
 from costmodel.training.stacks import Stack
+from costmodel.training.values import split_text
 
 _WHAT: dict[Mode, str] = {
     "train": "one training step",

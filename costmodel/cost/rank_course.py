@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from costmodel.cost.sharding import Gathered
 from costmodel.training.layout import Layout
-from costmodel.training.schedules import Action, ActionKind, Schedule
+from costmodel.training.schedule import Action, ActionKind, Schedule
 
 PASSES = ("forward", "later_forward", "first", "later", "inputs", "first_weights", "later_weights")
 """What a rank does with a stage and a micro-batch: attributes of `StagePasses`."""

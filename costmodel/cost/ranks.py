@@ -16,7 +16,7 @@ from costmodel.display.units import show_bytes, show_count, show_exact, show_flo
 from costmodel.documents.arguments import typed
 from costmodel.errors import SettingError
 from costmodel.symbolic.sizes import product
-from costmodel.training.schedules import Action, ActionKind
+from costmodel.training.schedule import Action, ActionKind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

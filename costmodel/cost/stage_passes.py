@@ -35,7 +35,7 @@ from costmodel.cost.sharding import Gathered, ShardedWeights
 from costmodel.graph.call import Block
 from costmodel.graph.kernel import Message
 from costmodel.graph.tape import Tape
-from costmodel.training.schedules import Schedule
+from costmodel.training.schedule import Schedule
 from costmodel.training.settings import Settings
 
 

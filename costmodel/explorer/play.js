@@ -112,10 +112,10 @@ function timeOf({ played }, machine) {
     exposed: step.sums.reduce((all, each) => all + each.exposed, 0),
     secondsAt: (end) => played.on(modelOf(machine, layout, "typical", end))[1].seconds,
     widened(low, typical, high) {
-      const time = Object.assign(new Time(), { prediction: { settings: { layout, training: played.training } } });
+      const settings = { layout, training: played.training };
       const shared = { collectives: step.sums, optional: step.optional };
       const own = { low, typical, high };
-      return { low: Math.max(least.seconds, time._faster(own, shared)), high: time._slower(own, shared) };
+      return { low: Math.max(least.seconds, faster_end(own, shared, settings)), high: slower_end(own, shared) };
     },
   };
 }

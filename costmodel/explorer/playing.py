@@ -15,17 +15,17 @@ from costmodel.graph.kernel import Message
 from costmodel.hardware import cluster
 from costmodel.hardware.cluster import Cluster, DeviceGroup, load_cluster
 from costmodel.hardware.machine import Machine
-from costmodel.performance import communication, parallel, pipelines, queues, time
+from costmodel.performance import communication, intervals, parallel, pipelines, queues
 from costmodel.performance.communication import CollectiveModel, CollectiveTime, Latencies, Way
 from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, RankWork, StagedPass, overlaps
 from costmodel.performance.pipelines import PipelineWork, StagePass, StageWork, step_of
 from costmodel.performance.programs import Arrival, Drain, Event, Parts, RankProgram, Repeated, Sending, Stretch
 from costmodel.performance.queues import CollectiveSum, Flight, Player, Price, QueueEvent
-from costmodel.performance.time import Time
 from costmodel.performance.work import Task
 from costmodel.training import schedules
 from costmodel.training.layout import Layout
-from costmodel.training.schedules import ELSEWHERE, SCHEDULES, Action, Run, Schedule
+from costmodel.training.schedule import Action, Run, Schedule
+from costmodel.training.schedules import ELSEWHERE, SCHEDULES
 from costmodel.training.stacks import Stack
 
 _RECORDS: tuple[type, ...] = (
@@ -65,10 +65,10 @@ _METHODS: dict[type, tuple[str, ...]] = {
     CollectiveModel: tuple(name for name, of in vars(CollectiveModel).items() if callable(of) and name != "__repr__"),
     Cluster: ("group", "group_of", "place", "link_bandwidth", "network_bandwidth"),
     Layout: ("devices", "shards", "expert_tp", "samplers", "megatron"),
-    Time: ("_slower", "_faster"),
 }
 _FUNCTIONS = (
     *(queues.hidden, queues._larger, queues._lesser, queues._everywhere, queues.are_close, queues.is_no_less),
+    *(intervals.slower_end, intervals.faster_end),
     *(communication._fastest, communication._least, communication._most, parallel.overlapped),
     *(
         queues._label,
@@ -87,7 +87,7 @@ _CONSTANTS: dict[Any, tuple[str, ...]] = {
     queues: ("SAME", "TINY", "MOST_TRACED"),
     parallel: ("MOST_TAKEN", "PHASES"),
     pipelines: ("WHOLE", "MOST_TRIES", "_RESULTS"),
-    time: ("MOST_HIDDEN",),
+    intervals: ("MOST_HIDDEN",),
     cluster: ("AXES",),
     communication: (
         *("LATENCIES", "PROTOCOL_SHARES", "CHANNEL", "PLATEAU", "DOUBLING", "PIECE", "_LEAST", "_TURNS", "NONE"),
@@ -104,7 +104,7 @@ OF_CLUSTER = (
 def script() -> str:
     """What plays a step, as a function's result: `performance.queues` and all that it asks."""
     constants = {name: getattr(module, name) for module, names in _CONSTANTS.items() for name in names}
-    bare = (RankProgram, ProgramSet, RankWork, StagedPass, StageWork, PipelineWork, Cluster, Time)
+    bare = (RankProgram, ProgramSet, RankWork, StagedPass, StageWork, PipelineWork, Cluster)
     text = Translation(_FUNCTIONS, _METHODS, constants, bare).text
     python, glue = ((files("costmodel.explorer") / name).read_text("utf-8") for name in ("python.js", "play.js"))
     orders = ",".join(kind.__name__ for kind in _SCHEDULES)

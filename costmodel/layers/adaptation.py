@@ -13,7 +13,8 @@ from costmodel.graph.recomputation import is_named, paths_to, unknown_part
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.linear import Linear
-from costmodel.training.settings import Lora, Settings
+from costmodel.training.settings import Settings
+from costmodel.training.values import Lora
 
 DOWN, UP = "lora_down", "lora_up"
 

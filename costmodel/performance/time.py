@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, hypot, log, log1p
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from costmodel.cost.costs import Costs
 from costmodel.cost.quantities import TIMED
 from costmodel.cost.question import timed_question
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
-from costmodel.display.units import read_amount
 from costmodel.documents.arguments import typed
 from costmodel.documents.files import write
 from costmodel.errors import CostModelError, SettingError, shown, unknown
@@ -25,6 +20,7 @@ from costmodel.hardware.catalogue import MachineLike
 from costmodel.hardware.cluster import Cluster, ClusterLike, LinkLike, load_cluster, machine_of
 from costmodel.hardware.machine import Machine
 from costmodel.performance.accounting import SharedStep, StepTime, SymbolicTime
+from costmodel.performance.alternatives import slower_runs, usual_run
 from costmodel.performance.breakdown import (
     CollectivePart,
     KernelTime,
@@ -41,32 +37,29 @@ from costmodel.performance.calibration import Calibration, calibration_of, measu
 from costmodel.performance.communication import CollectiveModel
 from costmodel.performance.constants import BETWEEN_DEVICES, Constants, typical
 from costmodel.performance.fusion import Fusion
-from costmodel.performance.intervals import Effect, Interval, interval
+from costmodel.performance.intervals import (
+    Effect,
+    Interval,
+    anchored_interval,
+    faster_end,
+    interval,
+    law_shares,
+    slower_end,
+)
 from costmodel.performance.jobs import Carbon, Energy, Goodput, Job, Money, PowerRating, job_of
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
+from costmodel.performance.mfu import MeasuredMfu, measured_mfu
 from costmodel.performance.parallel import Prices, RankWork, StagedPass, no_price
 from costmodel.performance.pipelines import PipelineWork, step_of
 from costmodel.performance.queues import QueueEvent, chrome_trace
-from costmodel.performance.report import MeasuredMfu, MfuRow
 from costmodel.performance.work import StepWork, work_of
 from costmodel.training.layout import Layout
-from costmodel.training.precision import FP32
-from costmodel.training.settings import OneStack
-from costmodel.training.stacks import STACKS, Stack
+from costmodel.training.stacks import Stack
+from costmodel.training.values import OneStack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RERUN = 0.05
-"""By how much a step that is measured again differs: the same recipe on the same system by 6 % (median) between
-quarterly containers (MLPerf Training, results of successive rounds), as half of a range that holds four of five."""
-OTHER_LAW = 0.1
-"""By how much the errors of two laws differ where constants are not fitted to either: products by such a law are off by
-7-12 % on several devices (LLMCompass, measured operators)."""
-WORTH_NAMING = 0.05
-"""By how much longer a step takes, at least, for a setting to be named as what may make it slow."""
-MOST_HIDDEN = 0.9
-"""Share of a step, at most, that may be sent beside kernels where that is not told."""
 MOST_ANCHORS = 6
 """Measured steps that a range is relative to, at most."""
 COLUMNS = 80
@@ -214,61 +207,17 @@ class Time(Answer):
         """The range of the step's seconds, and what makes it wide; the ceiling has none."""
         if self.tier == "ceiling":
             return Interval(self.seconds, self.seconds, self.seconds, ())
-        if not self.anchors:
-            least = self.ceiling_seconds
-            known = self.known if self.cluster is not None else (*self.known, *BETWEEN_DEVICES)
-            own = interval(self.seconds_with, self.machine, least=least, known=known, at=self.constants)
-            shared = None if self.cluster is None else self._own.shared
-            if shared is None:
-                return own
-            return own._replace(low=max(least, self._faster(own, shared)), high=self._slower(own, shared))
-        anchored = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
-        other = OTHER_LAW * self._unlike_anchors
-        faster, slower = (hypot(log(end / anchored.typical), RERUN, other) for end in (anchored.low, anchored.high))
-        low, high = anchored.typical * exp(-faster), anchored.typical * exp(slower)
-        return anchored._replace(low=low, high=high)
-
-    @cached_property
-    def _by_law(self) -> dict[str, float]:
-        """Share of the device's time by sort of kernel; kernels that wait for bytes are of a law of their own."""
-        shares: dict[str, float] = {}
-        whole = sum(row.seconds for row in self.kernels) or 1.0
-        for row in self.kernels:
-            law = f"{row.sort} {row.bound}"
-            shares[law] = shares.get(law, 0.0) + row.seconds / whole
-        return shares
-
-    @property
-    def _unlike_anchors(self) -> float:
-        """Share of the time that is of other laws than in the measured steps, from 0 to 1."""
-        laws: dict[str, float] = {}
-        for time, _ in self.anchors:
-            for law, share in time._by_law.items():
-                laws[law] = laws.get(law, 0.0) + share / len(self.anchors)
-        return sum(max(0.0, share - laws.get(law, 0.0)) for law, share in self._by_law.items())
-
-    def _slower(self, own: Interval, shared: SharedStep) -> float:
-        """The slower end of a range where it is not told whether a runtime sends beside kernels."""
-        return own.typical * exp(hypot(log(own.high / own.typical), log1p(float(shared.optional) / own.typical)))
-
-    def _faster(self, own: Interval, shared: SharedStep) -> float:
-        """The faster end of a range where it is not told whether Megatron sends parts of a product beside others.
-
-        Sources: ``tp_comm_overlap`` (Transformer Engine's user buffers: of `tp` parts of a product the first waits) and
-        ``overlap_moe_expert_parallel_comm`` (tokens are sent beside another micro-batch), which some recipes switch on.
-        """
-        layout = self.prediction.settings.layout
-        if not (layout.megatron and self.prediction.settings.training):
-            return own.low
-        beside = {"tp": (layout.tp - 1) / layout.tp * layout.sp, "ep": 1.0}
-        waited = sum(float(of.exposed) * beside.get(of.message.axis, 0.0) for of in shared.collectives)
-        share = min(waited / own.typical, MOST_HIDDEN)
-        return own.typical * exp(-hypot(log(own.typical / own.low), log1p(-share)))
-
-    def _anchored(self, constants: Constants) -> Numbers:
-        """Of one step, with other constants, and as much longer as measured steps then take than they would."""
-        off = [np.log(seconds / time.seconds_with(constants)) for time, seconds in self.anchors]
-        return self.seconds_with(constants) * np.exp(sum(off) / len(off))
+        if self.anchors:
+            shares = law_shares(self.kernels)
+            measured = [(step.seconds_with, seconds, law_shares(step.kernels)) for step, seconds in self.anchors]
+            return anchored_interval(self.seconds_with, shares, measured, self.machine, self.known, self.constants)
+        least = self.ceiling_seconds
+        known = self.known if self.cluster is not None else (*self.known, *BETWEEN_DEVICES)
+        own = interval(self.seconds_with, self.machine, least=least, known=known, at=self.constants)
+        shared, settings = self._own.shared, self.prediction.settings
+        if shared is None:
+            return own
+        return own._replace(low=max(least, faster_end(own, shared, settings)), high=slower_end(own, shared))
 
     @typed
     def seconds_with(self, constants: Constants) -> Numbers:
@@ -382,37 +331,7 @@ class Time(Answer):
             True
 
         """
-        names = [phase.phase for phase in self.phases if phase.launches]
-        apart: dict[str, float] = {}
-        if isinstance(measured, Mapping):
-            for name in measured:
-                if name not in names:
-                    raise unknown("phase", name, names)
-            if missing := [name for name in names if name not in measured]:
-                raise SettingError(
-                    f"measured lacks {', '.join(missing)}: give all of {', '.join(names)}, or one number"
-                )
-            apart = {name: read_amount(value, "measured", "s") for name, value in measured.items()}
-        whole = sum(apart.values()) if apart else read_amount(measured, "measured", "s")
-        flops = dict.fromkeys(names, 0.0)
-        layout = self.prediction.settings.layout
-        for task in work_of(self.prediction.tape, self.prediction.settings).tasks:
-            if not task.again and task.phase in flops:
-                flops[task.phase] += layout.samplers / layout.devices * task.contractions
-        rows = [
-            MfuRow(
-                phase.phase,
-                phase.seconds,
-                flops[phase.phase] / (self.peak * phase.seconds),
-                apart.get(phase.phase),
-                flops[phase.phase] / (self.peak * apart[phase.phase]) if apart else None,
-            )
-            for phase in self.phases
-            if phase.phase in flops and phase.seconds
-        ]
-        rows.append(MfuRow("step", self.seconds, self.mfu, whole, self.mfu * self.seconds / whole))
-        slower = self.slower if whole > self.high else ()
-        return MeasuredMfu(self.question, tuple(rows), self.peak, (self.low, self.high), tuple(slower))
+        return measured_mfu(self, measured)
 
     @property
     def question(self) -> str:
@@ -460,21 +379,7 @@ class Time(Answer):
 
         Plain are fp32, stored scores and an operator at a time on a device with units for 16 bits.
         """
-        p, machine, s = self.prediction, self.machine, self.prediction.settings
-        units = self.kernel_model.units_of("bf16")
-        plain = s.policy is FP32 and s.device == "gpu" and self.stack == STACKS["eager"] and self.devices == 1
-        if not plain or self.tier != "typical" or not units.matrix or machine.runs_in("bf16") != "bf16":
-            return None
-        changes: dict[str, Any] = {"precision": "bf16-autocast" if s.training else "bf16"}
-        if p.model.HAS_ATTENTION and s.attention == "eager":
-            changes["attention"] = "flash"
-        try:
-            usual = Costs(p.model, replace(s, **changes))
-            seconds = Time(usual, machine, STACKS["compiled"], self.tier, self.constants).seconds
-        except CostModelError:  # what the model has may lack a fused kernel
-            return None
-        *first, last = (f"{name}={value!r}" for name, value in {**changes, "stack": "compiled"}.items())
-        return (f"{', '.join(first)} and {last}", seconds) if seconds < self.seconds else None
+        return usual_run(self)
 
     @cached_property
     def slower(self) -> list[tuple[str, float]]:
@@ -482,25 +387,7 @@ class Time(Answer):
 
         Of one device; what is not slower by more than a twentieth is left out.
         """
-        s = self.prediction.settings
-        ways: list[tuple[str, dict[str, Any], Stack]] = []
-        if s.policy is not FP32:
-            ways.append(("precision fp32", {"precision": "fp32"}, self.stack))
-        if self.prediction.model.HAS_ATTENTION and s.attention != "eager":
-            ways.append(("attention eager", {"attention": "eager"}, self.stack))
-        if s.training and s.checkpoint == "none":
-            ways.append(("checkpoint block", {"checkpoint": "block"}, self.stack))
-        if self.stack.launch != "eager_seconds":
-            ways.append(("stack eager", {}, STACKS["eager"]))
-        ways.append(("CUDA_LAUNCH_BLOCKING=1", {}, replace(self.stack, name="blocking", blocking=True)))
-        found = []
-        for words, changes, stack in ways if self.devices == 1 else ():
-            with suppress(CostModelError):  # what the model or the machine does not have
-                p = Costs(self.prediction.model, replace(s, **changes))
-                other = replace(self, prediction=p, stack=stack, anchors=())
-                if other.seconds > (1 + WORTH_NAMING) * self.seconds:
-                    found.append((words, other.seconds))
-        return sorted(found, key=lambda way: -way[1])
+        return slower_runs(self)
 
     @property
     def runs_in(self) -> dict[str, str]:

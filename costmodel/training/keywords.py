@@ -3,7 +3,8 @@
 from typing import Any, TypedDict
 
 from costmodel.training.setting import several_of
-from costmodel.training.settings import SETTINGS, Over
+from costmodel.training.settings import SETTINGS
+from costmodel.training.values import Over
 
 _typed: Any = TypedDict  # a type checker wants its fields written out, as the stub does
 _types = {name: setting.takes for name, setting in SETTINGS.items()}

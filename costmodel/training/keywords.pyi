@@ -10,17 +10,22 @@ from costmodel.training.settings import (
     AttentionPairs,
     CacheName,
     CachePrecision,
-    CheckpointName,
     ContextKind,
     Device,
     FlopRule,
-    Image,
     Implementation,
     LatentAttention,
-    Lora,
     LossName,
     LossPrecision,
     Mode,
+    Runtime,
+    ScheduleName,
+    UpdateName,
+)
+from costmodel.training.values import (
+    CheckpointName,
+    Image,
+    Lora,
     Names,
     OneMachine,
     OneOptimizer,
@@ -28,10 +33,7 @@ from costmodel.training.settings import (
     OnePrecision,
     OneStack,
     Over,
-    Runtime,
-    ScheduleName,
     Split,
-    UpdateName,
 )
 
 class GivenSettings(TypedDict, total=False):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from costmodel.errors import SettingError, shown
-from costmodel.training.schedules import ELSEWHERE, SCHEDULES, Schedule, ScheduleName
+from costmodel.training.schedule import Schedule, ScheduleName
+from costmodel.training.schedules import ELSEWHERE, SCHEDULES
 
 Runtime = Literal["torch", "megatron", "deepspeed"]
 RUNTIME_SCHEDULES: dict[Runtime, tuple[ScheduleName, ...]] = {

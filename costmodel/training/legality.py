@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SettingError, listed, shown
 from costmodel.symbolic.sizes import peek
 from costmodel.training.layout import RUNTIME_SCHEDULES, Layout, multiples_near
-from costmodel.training.schedules import MOST_GATHERED, UNSPLIT
+from costmodel.training.schedule import MOST_GATHERED
+from costmodel.training.schedules import UNSPLIT
 
 if TYPE_CHECKING:
     from costmodel.training.settings import Settings

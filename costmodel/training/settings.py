@@ -2,28 +2,43 @@
 
 # No `from __future__ import annotations`: texts, types and examples are read from annotations, and making objects of
 # strings again would take longer than all else here.
-import itertools
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
-from typing import Annotated, Any, Literal, Protocol, Self, get_args, runtime_checkable
+from typing import Annotated, Any, Literal, Self
 
-from costmodel.documents.arguments import native
-from costmodel.errors import ALIASES, CostModelError, SettingError, listed, shown, unknown
+from costmodel.errors import SettingError, shown, unknown
 from costmodel.symbolic.sizes import exact_div
-from costmodel.training.declaration import built
 from costmodel.training.dtypes import RealType
-from costmodel.training.fields import check_fields, whole_size
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.layout import STYLES, ContextKind, Layout, Plan, Runtime, plan_of
+from costmodel.training.layout import ContextKind, Layout, Plan, Runtime
 from costmodel.training.legality import check_together
 from costmodel.training.optimizers import Optimizer, OptimizerName
 from costmodel.training.precision import TRANSFORMER_ENGINE, Precision, PrecisionName
-from costmodel.training.schedules import SCHEDULES, ScheduleName
+from costmodel.training.schedule import ScheduleName
+from costmodel.training.schedules import SCHEDULES
 from costmodel.training.setting import Need, Setting, ValueForm, image_size, part_names, plain, share
 from costmodel.training.stacks import Stack, StackName
+from costmodel.training.values import (
+    CheckpointName,
+    Described,
+    Image,
+    Lora,
+    Names,
+    OneMachine,
+    OneOptimizer,
+    OnePlan,
+    OnePrecision,
+    OneStack,
+    Split,
+    read_checkpoint,
+    read_lora,
+    read_machine,
+    read_offload,
+    read_plan,
+    read_split,
+    read_zero,
+)
 
 Mode = Literal["train", "inference", "prefill", "decode"]
 AttentionName = Literal["eager", "flash", "efficient"]
@@ -34,162 +49,11 @@ Device = Literal["gpu", "cpu"]
 FlopRule = Literal["pytorch", "arithmetic"]
 AttentionPairs = Literal["full", "visible"]
 Implementation = Literal["plain", "transformers"]
-CheckpointName = Literal["none", "block", "sqrt", "selective", "operators"]
 UpdateName = Literal["loop", "foreach", "fused"]
 Allocator = Literal["exact", "cuda"]
 CacheName = Literal["dynamic", "static", "paged"]
 CachePrecision = Literal["same", "fp32", "bf16", "fp16", "fp8"]
 LatentAttention = Literal["expanded", "absorbed"]
-
-
-@runtime_checkable
-class Described(Protocol):
-    """A machine, of which more is known above this floor."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Its fields as plain data."""
-        ...
-
-
-@frozen()
-class Lora(Frozen):
-    """Low-rank adapters: W x becomes W x + s·B (A x), A: (rank, n_in) and B: (n_out, rank) trained, W frozen, s = 1.
-
-    targets: parts whose linear layers get one, by the end of their path (``qkv``, ``mlp.up``). Everything else is
-    frozen (Hu et al. 2022, eq. 3). dropout: of the adapter's input.
-    """
-
-    rank: int
-    targets: tuple[str, ...]
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", part_names("lora targets", self.targets))
-        try:
-            check_fields(self, "lora")
-        except CostModelError as error:
-            raise SettingError(str(error)) from None
-        if not self.targets:
-            raise SettingError("lora targets no part: name linear layers such as 'qkv'")
-        if not 0 <= self.dropout < 1:
-            raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
-
-    def __str__(self) -> str:
-        """As a shell takes it, and the dropout."""
-        dropout = f" dropout {self.dropout:g}" if self.dropout else ""
-        return f"{self.rank}:{','.join(self.targets)}{dropout}"
-
-
-Over = Mapping[str, Any] | None
-"""What every verb takes beside settings: other values for fields of the model, see `Architecture.changed`."""
-OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
-OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
-OneStack = StackName | Stack | dict[str, Any] | os.PathLike[str]
-"""What is taken for a declaration. Paths of files are text too when a program runs; a type checker, which is to find
-misspelt names, wants a Path."""
-OnePlan = dict[str, str] | Plan | Literal["auto"]
-OneMachine = str | Described | dict[str, Any] | os.PathLike[str] | None
-Names = str | tuple[str, ...] | list[str]
-Image = int | tuple[int, int] | list[int] | None
-Split = int | str | tuple[int | str, ...] | list[int | str]
-
-
-def _lora(name: str, value: Any) -> Lora:
-    if isinstance(value, Lora):
-        return value
-    if not isinstance(value, Mapping):
-        raise SettingError(f"{name}={shown(value)} is not a Lora or a mapping of its fields")
-    return built(Lora, value, name)
-
-
-def _checkpoint(name: str, value: Any) -> str | int | tuple[str, ...]:
-    if isinstance(value, str):
-        names = get_args(CheckpointName)
-        if ALIASES.get(value.replace("-", "_")) in names:  # any other name may be that of a part
-            raise unknown(name, value, names)
-        return value
-    if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
-        return tuple(value)
-    if isinstance(value, list | tuple):
-        raise SettingError(f"{name}={shown(value)} is not a list of names of parts")
-    return whole_size(name, value)
-
-
-MOST_STAGES = 10_000
-"""Stages that are told one by one."""
-
-
-def _alike_stages(part: str) -> list[int | str]:
-    """The layers of one stage as text, or of several alike, such as ``5x4``."""
-    if times := re.fullmatch("([0-9]{1,19})[x×]([0-9]{1,5})", part):
-        return [int(times[1])] * int(times[2])
-    return [int(part) if part.isdecimal() and len(part) < 20 else part]
-
-
-def split_text(split: Sequence[int | str]) -> str:
-    """Layers of each stage as a shell takes them, those that are alike together.
-
-    Example:
-        >>> split_text((4, 4, 4, 5, 5, 2))
-        '4x3,5x2,2'
-
-    """
-    runs = [(part, len([*alike])) for part, alike in itertools.groupby(split)]
-    return ",".join(str(part) if times == 1 else f"{part}x{times}" for part, times in runs)
-
-
-def _split(name: str, value: Any) -> tuple[int | str, ...]:
-    if isinstance(value, str):  # as in a shell
-        value = [stage for part in re.split("[,+]", value) for stage in _alike_stages(part)]
-    parts = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if any(isinstance(part, bool) or not isinstance(native(part), int | str) for part in parts):
-        raise SettingError(f"{name}={shown(value)} is not of numbers or names of layers: use such as {name}=(3, 9)")
-    if len(parts) > MOST_STAGES:
-        raise SettingError(f"{name} is of {len(parts):,} stages: use at most {MOST_STAGES:,}")
-    if not all(part for part in parts if isinstance(part, str)):
-        raise SettingError(f"{name} has an empty item: use numbers or names of layers, such as {name}='3,9'")
-    return tuple(part if isinstance(part, str) else whole_size(name, part) for part in parts)
-
-
-OFFLOADED = ("optimizer", "parameters")
-"""What may be kept on the host."""
-
-
-def _offload(name: str, value: Any) -> tuple[str, ...]:
-    parts = part_names(name, value)
-    for part in parts:
-        if part not in OFFLOADED:
-            raise SettingError(f"{name}={shown(value)} is nothing that is offloaded: use {listed(OFFLOADED)}, or both")
-    return parts
-
-
-def _plan(name: str, value: Any) -> Plan:
-    if isinstance(value, str) and value == "auto":
-        return ()
-    if isinstance(value, Mapping) and not value:
-        raise SettingError(f"{name} is empty: leave it out for the module's own, or give {{'*.q_proj': 'colwise'}}")
-    plan = plan_of(name, value)
-    for module, style in plan:
-        if style not in STYLES:
-            raise unknown(f"style of {shown(module)} in {name}", style, STYLES)
-    return plan
-
-
-def _zero(name: str, value: Any) -> int:
-    if type(stage := native(value)) is not int or stage not in range(4):
-        raise SettingError(f"{name}={shown(value)} is no stage of ZeRO: use 0, 1, 2 or 3")
-    return stage
-
-
-def _machine(name: str, value: Any) -> str | Described:
-    if not isinstance(value, str | Described):
-        raise SettingError(f"{name}={shown(value)} is not a machine: use a name such as 'h100-sxm' or a Machine")
-    return value
 
 
 @frozen(kw_only=True)
@@ -358,7 +222,7 @@ class Settings(Frozen):
             "What backward recomputes: equal blocks, groups of N, all but some operators, attention's core, or parts.",
             ("mlp", "attention.scores"),
             takes=CheckpointName | int | Names,
-            read=_checkpoint,
+            read=read_checkpoint,
             needs="training",
             executed="default",
             detail="`block` is each of the equal blocks, `sqrt` as many to a group as there are groups, a "
@@ -388,7 +252,7 @@ class Settings(Frozen):
             "Adapters, which alone are trained then.",
             {"rank": 8, "targets": ["qkv", "mlp.up"]},
             takes=Lora | dict[str, Any] | None,
-            read=_lora,
+            read=read_lora,
         ),
     ] = None
     update: Annotated[
@@ -444,7 +308,7 @@ class Settings(Frozen):
         Setting(
             "What dp splits: nothing (0), states (1), gradients too (2), weights too (3).",
             3,
-            read=_zero,
+            read=read_zero,
             needs="training",
             executed="default",
             detail="With runtime `torch` 2 and 3 are FSDP's (2 with `reshard=False`).",
@@ -469,7 +333,7 @@ class Settings(Frozen):
             "Which layers of an imported module tp splits, by name (default: as the module says).",
             {"*.up": "colwise", "*.down": "rowwise"},
             takes=OnePlan,
-            read=_plan,
+            read=read_plan,
             needs="modules",
             executed="default",
         ),
@@ -581,7 +445,7 @@ class Settings(Frozen):
             "Layers of each stage, or the first of each but the first, by number or name (default: equal parts).",
             (3, 9),
             takes=Split,
-            read=_split,
+            read=read_split,
             executed="default",
             detail='`(7, 9, 9, 7)`, `"7,9x2,7"`, `(7, 16, 25)` or `("stage2.bottleneck.0", "stage4.projected")`.',
         ),
@@ -607,7 +471,7 @@ class Settings(Frozen):
             "What DeepSpeed keeps on the host: the optimizer's states, or parameters (stage 3).",
             ("optimizer",),
             takes=Names,
-            read=_offload,
+            read=read_offload,
             needs="training",
             executed="nothing",
         ),
@@ -618,7 +482,7 @@ class Settings(Frozen):
             "Machine that it runs on, for its seconds.",
             "h100-sxm",
             takes=OneMachine,
-            read=_machine,
+            read=read_machine,
             titled=False,
             executed="nothing",
         ),

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 from costmodel.documents.arguments import called
 from costmodel.training.setting import several_of
-from costmodel.training.settings import SETTINGS, Over
+from costmodel.training.settings import SETTINGS
+from costmodel.training.values import Over
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 

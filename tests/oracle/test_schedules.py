@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import SettingError
-from costmodel.training.schedules import SCHEDULES, Schedule
+from costmodel.training.schedule import Schedule
+from costmodel.training.schedules import SCHEDULES
 
 pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
 import torch  # noqa: E402

@@ -12,6 +12,7 @@ from costmodel.errors import CostModelError
 from costmodel.performance.calibration import Calibration, measured_step
 from costmodel.performance.constants import typical
 from costmodel.performance.fitting import calibrated
+from costmodel.performance.intervals import law_shares, unlike_share
 from tests.command import here
 
 ROWS = (
@@ -124,7 +125,9 @@ def test_a_step_of_another_law_than_the_measured_one_has_the_wider_range(tmp_pat
     cm.fit_machine("a100-sxm-80gb", ["bert-base batch=64 seq=128 precision=bf16: 0.15 s"]).save(path)
     like = cm.predict("bert-base", batch=32, seq=128, precision="bf16").on(path)
     unlike = cm.predict("efficientnet_b0", batch=64, precision="bf16").on(path)
-    assert like._unlike_anchors < 0.1 < 0.3 < unlike._unlike_anchors <= 1
+    [measured] = [law_shares(step.kernels) for step, _ in like.anchors]
+    near, far = (unlike_share(law_shares(time.kernels), [measured]) for time in (like, unlike))
+    assert near < 0.1 < 0.3 < far <= 1
     assert like.high / like.low < unlike.high / unlike.low
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.cost.pipeline import RankStep
 from costmodel.performance.pipelines import StagePass, ends_of, play_passes
-from costmodel.training.schedules import SCHEDULES, Schedule
+from costmodel.training.schedule import Schedule
+from costmodel.training.schedules import SCHEDULES
 from tests.profiles import examples
 
 KINDS = ("F", "B", "I", "W")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from costmodel.training import keywords, settings
+from costmodel.training import keywords, settings, values
 
 STUB = Path(keywords.__file__).with_suffix(".pyi")
 OWN = {
@@ -39,7 +39,8 @@ def stub_text(source: str) -> str:
     """The stub for the source of `training/settings.py`."""
     types = written_types(source)
     names = {node.id for kind in types.values() for node in ast.walk(ast.parse(kind)) if isinstance(node, ast.Name)}
-    imported = sorted(name for name in {*names, "Over"} if name in vars(settings) and name != "Any")
+    own = sorted({*names, "Over"} & vars(values).keys() - {"Any"})
+    others = sorted(names & vars(settings).keys() - {"Any", *own})
     served = [name for name, setting in settings.SETTINGS.items() if setting.served]
     forms = {
         "GivenSettings": types,
@@ -53,9 +54,8 @@ def stub_text(source: str) -> str:
         "",
         "from typing_extensions import TypedDict",
         "",
-        "from costmodel.training.settings import (",
-        *(f"    {name}," for name in imported),
-        ")",
+        *("from costmodel.training.settings import (", *(f"    {name}," for name in others), ")"),
+        *("from costmodel.training.values import (", *(f"    {name}," for name in own), ")"),
     ]
     for form, fields in forms.items():
         lines += ["", f"class {form}(TypedDict, total=False):", f'    """{OWN[form]}"""', ""]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from costmodel.errors import SettingError
 from costmodel.training.layout import Layout
-from costmodel.training.schedules import ELSEWHERE, SCHEDULES, Action, Schedule
+from costmodel.training.schedule import Action, Schedule
+from costmodel.training.schedules import ELSEWHERE, SCHEDULES
 
 UNITS = {"F": 1, "B": 2, "I": 1, "W": 1}
 
