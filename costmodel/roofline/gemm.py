@@ -54,7 +54,7 @@ FEWEST = 6
 FAR = ("a far", "b far", "c far", "a far in batch", "b far in batch", "c far in batch")
 """Parts that are memory beyond the cache: more in a batch, whose products are small and find nothing in the cache."""
 MOST_FAR = 1.5
-"""Largest weight of a far operand, relative to streaming."""
+"""Largest weight of a far operand that no product shows, relative to streaming."""
 SEEN, ROUNDS = 0.05, 5
 """Share of a product's time from which an operand's way is seen in it; how often each operand's exposure is found."""
 SHARED: Mapping[str, tuple[str, ...]] = {
@@ -233,19 +233,18 @@ def fit(
         row[: len(shared)] = [values[name] for name in shared]
         row[start : start + len(own)] = [values[name] for name in own]
     times, overhead = np.array(seconds), np.array(call)
+    seen = (rows / (times + overhead)[:, None]).max(0) > SEEN
+    bounds = iter(np.where(seen, np.inf, MOST_FAR).tolist())
     weights = iter(_weights(rows, times, overhead).tolist())
-    common = {name: _bounded(name, next(weights)) for name in shared}
-    by_layout = {layout: {**common, **{name: _bounded(name, next(weights)) for name in own}} for layout in known}
-    for each in by_layout.values():
-        for name, more in zip(FAR[:3], FAR[3:], strict=True):
-            if more in each:  # which is beside that of any product
-                each[more] = min(each[more], MOST_FAR - each.get(name, 0.0))
+
+    def bounded(name: str) -> float:
+        """At most `MOST_FAR` for operands whose way no product shows, as those in cache do not."""
+        weight, most = next(weights), next(bounds)
+        return min(weight, most) if name in FAR else weight
+
+    common = {name: bounded(name) for name in shared}
+    by_layout = {layout: {**common, **{name: bounded(name) for name in own}} for layout in known}
     return ProductFit(by_layout, _left_out(rows, times, overhead))
-
-
-def _bounded(name: str, weight: float) -> float:
-    """At most `MOST_FAR` for far operands, which products in cache do not determine."""
-    return min(weight, MOST_FAR) if name in FAR else weight
 
 
 def _left_out(rows: Array, times: Array, overhead: Array) -> Array:

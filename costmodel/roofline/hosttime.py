@@ -271,7 +271,8 @@ def _far(
 ) -> tuple[float, float]:
     """Time to load each cache line once: what overlaps with computing, and of what is read in rows apart [s].
 
-    A stride of two touches as many lines as one of one. A core's own caches are as much slower as its clock is.
+    A stride of two touches as many lines as one of one; what repeats is read again, from where the loop left it. A
+    core's own caches are as much slower as its clock is.
     """
     accesses = list(zip(op.accesses, loop.strands, operands, strict=True))
     distinct = {ref: (ref, strand, far) for ref, strand, far in (accesses[:-1] if loop.in_place else accesses)}
@@ -287,6 +288,7 @@ def _far(
         else:
             each = rates.far(far, "in place" if loop.in_place and written else access, written=written)
             total += lines * each * (slower if far <= rates.private else 1.0)
+        total += sum(again * rates.far(between, access) for again, between in strand.again if not loop.reduced)
     if loop.name == "copyto" and len(op.operands) == 1 and all(each.flat and each.step == 1 for each in loop.strands):
         total *= rates.copied(op.traffic_bytes)
     if loop.reduced == "outer":  # to what it begins with one row after the other is added, there and back

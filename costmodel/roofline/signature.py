@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -13,11 +14,15 @@ from costmodel.roofline.program import NumpyCall
 @dataclass(frozen=True)
 class Strand:
     """One array within a loop: elements from one step of the inner loop to the next, and whether one step leads
-    through the whole array (else NumPy copies it piece by piece, or starts anew at each row)."""
+    through the whole array (else NumPy copies it piece by piece, or starts anew at each row).
+
+    again: of an array that repeats, the bytes that are read again, and what the loop touches until then [bytes].
+    """
 
     step: int
     flat: bool
     itemsize: int
+    again: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,10 @@ def signature_of(op: NumpyCall) -> Signature:
 def _loop(op: NumpyCall) -> LoopSignature:
     refs, axes = op.accesses, _coalesced(*op.loop)
     inner, steps = axes[-1]
+    sizes = [ITEM_BYTES[ref.dtype] for ref in refs]
     strands = tuple(
-        Strand(step, all(outer[i] == n * inner[i] for (_, outer), (n, inner) in pairwise(axes)), ITEM_BYTES[ref.dtype])
-        for i, (ref, step) in enumerate(zip(refs, steps, strict=True))
+        Strand(step, all(outer[i] == n * inner[i] for (_, outer), (n, inner) in pairwise(axes)), size, again)
+        for i, (size, step, again) in enumerate(zip(sizes, steps, _again(axes, sizes), strict=True))
     )
     in_place = any(x.buffer is op.output.buffer for x in refs[:-1])
     ufunc = op.name != "copyto" and not op.name.endswith(".reduce")
@@ -139,6 +145,22 @@ def _coalesced(shape: Shape, steps: list[Shape]) -> list[tuple[int, Shape]]:
         else:
             joined.append((n, inner))
     return joined or [(1, tuple(1 for _ in steps))]
+
+
+def _again(axes: Sequence[tuple[int, Shape]], sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Of each array what is read again along the axes that it repeats on, and what comes between; see `Strand`."""
+
+    def touched(array: int, within: Sequence[tuple[int, Shape]]) -> int:
+        return sizes[array] * prod(n for n, steps in within if steps[array])
+
+    for array in range(len(sizes)):
+        again = []
+        for at, (n, steps) in enumerate(axes):
+            within = axes[at + 1 :]
+            if not steps[array] and any(each[array] for _, each in within):
+                times = prod(n for n, _ in axes[:at]) * (n - 1)
+                again.append((times * touched(array, within), sum(touched(i, within) for i in range(len(sizes)))))
+        yield tuple(again)
 
 
 def _product(op: NumpyCall) -> ProductSignature:
