@@ -383,7 +383,7 @@ class Rates:
         """
         there, usual = (itemsize / 4 * self._nearest(access)(size) for size in (distance, RESIDENT_BYTES))
         power = self.power(RESIDENT_BYTES)
-        return min(rate, joined(parted(rate, WAITING * usual, power), there, power))
+        return joined(parted(rate, WAITING * usual, power), there, power)
 
     def _nearest_of(self, access: str) -> LogTable:
         """Time per element of a function that does little else but load and store, by working set [s]."""
@@ -392,7 +392,8 @@ class Rates:
         sizes = [size for size in self.sets.curve if size <= RESIDENT_BYTES]
         probes = [f"curve {name} {size} float32" for size in sizes]
         each = [max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size for probe in probes]
-        return LogTable(sizes, rising(each))
+        function, scalar = name.removesuffix(" in place"), access == "in place"
+        return LogTable([*sizes, RESIDENT_BYTES], [*each, self._rate(function, "float32", scalar, scalar)])
 
     # Rows
 
