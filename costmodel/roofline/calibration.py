@@ -34,7 +34,7 @@ from costmodel.roofline.program import NumpyCall, Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together
 
-FORMAT = 18
+FORMAT = 19
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""

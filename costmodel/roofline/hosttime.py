@@ -282,17 +282,21 @@ def _far(
         lines = ref.bytes * lines_of(ref)
         written = ref.buffer is op.output.buffer
         if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
-            apart += lines * rates.windowed(far, "second", loop.inner)
+            apart += lines * rates.windowed(far, "second in place" if loop.in_place else "second", loop.inner)
         elif loop.name == "copyto" and strand.step == 1 and not (strand.flat or written or _is_masked(loop)):
             apart += lines * rates.windowed(far, "part", loop.inner)
         else:
             each = rates.far(far, "in place" if loop.in_place and written else access, written=written)
             total += lines * each * (slower if far <= rates.private else 1.0)
+            if strand.step * strand.itemsize >= LINE and loop.name != "copyto":
+                apart += lines / LINE * slower * rates.lines(far)
         total += sum(again * rates.far(between, access) for again, between in strand.again if not loop.reduced)
     if loop.name == "copyto" and len(op.operands) == 1 and all(each.flat and each.step == 1 for each in loop.strands):
         total *= rates.copied(op.traffic_bytes)
     if loop.reduced == "outer":  # to what it begins with one row after the other is added, there and back
         total += _begun(loop, rates)[0] * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
+    if loop.reduced == "inner" and loop.name != "add.reduce" and not loop.streams:
+        apart += loop.rows * rates.waits(operands[0])
     return total, apart
 
 

@@ -14,7 +14,7 @@ from math import isqrt, prod
 from typing import Any
 
 from costmodel.roofline.curves import lowest
-from costmodel.roofline.memory import RESIDENT_BYTES, Buffer, Ref
+from costmodel.roofline.memory import LINE, RESIDENT_BYTES, Buffer, Ref
 from costmodel.roofline.program import NumpyCall
 
 Triple = tuple[int, int, int]
@@ -248,12 +248,14 @@ row begins a stream of its own [elements]."""
 RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
 """Working sets at which a function's own rate is measured; a quick calibration takes the first two [bytes]."""
 
-MASKED_SIDES, MASKED_TIMES = (2, 24, 48, 112, 208), 6
+MASKED_SIDES, MASKED_TIMES = (2, 24, 48, 112, 208), 24
 """Of square masks; multiples of what a row is scanned by, as sequences of tokens mostly are. So many squares have the
-same mask, as heads do: where runs end is guessed better from the second on, by a third on an AMD EPYC."""
+same mask, as heads do: where runs end is guessed better the more came before, by a quarter on an AMD EPYC."""
 
-GATHERED_ROWS = 120
-GATHERED_WIDTHS = (1, 9, 60, 420)
+GATHERED_ROWS, FEW_GATHERED = 120, 4
+GATHERED = {1: 120, 9: 120, 60: 120, 420: 120, 1100: 46}
+"""Rows of a table; how many are gathered by their elements, so that caches hold them, and a few, beside which the
+others tell what a row takes. Long rows are copied in another way than short ones (memcpy)."""
 FAR_WIDTHS, SPARSE = (200, 420), 4
 """Elements in the rows of a large table, of which one of so many is gathered, each far from the last."""
 
@@ -266,10 +268,14 @@ VECTOR, BUFFERED = 8, 4096
 """Elements that loads and stores move at once: rows of multiples of it begin where these do, and others are slower by
 up to a quarter. So long at most are rows that NumPy joins in a buffer; of longer ones each is a loop of its own."""
 
+LINES_APART = (FIRST_BYTES, 4 * FIRST_BYTES, RESIDENT_BYTES)
+"""What elements touch that lie on a line each, from the first cache on [bytes]."""
+
 WINDOW_BYTES, WINDOW_LENGTH = RESIDENT_BYTES // 2, 112
 """What strided windows touch in a core's own caches, whole lines of it [bytes], and elements in a row of them."""
-WINDOW_LENGTHS = {"part": (WINDOW_LENGTH,), "second": (28, 56)}
-"""Elements in their rows, for parts of longer rows and for every other element of every other row."""
+WINDOW_LENGTHS = {"part": (WINDOW_LENGTH,), "second": (28, 56), "second in place": (28, 56)}
+"""Elements in their rows, for parts of longer rows and for every other element of every other row, copied or joined to
+an array in place."""
 
 REDUCED_LENGTHS = (2, 7, 20, 48, 50, 100, 112, 192, 200, 420, 720, 750, 1600, 3100, 12_000)
 
@@ -297,6 +303,7 @@ def causal(side: int) -> Ref:
 def probes(sets: WorkingSets, thorough: bool = False) -> Iterator[Named]:
     """Every probe of a calibration; a thorough one has more products, and every function at every size."""
     yield from _curves(sets)
+    yield from _lines_apart()
     yield from _windows(sets)
     yield from _overlapping(sets)
     yield from _streaming(sets)
@@ -383,6 +390,7 @@ def _curves(sets: WorkingSets) -> Iterator[Named]:
         yield f"curve negative {size} float32", streaming(size)
         if size in sets.thinned:
             yield f"curve fill {size} float32", filling(size)
+        if size in sets.thinned or size <= sets.beyond:
             yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
         yield f"curve add {size} float32", elementwise("add", size, "float32")
         yield f"curve multiply in place {size} float32", elementwise("multiply", size, "float32", True, True)
@@ -437,31 +445,40 @@ def _rows(dtype: str) -> Iterator[Named]:
                 yield f"{pattern} {length} {dtype}", op
 
 
+def _lines_apart() -> Iterator[Named]:
+    """A function of elements of which each is on a line of its own, read and written."""
+    for size in LINES_APART:
+        step, n = LINE // 4 + 1, size // (2 * LINE)
+        x, out = (array(n, strides=(step,), elements=step * n) for _ in range(2))
+        yield f"apart {size} float32", NumpyCall("negative", (x,), out)
+
+
 def _windows(sets: WorkingSets) -> Iterator[Named]:
     """Parts of rows, and every other element of every other row, from caches and beyond, as pooling reads them."""
     for size in sets.windows:
         for manner, lengths in WINDOW_LENGTHS.items():
             for length in lengths:
-                step = 1 + (manner == "second")
+                step = 1 + manner.startswith("second")
                 pitch = step * length + 16 * (step == 1)
                 rows = size // (4 * (step + 1) * length)
                 x = array(rows, length, strides=(step * pitch, step), elements=step * rows * pitch)
-                yield f"windows {manner} {length} {size} float32", NumpyCall("copyto", (x,), array(rows, length))
+                out = array(rows, length)
+                op = NumpyCall("maximum", (out, x), out) if "in place" in manner else NumpyCall("copyto", (x,), out)
+                yield f"windows {manner} {length} {size} float32", op
 
 
 LOADING = ("exp", "divide")
 """Functions that compute for about as long as it takes to load what they compute with."""
-MANNERS = ("row", "column", "reduced inner", "reduced outer", "copy part", "copy second")
-"""Loops of many rows: a row or a column repeated, sums of each row and of all of them, copies of parts of longer rows,
-and of every other element."""
 MASKED = {"copy masked": 112, "copy masked long": 360}
-"""The same of copies where a mask says so, by its side: short runs of what is left out are read all the same."""
+"""Copies where a mask says so, by its side: short runs of what is left out are read all the same."""
 LOADED_LENGTH = 440
-"""Elements in a row of the former four."""
+"""Elements in a row of the former five."""
 
 
 def _overlapping(sets: WorkingSets) -> Iterator[Named]:
-    """What computes while it loads: functions, and loops of many rows, in a core's own caches and beyond."""
+    """What computes while it loads: functions, and loops of many rows, in a core's own caches and beyond: a row or a
+    column repeated, sums and maxima of each row, sums of all of them, copies of parts of longer rows, of every other
+    element, and where a mask says so."""
     for size in (WINDOW_BYTES, *sets.far):
         for name in LOADING:
             yield f"loading {name} {size} float32", elementwise(name, size, "float32")
@@ -471,13 +488,14 @@ def _overlapping(sets: WorkingSets) -> Iterator[Named]:
             "row": NumpyCall("add", (full, array(LOADED_LENGTH)), full),
             "column": NumpyCall("add", (half, array(long // 2, 1)), array(long // 2, LOADED_LENGTH)),
             "reduced inner": NumpyCall("add.reduce", (full,), array(long), {"axis": -1}),
+            "maximum inner": NumpyCall("maximum.reduce", (full,), array(long), {"axis": -1}),
             "reduced outer": NumpyCall("add.reduce", (full,), array(LOADED_LENGTH), {"axis": 0}),
             "copy part": _unrolled(rows, 1),
             "copy second": _unrolled(rows, 2),
         }
         ops |= {manner: _masking(side, max(size // (8 * side**2), 1)) for manner, side in MASKED.items()}
-        for manner in (*MANNERS, *MASKED):
-            yield f"loading {manner} {size} float32", ops[manner]
+        for manner, op in ops.items():
+            yield f"loading {manner} {size} float32", op
         for width in FAR_WIDTHS:
             yield f"loading gather {width} {size} float32", _gathering(size // (8 * width), width)
 
@@ -527,8 +545,8 @@ def _reductions(dtype: str, thorough: bool) -> Iterator[Named]:
 
 
 def _moves(dtype: str) -> Iterator[Named]:
-    for width in GATHERED_WIDTHS:
-        for rows in (4, GATHERED_ROWS):
+    for width, many in GATHERED.items():
+        for rows in (FEW_GATHERED, many):
             index = array(rows, dtype="int64")
             table, out = array(GATHERED_ROWS, width, dtype=dtype), array(rows, width, dtype=dtype)
             at = NumpyCall("add.at", (index, array(rows, width, dtype=dtype)), table)

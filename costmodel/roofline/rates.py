@@ -18,8 +18,10 @@ from costmodel.roofline.probes import (
     BUFFERED,
     EMPTY,
     FAR_WIDTHS,
+    FEW_GATHERED,
     FIRST_BYTES,
-    GATHERED_WIDTHS,
+    GATHERED,
+    LINES_APART,
     LOADING,
     MASKED,
     MASKED_SIDES,
@@ -117,9 +119,10 @@ class Rates:
         """Time per byte beyond that in cache, by working set [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = {}
-        for size in self.sets.thinned if name in ("copyto", "fill") else self.sets.curve:
-            probe = f"curve {name} {size} float32"
-            rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
+        probed = {size: f"curve {name} {size} float32" for size in self.sets.curve}
+        for size, probe in probed.items():
+            if probe in self.seconds:  # some are measured at fewer sizes
+                rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
         floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
         parts = ((size, parted(rate, floor, power(size)) / per_element) for size, rate in rates.items())
         return {size: each if size > RESIDENT_BYTES else 0.0 for size, each in parts}
@@ -236,20 +239,51 @@ class Rates:
         sizes, extra = self.sets.windows, []
         names = [f"windows {manner} {length} {size} float32" for size in sizes]
         ops, seconds = [self.ops[name] for name in names], [self.seconds[name] for name in names]
-        call = self._call("copyto", "float32")
+        in_place = "in place" in manner
+        call = self._call("repeated" if in_place else "copyto", "float32")
+        plain = self._rate("maximum", "float32", False, True) if in_place else self.plain("copy")
+        power = self.power_of("row" if in_place else f"copy {manner}")
+        access = "in place" if in_place else "one"
         for size, op, whole in zip(sizes, ops, seconds, strict=True):
             near = (seconds[0] - call) / ops[0].output.size * op.output.size
-            compute = min(self.plain("copy") * op.output.size, near)
-            written = op.output.bytes * self.far(size, "one", written=True)
-            beyond = whole - call - joined(compute, written, self.power_of(f"copy {manner}")(size))
-            extra.append((beyond if whole - call > near else 0.0) / (op.operands[0].bytes * lines_of(op.operands[0])))
+            compute, x = min(plain * op.output.size, near), op.operands[-1]
+            written = op.output.bytes * self.far(size, access, written=True)
+            beyond = whole - call - joined(compute, written, power(size))
+            extra.append((beyond if whole - call > near else 0.0) / (x.bytes * lines_of(x)))
         return LogTable(sizes, [*accumulate(extra, max, initial=0.0)][1:], mixing=True)
+
+    @cached_property
+    def waits(self) -> LogTable:
+        """Time that each row of a maximum waits for memory, by reuse distance [s]; a sum of rows loads ahead."""
+        extra, call = [], self._call("maximum.reduce", "float32")
+        near = self.reduced("maximum.reduce", "inner", "float32", False)
+        for size in self.sets.far:
+            probe = f"loading maximum inner {size} float32"
+            x, rows = self.ops[probe].operands[0], self.ops[probe].output.size
+            compute = x.size * near(LONG) / LONG
+            loaded = joined(compute, x.bytes * self.far(size, "one"), self.power_of("reduced inner")(size))
+            beyond, whole = self.seconds[probe] - call - loaded, rows * near(x.size // rows)
+            extra.append(max(beyond, 0.0) / rows if self.seconds[probe] - call > whole else 0.0)
+        return LogTable(self.sets.far, rising(extra), mixing=True)
+
+    def lines(self, distance: float) -> float:
+        """Time that a line takes of which a loop uses one element, beyond what the element does, in a core's own caches
+        [s]."""
+        return self._lines(distance)
+
+    @cached_property
+    def _lines(self) -> LogTable:
+        call, rate = self._call("negative", "float32"), self._rate("negative", "float32", False)
+        ops = {size: self.ops[f"apart {size} float32"] for size in LINES_APART}
+        whole = {size: self.seconds[f"apart {size} float32"] - call for size in LINES_APART}
+        each = [max(whole[size] - op.output.size * rate, 0.0) / (2 * op.output.size) for size, op in ops.items()]
+        return LogTable(LINES_APART, rising(each), mixing=True)
 
     def windowed(self, distance: float, manner: str, length: float) -> float:
         """Time per byte of lines, beyond that in cache, of rows apart from each other, of so many elements [s/B].
 
-        manner: "part" of longer rows, or every "second" element, or one of less than a line: there lines between rows
-        are left out, which what is loaded ahead passes over if they are few.
+        manner: "part" of longer rows, or every "second" element, or one of less than a line, copied or "second in
+        place": there lines between rows are left out, which what is loaded ahead passes over if they are few.
         """
         lengths = WINDOW_LENGTHS[manner]
         return LogTable(lengths, [self.windows(manner, each)(distance) for each in lengths], mixing=True)(length)
@@ -433,8 +467,12 @@ class Rates:
     def _gathered(self, name: str, dtype: str) -> LogTable:
         """Time per row of a gather, by its width [s]."""
         name = name if f"{name} 4 1 {dtype}" in self.seconds else "add.at"
-        pairs = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
-        return LogTable(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in pairs], growing=True)
+
+        def each(width: int, rows: int) -> float:
+            few, many = (self.seconds[f"{name} {number} {width} {dtype}"] for number in (FEW_GATHERED, rows))
+            return max(many - few, 1e-10) / (rows - FEW_GATHERED)
+
+        return LogTable([*GATHERED], [each(width, rows) for width, rows in GATHERED.items()], growing=True)
 
     def gathered_near(self, name: str, dtype: str, width: int, distance: float) -> float:
         """Time per row of a gather without what it loads, with its arrays at a reuse distance [s]."""
