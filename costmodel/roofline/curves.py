@@ -69,12 +69,9 @@ def joined(compute: float, memory: float, power: float) -> float:
     return longest * ((compute / longest) ** power + (memory / longest) ** power) ** (1 / power) if longest else 0.0
 
 
-def behind(compute: float, rows: float, memory: float, power: float, apart: float = 0.0) -> float:
-    """Time of a loop of many rows [s]: starting one hides what memory takes longer than computing does.
-
-    apart: what memory takes however the loop computes.
-    """
-    return compute + max(rows, joined(compute, memory, power) - compute + apart)
+def behind(compute: float, rows: float, memory: float, power: float) -> float:
+    """Time of a loop of many rows [s]: starting one hides what memory takes longer than computing does."""
+    return compute + max(rows, joined(compute, memory, power) - compute)
 
 
 def parted(whole: float, compute: float, power: float) -> float:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import hypot, log
+from math import hypot
 
 from costmodel.documents.arguments import fits
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.clock import LASTS, LEFT
-from costmodel.roofline.curves import behind, joined
+from costmodel.roofline.curves import LogTable, behind, joined
 from costmodel.roofline.footprint import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import regime_of
 from costmodel.roofline.memory import ITEM_BYTES, LINE
 from costmodel.roofline.probes import BUFFERED, MASKED, MIXED, WIDENED
-from costmodel.roofline.program import NumpyCall, Program, lines_of
+from costmodel.roofline.program import NumpyCall, Program, begun_lines_of, lines_of
 from costmodel.roofline.rates import LONG, Rates
 from costmodel.roofline.signature import (
     ELEMENTWISE,
@@ -237,11 +237,14 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
         return TimeTerms(slower * (seconds - memory) * batch, memory * batch, call, reach=max(operands))
     reach = _reach(op, rates, operands)
     compute, rows, overhead = (slower * each for each in _loop(signature, rates, reach))
+    if signature.name != "copyto" and any(each.step * each.itemsize >= LINE for each in signature.strands):
+        compute += slower * signature.elements * rates.lines(reach)
     moved, apart = _far(op, signature, rates, operands, slower)
     beside = compute
     if _is_mixed(signature):  # bools are cast first, piece by piece, before the function loads the rest
         beside = min(beside, slower * signature.elements * rates.rate(signature.name, signature.dtype, False))
-    memory = behind(beside, rows, moved, _power(signature, rates, reach), apart) - beside - rows
+    memory = behind(beside, rows, moved, _power(signature, rates, reach)) - beside - rows
+    memory += apart + _waits(signature, rates, reach)
     return TimeTerms(compute, memory, overhead, rows, reach=reach)
 
 
@@ -255,8 +258,7 @@ def _power(loop: LoopSignature, rates: Rates, reach: float) -> float:
     """How far a loop computes while it loads from so far, by the array that is not walked through in one step."""
     ragged = [strand.step for strand in loop.strands if not strand.flat or strand.step != 1]
     if _is_masked(loop):
-        nearest = min(MASKED, key=lambda manner: abs(log(max(loop.inner, 1) / MASKED[manner] ** 2)))
-        return rates.power_of(nearest)(reach)
+        return rates.power_of("copy masked")(reach)
     if loop.reduced and not loop.streams:
         return rates.power_of(f"reduced {loop.reduced}")(reach)
     if loop.reduced or not ragged or (loop.inner > BUFFERED and loop.name != "copyto" and max(ragged) < 2):
@@ -264,6 +266,18 @@ def _power(loop: LoopSignature, rates: Rates, reach: float) -> float:
     if loop.name == "copyto":
         return rates.power_of("copy second" if any(step not in (0, 1) for step in ragged) else "copy part")(reach)
     return rates.power_of("column" if 0 in ragged else "row")(reach)
+
+
+def _waits(loop: LoopSignature, rates: Rates, reach: float) -> float:
+    """How long rows wait for memory beyond that [s]."""
+    if _is_masked(loop):
+        side = max(loop.inner**0.5, 1.0)
+        growing = LogTable([*MASKED.values()], [0.0, rates.waits("copy masked long")(reach)], mixing=True)
+        return loop.elements / side * growing(side)
+    if loop.reduced == "inner" and loop.name != "add.reduce" and not loop.streams:
+        return loop.rows * rates.waits("maximum inner")(reach)
+    column = any(strand.step == 0 and not strand.flat for strand in loop.strands)
+    return loop.rows * rates.waits("column in place")(reach) if loop.in_place and column else 0.0
 
 
 def _far(
@@ -276,27 +290,24 @@ def _far(
     """
     accesses = list(zip(op.accesses, loop.strands, operands, strict=True))
     distinct = {ref: (ref, strand, far) for ref, strand, far in (accesses[:-1] if loop.in_place else accesses)}
-    access = "two" if len(distinct) > 2 and not loop.in_place else "one"
+    access = "two" if len(distinct) > 2 and not loop.in_place else "one" if op.operands else "fill"
     total = apart = 0.0
     for ref, strand, far in distinct.values():
         lines = ref.bytes * lines_of(ref)
         written = ref.buffer is op.output.buffer
         if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
-            apart += lines * rates.windowed(far, "second in place" if loop.in_place else "second", loop.inner)
+            manner = "second in place" if loop.in_place else "second"
+            apart += lines * begun_lines_of(ref) * rates.windowed(far, manner, loop.inner)
         elif loop.name == "copyto" and strand.step == 1 and not (strand.flat or written or _is_masked(loop)):
-            apart += lines * rates.windowed(far, "part", loop.inner)
+            apart += lines * begun_lines_of(ref) * rates.windowed(far, "part", loop.inner)
         else:
             each = rates.far(far, "in place" if loop.in_place and written else access, written=written)
             total += lines * each * (slower if far <= rates.private else 1.0)
-            if strand.step * strand.itemsize >= LINE and loop.name != "copyto":
-                apart += lines / LINE * slower * rates.lines(far)
         total += sum(again * rates.far(between, access) for again, between in strand.again if not loop.reduced)
     if loop.name == "copyto" and len(op.operands) == 1 and all(each.flat and each.step == 1 for each in loop.strands):
         total *= rates.copied(op.traffic_bytes)
     if loop.reduced == "outer":  # to what it begins with one row after the other is added, there and back
         total += _begun(loop, rates)[0] * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
-    if loop.reduced == "inner" and loop.name != "add.reduce" and not loop.streams:
-        apart += loop.rows * rates.waits(operands[0])
     return total, apart
 
 

@@ -256,7 +256,7 @@ GATHERED_ROWS, FEW_GATHERED = 120, 4
 GATHERED = {1: 120, 9: 120, 60: 120, 420: 120, 1100: 46}
 """Rows of a table; how many are gathered by their elements, so that caches hold them, and a few, beside which the
 others tell what a row takes. Long rows are copied in another way than short ones (memcpy)."""
-FAR_WIDTHS, SPARSE = (200, 420), 4
+FAR_WIDTHS, SPARSE = (200, 1100), 4
 """Elements in the rows of a large table, of which one of so many is gathered, each far from the last."""
 
 ROWS_ELEMENTS = 45_000
@@ -472,7 +472,7 @@ LOADING = ("exp", "divide")
 MASKED = {"copy masked": 112, "copy masked long": 360}
 """Copies where a mask says so, by its side: short runs of what is left out are read all the same."""
 LOADED_LENGTH = 440
-"""Elements in a row of the former five."""
+"""Elements in a row of the former six."""
 
 
 def _overlapping(sets: WorkingSets) -> Iterator[Named]:
@@ -487,6 +487,7 @@ def _overlapping(sets: WorkingSets) -> Iterator[Named]:
         ops = {
             "row": NumpyCall("add", (full, array(LOADED_LENGTH)), full),
             "column": NumpyCall("add", (half, array(long // 2, 1)), array(long // 2, LOADED_LENGTH)),
+            "column in place": NumpyCall("add", (full, array(long, 1)), full),
             "reduced inner": NumpyCall("add.reduce", (full,), array(long), {"axis": -1}),
             "maximum inner": NumpyCall("maximum.reduce", (full,), array(long), {"axis": -1}),
             "reduced outer": NumpyCall("add.reduce", (full,), array(LOADED_LENGTH), {"axis": 0}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from math import gcd
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -369,6 +370,20 @@ def lines_of(ref: Ref) -> int:
     """How many times its own bytes the cache lines have that an array touches, of which a stride leaves parts out."""
     steps = [abs(step) for n, step in zip(ref.shape, ref.steps, strict=True) if n > 1 and step]
     return min(max(min(steps, default=1), 1), LINE // ITEM_BYTES[ref.dtype])
+
+
+def begun_lines_of(ref: Ref) -> float:
+    """How many times as many lines the rows of an array touch as if each began with one: most begin within a line."""
+    extent, pitch = 1, 0
+    for step, n in sorted((abs(step), n) for n, step in zip(ref.shape, ref.steps, strict=True) if n > 1 and step):
+        if step > max(extent, LINE // ITEM_BYTES[ref.dtype]):  # what is nearer is on the same lines, or the next
+            pitch = step
+            break
+        extent += (n - 1) * step
+    item = ITEM_BYTES[ref.dtype]
+    begins = gcd(item * pitch, LINE)  # rows begin at all multiples of it
+    touched = -(-item * extent // begins) * begins - begins + LINE
+    return max((min(touched, item * pitch) if pitch else touched) / (item * extent), 1.0)
 
 
 def program_of(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import accumulate
 from math import log
 from statistics import median
@@ -22,6 +23,7 @@ from costmodel.roofline.probes import (
     FIRST_BYTES,
     GATHERED,
     LINES_APART,
+    LOADED_LENGTH,
     LOADING,
     MASKED,
     MASKED_SIDES,
@@ -36,7 +38,7 @@ from costmodel.roofline.probes import (
     WorkingSets,
     probes,
 )
-from costmodel.roofline.program import NumpyCall, lines_of
+from costmodel.roofline.program import NumpyCall, begun_lines_of, lines_of
 from costmodel.roofline.signature import ProductSignature, signature_of
 
 POWERS = tuple(2 ** (step / 8) for step in range(40, -9, -1))
@@ -48,12 +50,14 @@ LEAST = 1e-10
 NEAR_BYTES = 16 * 1024
 """What the first cache holds beside a call's own code and arrays [bytes]."""
 
-WAITING = 1.25
+SLOW = 1.25
 """By how much longer a function takes at most than one that only loads and stores, if it waits for that alone."""
 
 LONG = 3200
 """Length of rows at which the time per element no longer falls."""
 
+WAITING = {"maximum inner": "reduced inner", "column in place": "column", "copy masked long": "copy masked"}
+"""Manners whose rows wait for memory beyond what others do that compute while they load in the same way."""
 READ = {"one": 1, "two": 2}
 """How many operands are read for one that is written."""
 LEAST_STEP, LEAST_NEAR = 1.2, 0.02
@@ -84,6 +88,7 @@ class Rates:
         self.rows = cache(self._rows)
         self.windows = cache(self._windows_of)
         self.power_of = cache(self._power_of)
+        self.waits = cache(self._waits_of)
         self.reduced = cache(self._reduced)
         self.gathered = cache(self._gathered)
         self.masked = cache(self._masked)
@@ -136,11 +141,12 @@ class Rates:
     def far(self, distance: float, access: str = "two", *, written: bool = False) -> float:
         """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
 
-        access: among how many that are read and one that is written: "one", "two", or "in place", there and back.
+        access: among how many that are read and one that is written: "one", "two", or "in place", there and back; or
+        "fill", one that is written alone.
         What is written costs what writing alone does, and what is read the rest.
         """
         whole = self._streams[access](distance)
-        if access not in READ:
+        if access not in READ:  # in place, or nothing is read
             return whole
         read = READ[access]
         alone = min(max(self._streams["fill"](distance), LEAST_WRITTEN * whole), MOST_WRITTEN * whole)
@@ -156,49 +162,67 @@ class Rates:
             def moved(op: NumpyCall, size: int) -> float:
                 return op.traffic_bytes * streams[power]["two" if len(op.operands) > 1 else "one"](size)
 
-            return sum(self._misfit_of(name, name, size, moved, power) for name in LOADING)
+            return sum(self._misfit_of(name, size, moved, power) for name in LOADING)
 
         best = [min(POWERS, key=lambda power: misloaded(size, power)) for size in self.sets.far]
         return LogTable(self.sets.far, best)
 
     def _power_of(self, manner: str) -> LogTable:
         """The same of loops of many rows, by reuse distance: each begins a stream, which memory minds most."""
-
-        def moved(op: NumpyCall, size: int) -> float:
-            if op.output is op.operands[0]:
-                return op.output.bytes * self.far(size, "in place")
-            read = 0 if manner in ("copy part", "copy second") else op.operands[0].bytes
-            return read * self.far(size, "one") + op.output.bytes * self.far(size, "one", written=True)
-
-        name = {"copy": "copyto", "reduced": "add.reduce"}.get(manner.split()[0], "repeated")
         best = [
-            min(POWERS, key=lambda power: self._misfit_of(manner, name, size, moved, power)) for size in self.sets.far
+            min(POWERS, key=lambda power: self._misfit_of(manner, size, partial(self._moved, manner), power))
+            for size in self.sets.far
         ]
         return LogTable(self.sets.far, best)
 
-    def _misfit_of(
-        self, manner: str, name: str, size: int, moved: Callable[[NumpyCall, int], float], power: float
-    ) -> float:
+    def _moved(self, manner: str, op: NumpyCall, size: int) -> float:
+        """Time to load what the probe of a manner moves at a working set [s]."""
+        if op.output is op.operands[0]:
+            return op.output.bytes * self.far(size, "in place")
+        read = 0 if manner in ("copy part", "copy second") else op.operands[0].bytes
+        return read * self.far(size, "one") + op.output.bytes * self.far(size, "one", written=True)
+
+    def _misfit_of(self, manner: str, size: int, moved: Callable[[NumpyCall, int], float], power: float) -> float:
         """How far the probe of a manner at a working set beyond a core's own caches is predicted off, a logarithm."""
+        far = f"loading {manner} {size} float32"
+        return abs(log(self._loaded(manner, size, moved(self.ops[far], size), power) / self.seconds[far]))
+
+    def _loaded(self, manner: str, size: int, moved: float, power: float) -> float:
+        """What the probe of a manner takes at a working set if it computes as in a core's own caches while it loads."""
         near, far = (f"loading {manner} {each} float32" for each in (WINDOW_BYTES, size))
-        call, op = self._call(name, "float32"), self.ops[far]
+        name = {"copy": "copyto", "reduced": "add.reduce", "maximum": "maximum.reduce"}.get(
+            manner.split()[0], "repeated"
+        )
+        call, op = self._call(manner if manner in LOADING else name, "float32"), self.ops[far]
         if manner in MASKED:
             each = self.masked("float32")(MASKED[manner]) / MASKED[manner]
         else:
             each = max(self.seconds[near] - call, 1e-12) / self.ops[near].operands[0].size
         compute = min(self.plain(manner), each) * op.operands[0].size
-        rows = each * op.operands[0].size - compute
-        return abs(log((call + behind(compute, rows, moved(op, size), power)) / self.seconds[far]))
+        return call + behind(compute, each * op.operands[0].size - compute, moved, power)
+
+    def _waits_of(self, manner: str) -> Callable[[float], float]:
+        """Time that each row waits for memory beyond that, by reuse distance [s]: what begins too late to be loaded
+        ahead, as where the last row is done with late, or ends before it is."""
+        extra, power = [], self.power_of(WAITING[manner])
+        for size in self.sets.far:
+            probe = f"loading {manner} {size} float32"
+            op = self.ops[probe]
+            longer = self.seconds[probe] - self._loaded(manner, size, self._moved(manner, op, size), power(size))
+            extra.append(longer * MASKED.get(manner, LOADED_LENGTH) / op.operands[0].size)
+        return self._along((WINDOW_BYTES, *self.sets.far), [*accumulate(extra, max, initial=0.0)])
 
     def plain(self, manner: str) -> float:
         """Time per element of the longest rows, of a manner [s]; of a function all that it takes."""
         if manner.startswith("copy masked"):
             return self.masked("float32")(LONG) / LONG
-        if manner.startswith("reduced"):
-            return self.reduced("add.reduce", manner.split()[1], "float32", True)(LONG) / LONG
+        if manner.startswith(("reduced", "maximum")):
+            name = "add.reduce" if manner.startswith("reduced") else "maximum.reduce"
+            return self.reduced(name, manner.split()[1], "float32", True)(LONG) / LONG
         if manner in LOADING:
             return float("inf")
-        return self._rate("copyto" if manner.startswith("copy") else "add", "float32", False, manner == "row")
+        in_place = manner in ("row", "column in place")
+        return self._rate("copyto" if manner.startswith("copy") else "add", "float32", False, in_place)
 
     @cached_property
     def _reads(self) -> tuple[LogTable, LogTable]:
@@ -233,7 +257,7 @@ class Rates:
         few, many = READ_LENGTHS
         return long + (short - long) * (1 / max(length, few // 4) - 1 / many) / (1 / few - 1 / many)
 
-    def _windows_of(self, manner: str, length: int) -> LogTable:
+    def _windows_of(self, manner: str, length: int) -> Callable[[float], float]:
         """Time per byte of the lines that rows apart from each other touch, by reuse distance [s/B]; it adds to all
         else, since each row begins a stream of its own."""
         sizes, extra = self.sets.windows, []
@@ -246,38 +270,33 @@ class Rates:
         access = "in place" if in_place else "one"
         for size, op, whole in zip(sizes, ops, seconds, strict=True):
             near = (seconds[0] - call) / ops[0].output.size * op.output.size
-            compute, x = min(plain * op.output.size, near), op.operands[-1]
-            written = op.output.bytes * self.far(size, access, written=True)
-            beyond = whole - call - joined(compute, written, power(size))
-            extra.append((beyond if whole - call > near else 0.0) / (x.bytes * lines_of(x)))
-        return LogTable(sizes, [*accumulate(extra, max, initial=0.0)][1:], mixing=True)
+            compute, written = min(plain * op.output.size, near), op.output.bytes * self.far(size, access, written=True)
+            beyond, x = whole - call - behind(compute, near - compute, written, power(size)), op.operands[-1]
+            extra.append(beyond / (x.bytes * lines_of(x) * begun_lines_of(x)))
+        return self._along(sizes, [*accumulate(extra, max, initial=0.0)][1:])
+
+    def _along(self, sizes: Sequence[int], values: Sequence[float]) -> Callable[[float], float]:
+        """Between working sets where something was measured, as far from one to the next as what streams costs there,
+        which was measured at more; half of what is found in a cache is half as much of it."""
+        stream = self._streams["one"]
+        costs = [stream(size) for size in sizes]
+
+        def at(distance: float) -> float:
+            number = min(max(bisect_left(sizes, distance), 1), len(sizes) - 1)
+            (near, far), (low, high) = values[number - 1 : number + 1], costs[number - 1 : number + 1]
+            if high <= low:
+                return LogTable(sizes, values, mixing=True)(distance)
+            return near + (far - near) * min(max((stream(distance) - low) / (high - low), 0.0), 1.0)
+
+        return at
 
     @cached_property
-    def waits(self) -> LogTable:
-        """Time that each row of a maximum waits for memory, by reuse distance [s]; a sum of rows loads ahead."""
-        extra, call = [], self._call("maximum.reduce", "float32")
-        near = self.reduced("maximum.reduce", "inner", "float32", False)
-        for size in self.sets.far:
-            probe = f"loading maximum inner {size} float32"
-            x, rows = self.ops[probe].operands[0], self.ops[probe].output.size
-            compute = x.size * near(LONG) / LONG
-            loaded = joined(compute, x.bytes * self.far(size, "one"), self.power_of("reduced inner")(size))
-            beyond, whole = self.seconds[probe] - call - loaded, rows * near(x.size // rows)
-            extra.append(max(beyond, 0.0) / rows if self.seconds[probe] - call > whole else 0.0)
-        return LogTable(self.sets.far, rising(extra), mixing=True)
-
-    def lines(self, distance: float) -> float:
-        """Time that a line takes of which a loop uses one element, beyond what the element does, in a core's own caches
-        [s]."""
-        return self._lines(distance)
-
-    @cached_property
-    def _lines(self) -> LogTable:
+    def lines(self) -> LogTable:
+        """Time that an element takes longer if it is alone on its line, in a core's own caches [s]."""
         call, rate = self._call("negative", "float32"), self._rate("negative", "float32", False)
         ops = {size: self.ops[f"apart {size} float32"] for size in LINES_APART}
-        whole = {size: self.seconds[f"apart {size} float32"] - call for size in LINES_APART}
-        each = [max(whole[size] - op.output.size * rate, 0.0) / (2 * op.output.size) for size, op in ops.items()]
-        return LogTable(LINES_APART, rising(each), mixing=True)
+        each = [(self.seconds[f"apart {size} float32"] - call) / op.output.size - rate for size, op in ops.items()]
+        return LogTable(LINES_APART, rising([max(more, 0.0) for more in each]), mixing=True)
 
     def windowed(self, distance: float, manner: str, length: float) -> float:
         """Time per byte of lines, beyond that in cache, of rows apart from each other, of so many elements [s/B].
@@ -417,7 +436,7 @@ class Rates:
         """
         there, usual = (itemsize / 4 * self._nearest(access)(size) for size in (distance, RESIDENT_BYTES))
         power = self.power(RESIDENT_BYTES)
-        return joined(parted(rate, WAITING * usual, power), there, power)
+        return joined(parted(rate, SLOW * usual, power), there, power)
 
     def _nearest_of(self, access: str) -> LogTable:
         """Time per element of a function that does little else but load and store, by working set [s]."""
@@ -596,5 +615,5 @@ def _share(beyond: Mapping[int, float], whole: LogTable) -> LogTable:
     """What costs so much beyond cache by working set, as a share of what changes with it in the same way, so that few
     of them tell it."""
     least = LEAST_NEAR * whole(max(beyond))
-    shares = {size: each / whole(size) for size, each in beyond.items() if each > 0 and whole(size) > least}
-    return LogTable([FIRST_BYTES, *shares], [1.0, *shares.values()])
+    shares = {size: each / whole(size) for size, each in beyond.items() if whole(size) > least}
+    return LogTable([FIRST_BYTES, *shares], [1.0, *shares.values()], mixing=True)
