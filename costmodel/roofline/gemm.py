@@ -55,8 +55,9 @@ FAR = ("a far", "b far", "c far", "a far in batch", "b far in batch", "c far in 
 """Parts that are memory beyond the cache: more in a batch, whose products are small and find nothing in the cache."""
 MOST_FAR = 1.5
 """Largest weight of a far operand that no product shows, relative to streaming."""
-SEEN, ROUNDS = 0.05, 5
-"""Share of a product's time from which an operand's way is seen in it; how often each operand's exposure is found."""
+SEEN, MOSTLY, ROUNDS = 0.05, 0.5, 5
+"""Share of a product's time from which an operand's way is seen in it; share of what its operands' ways have more,
+from which a product says how much of one of them is exposed; how often each is found."""
 SHARED: Mapping[str, tuple[str, ...]] = {
     "dot": ("multiply-adds",),
     "loop": ("multiply-adds", "m"),
@@ -185,7 +186,8 @@ def exposing(
     more: how much longer their operands take to come; seconds, near: of each, in place and run over and over [s]. The
     shares with the least sum of errors, found for one operand after another, since a single product that is all waiting
     would outweigh all others in a sum of squares, and those of small ones, which find more than operands evicted, in a
-    sum of relative ones. Of an operand that is far for none all is exposed.
+    sum of relative ones. Each is told by products to which it is most of the way, or what others are off by would be
+    its own; of an operand that is far for none all is exposed.
     """
     shares, pairs = [1.0, 1.0, 1.0], [*zip(more, seconds, strict=True)]
     probed = [operand for operand in range(3) if any(far[operand] > SEEN * measured for far, measured in pairs)]
@@ -193,7 +195,7 @@ def exposing(
         ratios = []
         for far, measured, alone in zip(more, seconds, near, strict=True):
             rest = sum(shares[other] * far[other] for other in probed if other != operand)
-            if far[operand] > 0:
+            if far[operand] > MOSTLY * sum(far):
                 ratios.append(((measured - alone - rest) / far[operand], far[operand]))
         shares[operand] = max(_middle(ratios), 0.0)
     return replace(fitted, exposed=(shares[0], shares[1], shares[2]))

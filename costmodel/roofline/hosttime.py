@@ -274,10 +274,8 @@ def _waits(loop: LoopSignature, rates: Rates, reach: float) -> float:
         side = max(loop.inner**0.5, 1.0)
         growing = LogTable([*MASKED.values()], [0.0, rates.waits("copy masked long")(reach)], mixing=True)
         return loop.elements / side * growing(side)
-    if loop.reduced == "inner" and loop.name != "add.reduce" and not loop.streams:
-        return loop.rows * rates.waits("maximum inner")(reach)
-    column = any(strand.step == 0 and not strand.flat for strand in loop.strands)
-    return loop.rows * rates.waits("column in place")(reach) if loop.in_place and column else 0.0
+    waiting = loop.reduced == "inner" and loop.name != "add.reduce" and not loop.streams
+    return loop.rows * rates.waits("maximum inner")(reach) if waiting else 0.0
 
 
 def _far(

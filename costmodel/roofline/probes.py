@@ -248,9 +248,9 @@ row begins a stream of its own [elements]."""
 RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
 """Working sets at which a function's own rate is measured; a quick calibration takes the first two [bytes]."""
 
-MASKED_SIDES, MASKED_TIMES = (2, 24, 48, 112, 208), 24
-"""Of square masks; multiples of what a row is scanned by, as sequences of tokens mostly are. So many squares have the
-same mask, as heads do: where runs end is guessed better the more came before, by a quarter on an AMD EPYC."""
+MASKED_SIDES = {2: 1, 24: 48, 48: 48, 112: 48, 208: 24}
+"""Of square masks, multiples of what a row is scanned by, as sequences of tokens mostly are; and how many squares have
+the same mask, as heads do: where runs end is guessed better the more came before, by a quarter on an AMD EPYC."""
 
 GATHERED_ROWS, FEW_GATHERED = 120, 4
 GATHERED = {1: 120, 9: 120, 60: 120, 420: 120, 1100: 46}
@@ -262,8 +262,9 @@ FAR_WIDTHS, SPARSE = (200, 1100), 4
 ROWS_ELEMENTS = 45_000
 """Elements in all the rows of one such probe."""
 
-ROW_LENGTHS = (1, 2, 7, 8, 14, 28, 56, 62, 112, 210, 440, 1800, 4088, 4090, 4616, 9000)
-"""Lengths of inner loops at which the cost of starting one is measured: multiples of `VECTOR`, and others."""
+ROW_LENGTHS = (1, 2, 7, 8, 14, 28, 56, 62, 112, 210, 440, 600, 1800, 4088, 4090, 4616, 9000)
+"""Lengths of inner loops at which the cost of starting one is measured: multiples of `VECTOR`, and others. Where a
+loop of vectors ends is guessed only up to some length, on an AMD EPYC 512."""
 VECTOR, BUFFERED = 8, 4096
 """Elements that loads and stores move at once: rows of multiples of it begin where these do, and others are slower by
 up to a quarter. So long at most are rows that NumPy joins in a buffer; of longer ones each is a loop of its own."""
@@ -372,8 +373,8 @@ def _overheads(dtype: str) -> Iterator[Named]:
     pair = array(2, 4, dtype=dtype)
     yield f"call repeated {dtype}", NumpyCall("add", (pair, array(2, 1, dtype=dtype)), array(2, 4, dtype=dtype))
     yield f"call fill {dtype}", NumpyCall("copyto", (0.5,), array(8, dtype=dtype))
-    for side in MASKED_SIDES:
-        yield f"where {side} {dtype}", _masking(side, MASKED_TIMES if side > MASKED_SIDES[0] else 1, dtype)
+    for side, times in MASKED_SIDES.items():
+        yield f"where {side} {dtype}", _masking(side, times, dtype)
     yield f"call matmul {dtype}", product(2, 3, 2, dtype)
     yield f"call random {dtype}", NumpyCall("random", (), array(4, dtype=dtype))
     for name in ("add.reduce", "maximum.reduce"):
@@ -472,7 +473,7 @@ LOADING = ("exp", "divide")
 MASKED = {"copy masked": 112, "copy masked long": 360}
 """Copies where a mask says so, by its side: short runs of what is left out are read all the same."""
 LOADED_LENGTH = 440
-"""Elements in a row of the former six."""
+"""Elements in a row of the former five."""
 
 
 def _overlapping(sets: WorkingSets) -> Iterator[Named]:
@@ -487,7 +488,6 @@ def _overlapping(sets: WorkingSets) -> Iterator[Named]:
         ops = {
             "row": NumpyCall("add", (full, array(LOADED_LENGTH)), full),
             "column": NumpyCall("add", (half, array(long // 2, 1)), array(long // 2, LOADED_LENGTH)),
-            "column in place": NumpyCall("add", (full, array(long, 1)), full),
             "reduced inner": NumpyCall("add.reduce", (full,), array(long), {"axis": -1}),
             "maximum inner": NumpyCall("maximum.reduce", (full,), array(long), {"axis": -1}),
             "reduced outer": NumpyCall("add.reduce", (full,), array(LOADED_LENGTH), {"axis": 0}),

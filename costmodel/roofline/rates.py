@@ -27,7 +27,6 @@ from costmodel.roofline.probes import (
     LOADING,
     MASKED,
     MASKED_SIDES,
-    MASKED_TIMES,
     RATE_BYTES,
     READ_LENGTHS,
     REDUCED_LENGTHS,
@@ -56,7 +55,7 @@ SLOW = 1.25
 LONG = 3200
 """Length of rows at which the time per element no longer falls."""
 
-WAITING = {"maximum inner": "reduced inner", "column in place": "column", "copy masked long": "copy masked"}
+WAITING = {"maximum inner": "reduced inner", "copy masked long": "copy masked"}
 """Manners whose rows wait for memory beyond what others do that compute while they load in the same way."""
 READ = {"one": 1, "two": 2}
 """How many operands are read for one that is written."""
@@ -221,8 +220,7 @@ class Rates:
             return self.reduced(name, manner.split()[1], "float32", True)(LONG) / LONG
         if manner in LOADING:
             return float("inf")
-        in_place = manner in ("row", "column in place")
-        return self._rate("copyto" if manner.startswith("copy") else "add", "float32", False, in_place)
+        return self._rate("copyto" if manner.startswith("copy") else "add", "float32", False, manner == "row")
 
     @cached_property
     def _reads(self) -> tuple[LogTable, LogTable]:
@@ -525,13 +523,13 @@ class Rates:
     def _masked(self, dtype: str) -> LogTable:
         """Time per row of a causal mask, by how long it is, of a copy through it [s]."""
         call = self.masked_call(dtype)
-        rows = {side: side * MASKED_TIMES for side in MASKED_SIDES[1:]}
+        rows = {side: side * times for side, times in MASKED_SIDES.items() if times > 1}
         values = [(self.seconds[f"where {side} {dtype}"] - call) / number for side, number in rows.items()]
-        return LogTable(MASKED_SIDES[1:], values, growing=True)
+        return LogTable([*rows], values, growing=True)
 
     def masked_call(self, dtype: str) -> float:
         """Overhead of a copy through a mask [s]."""
-        return self.seconds[f"where {MASKED_SIDES[0]} {dtype}"]
+        return self.seconds[f"where {min(MASKED_SIDES)} {dtype}"]
 
     @cached_property
     def doubt(self) -> float:
