@@ -152,7 +152,7 @@ class Rates:
         return alone if written else ((read + 1) * whole - alone) / read
 
     @cached_property
-    def power(self) -> LogTable:
+    def power(self) -> Callable[[float], float]:
         """How far functions that stream through contiguous arrays compute while they load, by reuse distance (exponents
         of `POWERS`): in a cache that others use as well as not at all in memory."""
         streams = {power: self._streams_by(lambda _, power=power: power) for power in POWERS}
@@ -164,15 +164,20 @@ class Rates:
             return sum(self._misfit_of(name, size, moved, power) for name in LOADING)
 
         best = [min(POWERS, key=lambda power: misloaded(size, power)) for size in self.sets.far]
-        return LogTable(self.sets.far, best)
+        return self._exponents(best)
 
-    def _power_of(self, manner: str) -> LogTable:
+    def _exponents(self, best: Sequence[float]) -> Callable[[float], float]:
+        """Those at each of the far working sets, and between them."""
+        inverse = self._along(self.sets.far, [1 / power for power in best])
+        return lambda distance: 1 / inverse(distance)
+
+    def _power_of(self, manner: str) -> Callable[[float], float]:
         """The same of loops of many rows, by reuse distance: each begins a stream, which memory minds most."""
         best = [
             min(POWERS, key=lambda power: self._misfit_of(manner, size, partial(self._moved, manner), power))
             for size in self.sets.far
         ]
-        return LogTable(self.sets.far, best)
+        return self._exponents(best)
 
     def _moved(self, manner: str, op: NumpyCall, size: int) -> float:
         """Time to load what the probe of a manner moves at a working set [s]."""
@@ -271,22 +276,36 @@ class Rates:
             compute, written = min(plain * op.output.size, near), op.output.bytes * self.far(size, access, written=True)
             beyond, x = whole - call - behind(compute, near - compute, written, power(size)), op.operands[-1]
             extra.append(beyond / (x.bytes * lines_of(x) * begun_lines_of(x)))
-        return self._along(sizes, [*accumulate(extra, max, initial=0.0)][1:])
+        x = ops[0].operands[-1]  # lines between its rows are loaded too, and not used
+        wider = (ops[0].output.bytes + x.buffer.bytes) / (ops[0].output.bytes + x.bytes * lines_of(x))
+        return self._along(sizes, [*accumulate(extra, max, initial=0.0)][1:], wider)
 
-    def _along(self, sizes: Sequence[int], values: Sequence[float]) -> Callable[[float], float]:
-        """Between working sets where something was measured, as far from one to the next as what streams costs there,
-        which was measured at more; half of what is found in a cache is half as much of it."""
-        stream = self._streams["one"]
-        costs = [stream(size) for size in sizes]
+    def _along(self, sizes: Sequence[int], values: Sequence[float], wider: float = 1.0) -> Callable[[float], float]:
+        """Between working sets where something was measured, as far from one to the next as what streams takes there,
+        which was measured at more: where half is found in a cache, half is as if all were.
+
+        wider: how much more than a working set caches take in.
+        """
+        takes = [self._taken(wider * size) for size in sizes]
 
         def at(distance: float) -> float:
             number = min(max(bisect_left(sizes, distance), 1), len(sizes) - 1)
-            (near, far), (low, high) = values[number - 1 : number + 1], costs[number - 1 : number + 1]
+            (near, far), (low, high) = values[number - 1 : number + 1], takes[number - 1 : number + 1]
             if high <= low:
                 return LogTable(sizes, values, mixing=True)(distance)
-            return near + (far - near) * min(max((stream(distance) - low) / (high - low), 0.0), 1.0)
+            return near + (far - near) * min(max((self._taken(wider * distance) - low) / (high - low), 0.0), 1.0)
 
         return at
+
+    @cached_property
+    def _taken(self) -> LogTable:
+        """Time per byte of what reads one array and writes another, by working set [s/B]."""
+        call = self._call("negative", "float32")
+        return LogTable(
+            self.sets.curve,
+            rising([(self.seconds[f"curve negative {size} float32"] - call) / size for size in self.sets.curve]),
+            mixing=True,
+        )
 
     @cached_property
     def lines(self) -> LogTable:
