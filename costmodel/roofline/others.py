@@ -191,8 +191,10 @@ def _fitting(misfits: Misfits, probes: int) -> Misfits:
 
 def _middle(misfits: Misfits, probes: int) -> float:
     """The middle of those that fit, as ratios go, the more of each the better it fits; the least where any more fits as
-    well."""
+    well, and nothing where that fits about as well as the best."""
     fitting = _fitting(misfits, probes)
-    if (least := min(fitting)) == 0 or max(fitting) == TRAFFICS[-1]:
-        return least
+    if max(fitting.values()) - fitting.pop(0.0, float("-inf")) <= TOLD * probes:
+        return 0.0
+    if max(fitting) == TRAFFICS[-1]:
+        return min(fitting)
     return exp(sum(better * log(traffic) for traffic, better in fitting.items()) / sum(fitting.values()))
