@@ -274,7 +274,7 @@ LINES_APART = (FIRST_BYTES, 4 * FIRST_BYTES, RESIDENT_BYTES)
 
 WINDOW_BYTES, WINDOW_LENGTH = RESIDENT_BYTES // 2, 112
 """What strided windows touch in a core's own caches, whole lines of it [bytes], and elements in a row of them."""
-WINDOW_LENGTHS = {"part": (WINDOW_LENGTH,), "second": (28, 56), "second in place": (28, 56)}
+WINDOW_LENGTHS = {"part": (WINDOW_LENGTH,), "second": (28, 56), "second in place": (56,)}
 """Elements in their rows, for parts of longer rows and for every other element of every other row, copied or joined to
 an array in place."""
 
@@ -391,7 +391,7 @@ def _curves(sets: WorkingSets) -> Iterator[Named]:
         yield f"curve negative {size} float32", streaming(size)
         if size in sets.thinned:
             yield f"curve fill {size} float32", filling(size)
-        if size in sets.thinned or size <= sets.beyond:
+        if size in sets.thinned or size <= sets.far[0]:  # where a core's own caches end
             yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
         yield f"curve add {size} float32", elementwise("add", size, "float32")
         yield f"curve multiply in place {size} float32", elementwise("multiply", size, "float32", True, True)

@@ -286,6 +286,8 @@ class Rates:
 
         wider: how much more than a working set caches take in.
         """
+        if len(sizes) == 1:
+            return lambda distance: values[0]
         takes = [self._taken(wider * size) for size in sizes]
 
         def at(distance: float) -> float:

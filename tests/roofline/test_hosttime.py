@@ -301,7 +301,8 @@ def test_rows_longer_than_any_probe_take_as_much_longer() -> None:
 @pytest.mark.slow
 def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
     seconds = calibration().seconds
-    names = [f"windows second {length} {SETS.far[-1]} float32" for length in WINDOW_LENGTHS["second"]]
+    ways = [(manner, length) for manner in ("second", "second in place") for length in WINDOW_LENGTHS[manner]]
+    names = [f"windows {manner} {length} {SETS.far[-1]} float32" for manner, length in ways]
     by = calibration(seconds=seconds | {name: 5 * seconds[name] for name in names})
     pool = layer("resnet18", "max_pool", batch=64)
     plain = layer("resnet18", "relu", batch=64)
