@@ -145,12 +145,13 @@ def layout_of(p: ProductSignature) -> str:
 class ProductFit:
     """One regime: the weight of each feature, by layout, and the cross-validated errors of log time.
 
-    exposed: how much of the way of each operand that is further than when run over and over adds to the time.
+    shares: how much of the way of each operand that is further than when run over and over adds to the time, and how
+    much more the shorter its rows are; see `exposed`.
     """
 
     weights: Mapping[str, Mapping[str, float]]
     errors: Array
-    exposed: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    shares: tuple[tuple[float, float], ...] = ((1.0, 0.0),) * 3
 
     @property
     def doubt(self) -> float:
@@ -162,7 +163,7 @@ class ProductFit:
     def placed(self, p: ProductSignature, home: Sequence[float], away: Sequence[float]) -> tuple[float, float]:
         """The same of a product whose operands take so long to come, `home` where it is run over and over [s]."""
         seconds, memory = self.seconds(p, home)
-        more = sum(share * far for share, far in zip(self.exposed, further(home, away), strict=True))
+        more = sum(exposed(self.shares, p, operand) * far for operand, far in enumerate(further(home, away)))
         return seconds + more, memory + more
 
     def seconds(self, p: ProductSignature, far: Sequence[float]) -> tuple[float, float]:
@@ -179,36 +180,45 @@ def further(home: Sequence[float], away: Sequence[float]) -> list[float]:
 
 
 def exposing(
-    fitted: ProductFit, more: Sequence[Sequence[float]], seconds: Sequence[float], near: Sequence[float]
+    fitted: ProductFit,
+    products: Sequence[ProductSignature],
+    more: Sequence[Sequence[float]],
+    extra: Sequence[float],
 ) -> ProductFit:
     """With what of each operand's way is not hidden, from products measured in place.
 
-    more: how much longer their operands take to come; seconds, near: of each, in place and run over and over [s]. The
-    shares with the least sum of errors, found for one operand after another, since a single product that is all waiting
-    would outweigh all others in a sum of squares, and those of small ones, which find more than operands evicted, in a
-    sum of relative ones. Each is told by products to which it is most of the way, or what others are off by would be
-    its own; of an operand that is far for none all is exposed.
+    more: how much longer their operands take to come; extra: how much longer each took than the same once more [s].
+    Each share is told by products to which the operand is most of the way, or what others are off by would be its own:
+    non-negative least squares on what the way takes and what its rows do, each of which begins a stream, found for one
+    operand after another. Of an operand that is far for none all is exposed.
     """
-    shares, pairs = [1.0, 1.0, 1.0], [*zip(more, seconds, strict=True)]
-    probed = [operand for operand in range(3) if any(far[operand] > SEEN * measured for far, measured in pairs)]
-    for operand in probed * ROUNDS:
-        ratios = []
-        for far, measured, alone in zip(more, seconds, near, strict=True):
-            rest = sum(shares[other] * far[other] for other in probed if other != operand)
-            if far[operand] > MOSTLY * sum(far):
-                ratios.append(((measured - alone - rest) / far[operand], far[operand]))
-        shares[operand] = max(_middle(ratios), 0.0)
-    return replace(fitted, exposed=(shares[0], shares[1], shares[2]))
+    import numpy as np
+    from scipy.optimize import nnls
+
+    shares = [(1.0, 0.0)] * 3
+    mostly = [[number for number, far in enumerate(more) if far[i] > MOSTLY * sum(far)] for i in range(3)]
+    for operand in [i for i in range(3) if mostly[i]] * ROUNDS:
+        rows, waits = [], []
+        for number in mostly[operand]:
+            p, far = products[number], more[number]
+            rest = sum(exposed(shares, p, other) * far[other] for other in range(3) if other != operand)
+            weight = far[operand] ** -0.5  # sums of squares of ratios, each as heavy as its way
+            rows.append((weight * far[operand], weight * far[operand] / row_length_of(p, operand)))
+            waits.append(weight * max(extra[number] - rest, 0.0))
+        way, row = nnls(np.array(rows), np.array(waits))[0].tolist()
+        shares[operand] = way, row
+    return replace(fitted, shares=tuple(shares))
 
 
-def _middle(weighted: Sequence[tuple[float, float]]) -> float:
-    """The weighted median of (value, weight)."""
-    half, so_far = sum(weight for _, weight in weighted) / 2, 0.0
-    for value, weight in sorted(weighted):
-        so_far += weight
-        if so_far >= half:
-            return value
-    return 1.0
+def row_length_of(p: ProductSignature, operand: int) -> int:
+    """Elements in each contiguous row of an operand as it lies in memory."""
+    return ((p.m if p.a_transposed else p.k), (p.k if p.b_transposed else p.n), p.n)[operand]
+
+
+def exposed(shares: Sequence[tuple[float, float]], p: ProductSignature, operand: int) -> float:
+    """How much of an operand's way is not hidden: a share, and for what each row begins so many elements' worth."""
+    way, row = shares[operand]
+    return way + row / row_length_of(p, operand)
 
 
 def fit(

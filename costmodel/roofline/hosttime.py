@@ -29,6 +29,9 @@ from costmodel.roofline.signature import (
     signature_of,
 )
 
+UNROLLED = 64
+"""Elements in the rows of which NumPy takes maxima by many vectors at once (loops_minmax.dispatch.c.src), with which
+short rows do not begin."""
 PRICED = 3
 """How often calls are priced by how long they take, since what they take depends on how long they leave alone."""
 LEVELS = {
@@ -274,7 +277,7 @@ def _waits(loop: LoopSignature, rates: Rates, reach: float) -> float:
         side = max(loop.inner**0.5, 1.0)
         growing = LogTable([*MASKED.values()], [0.0, rates.waits("copy masked long")(reach)], mixing=True)
         return loop.elements / side * growing(side)
-    waiting = loop.reduced == "inner" and loop.name != "add.reduce" and not loop.streams
+    waiting = loop.reduced == "inner" and loop.name != "add.reduce" and not loop.streams and loop.inner >= UNROLLED
     return loop.rows * rates.waits("maximum inner")(reach) if waiting else 0.0
 
 

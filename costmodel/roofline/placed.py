@@ -33,18 +33,18 @@ little of the cache that cores share, or it would be they that evict. From one, 
 within some milliseconds, to many, since a large one takes long, and since moments of rest are short, and what evicts
 nothing in them is no traffic."""
 COLD_BOXES = (
-    SizeBox(12, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
-    SizeBox(6, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
-    SizeBox(4, (2, 400, 400), (15, 2500, 2500), 1e6, 6e7, layout="b"),
-    SizeBox(7, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
+    SizeBox(8, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
+    SizeBox(3, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
+    SizeBox(3, (2, 400, 400), (15, 2500, 2500), 1e6, 6e7, layout="b"),
+    SizeBox(4, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
 )
 """Products whose weights come from DRAM."""
 COLD_FIRST = (
-    SizeBox(10, (60, 16, 60), (1500, 200, 4000), 1e6, 2e8, square=True),
-    SizeBox(5, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
+    SizeBox(6, (60, 16, 60), (1500, 200, 4000), 1e6, 2e8, square=True),
+    SizeBox(3, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
 )
 """The same whose first operand is the weights: convolutions of few pixels."""
-COLD_HEADS = range(65, 77)
+COLD_HEADS = range(65, 73)
 """Products of attention, by their place in the sequence of which those run over and over are the first."""
 LONGEST_AGE = 72
 """As many products after which the largest caches have been filled by others."""
@@ -62,26 +62,30 @@ BETWEEN = "between "
 def placed(beyond: int = 0) -> Program:
     """Calls that are measured in place, each once in a pass: tiny ones and arrays after a large product, and products
     whose weights were last touched a pass ago, since together they are larger than caches; their other operands are
-    shared. Where those are no more than `beyond` [bytes], an array that is written is what they lack.
+    shared, and each is made twice more, after which all is found that caches keep. Where those are no more than
+    `beyond` [bytes], an array that is written is what they lack.
 
     Each is of a layer that has the probe's name.
     """
     ops = [*_stale()]
+
+    def cold(call: NumpyCall, name: str) -> list[NumpyCall]:
+        return [replace(call, layer=layer) for layer in (f"cold {name}", f"{BETWEEN}again {name}", f"warm {name}")]
+
     shapes = [(*shape, box.layout) for box in COLD_BOXES for shape in box.shapes(1.0)]
     first = [shape for box in COLD_FIRST for shape in box.shapes(1.0)]
     read = Buffer(max(max(m * k for m, _, k, _ in shapes), max(n * k for _, n, k in first)), "float32", "input")
     written = Buffer(max(m * n for m, n, *_ in (*shapes, *first)), "float32", "input")
     for m, n, k, layout in shapes:
         weight = array(n, k).swapaxes(0, 1) if layout == "b" else array(k, n)
-        name = f"cold product {m} {n} {k} {layout or 'plain'}"
-        ops.append(NumpyCall("matmul", (Ref((m, k), read), weight), Ref((m, n), written), layer=name))
+        op = NumpyCall("matmul", (Ref((m, k), read), weight), Ref((m, n), written))
+        ops += cold(op, f"product {m} {n} {k} {layout or 'plain'}")
     for m, n, k in first:
-        name = f"cold product {m} {n} {k} first"
-        ops.append(NumpyCall("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written), layer=name))
+        op = NumpyCall("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written))
+        ops += cold(op, f"product {m} {n} {k} first")
     for step in COLD_HEADS:
         batch, m, n, k, layout = attended(step)
-        op = heads(batch, m, n, k, "float32", layout)
-        ops.append(replace(op, layer=f"cold products {batch} {m} {n} {k} {layout or 'plain'}"))
+        ops += cold(heads(batch, m, n, k, "float32", layout), f"products {batch} {m} {n} {k} {layout or 'plain'}")
     lacking = beyond - program_of(ops, [op.output for op in ops]).touched_bytes
     if lacking > 0:
         ops.append(NumpyCall("copyto", (0.5,), array(lacking // 4), layer=f"{BETWEEN}passes"))

@@ -583,15 +583,14 @@ class Rates:
         fitted = fit([*products.values()], far, times, [call / p.batch for p in products.values()])
         if dtype != "float32":
             return fitted
-        more, seconds, near = [], [], []
+        placed, more, extra = [], [], []
         for name, (op, distances) in self.placed.items():
             p = signature_of(op)
             if name.startswith("cold ") and isinstance(p, ProductSignature) and regime_of(p) == regime:
-                home = self.operand_times(p)
-                more.append(further(home, self.operand_times(p, distances[: len(op.accesses)])))
-                seconds.append(one(name, p))
-                near.append(fitted.seconds(p, home)[0] * (1.0 if op.dense else self.slower))
-        return exposing(fitted, more, seconds, near)
+                placed.append(p)
+                more.append(further(self.operand_times(p), self.operand_times(p, distances[: len(op.accesses)])))
+                extra.append(one(name, p) - one(name.replace("cold", "warm", 1), p))
+        return exposing(fitted, placed, more, extra)
 
     def product(self, p: ProductSignature, distances: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
         """Time of one product of a batch, its operands at reuse distances, and how much of it is memory [s].
