@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -12,12 +13,21 @@ import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.curves import LogTable, behind, joined, parted
-from costmodel.roofline.gemm import ProductFit, regime_of
+from costmodel.roofline.gemm import MOST_FAR, ProductFit, exposing, fit, regime_of
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
-from costmodel.roofline.memory import RESIDENT_BYTES
+from costmodel.roofline.memory import RESIDENT_BYTES, Ref
 from costmodel.roofline.placed import AGED, AGED_NAME, AGES, KEPT_AGES, KEPT_NAME, LARGE_PRODUCTS, STALE, placed
-from costmodel.roofline.probes import RATE_BYTES, WINDOW_BYTES, WINDOW_LENGTHS, array, elementwise, probes
+from costmodel.roofline.probes import (
+    LINES_APART,
+    RATE_BYTES,
+    WINDOW_BYTES,
+    WINDOW_LENGTHS,
+    _masking,
+    array,
+    elementwise,
+    probes,
+)
 from costmodel.roofline.program import NumpyCall, Program, program_of
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import ProductSignature, signature_of
@@ -373,9 +383,94 @@ def test_loops_of_rows_overlap_by_how_far_their_operands_are(manner: str) -> Non
 def test_what_all_products_of_a_batch_share_comes_from_memory_once() -> None:
     """As weights of a convolution that unrolls images one by one."""
     rates, far = slow_memory(SETS.curve[-2]).rates, [float(SETS.curve[-1])] * 3
-    rates.fit = lambda regime, dtype: ProductFit({"": {"a far": 1.0}}, np.zeros(1), (1.0, 0.0, 0.0))
+    rates.fit = lambda regime, dtype: ProductFit({"": {"a far": 1.0}}, np.zeros(1), ((1.0, 0.0), *[(0.0, 0.0)] * 2))
     p = ProductSignature(32, 512, 49, 2304, a_transposed=False, b_transposed=False, plain=True, dtype="float32")
     a, b, c = (4 * each for each in (p.m * p.k, p.k * p.n, p.m * p.n))
     _, apart = rates.product(p, far, [32 * a, 32 * b, 32 * c])
     _, shared = rates.product(p, far, [a, 32 * b, 32 * c])
     assert 0 < shared < apart / 4
+
+
+def test_a_table_that_a_batch_repeats_is_read_again_from_where_it_was_left() -> None:
+    known, table = slow_memory(), 1 << 20
+    x, out = (array(4, table // 4) for _ in range(2))
+
+    def memory(second: Ref) -> float:
+        return predict_seconds(program_of([NumpyCall("add", (x, second), out)], [out]), known).terms.memory
+
+    again = 3 * table * known.rates.far(3 * table, "two")
+    assert again > 0
+    assert memory(array(table // 4)) - memory(array(1)) > 0.9 * again
+    assert memory(array(4, 1)) == pytest.approx(memory(array(1)), rel=0.01), "numbers are near"
+
+
+def longer(probe: str, times: float, sizes: Sequence[int] = SETS.far[-1:]) -> Calibration:
+    """Where some probes take longer."""
+    seconds = dict(calibration().seconds)
+    for size in sizes:
+        seconds[f"{probe} {size} float32"] *= times
+    return calibration(seconds=seconds)
+
+
+def test_rows_of_maxima_wait_for_memory_as_their_probe_says() -> None:
+    known = longer("loading maximum inner", 5)
+
+    def slower(name: str, inner: int) -> float:
+        x, out = array(SETS.curve[-1] // (4 * inner), inner), array(SETS.curve[-1] // (4 * inner))
+        program = program_of([NumpyCall(name, (x,), out, {"axis": -1})], [out])
+        return predict_seconds(program, known).seconds / predict_seconds(program, calibration()).seconds
+
+    assert slower("maximum.reduce", 440) == pytest.approx(5, rel=0.05)
+    assert 1.5 < slower("maximum.reduce", 3000) < 2, "each row waits as long"
+    assert slower("maximum.reduce", 32) == slower("add.reduce", 440) == pytest.approx(1)
+
+
+def test_long_masks_wait_for_memory_where_short_ones_do_not() -> None:
+    known = longer("loading copy masked long", 3)
+
+    def slower(side: int) -> float:
+        op = _masking(side, SETS.curve[-1] // (8 * side**2))
+        program = program_of([op], [op.output])
+        return predict_seconds(program, known).seconds / predict_seconds(program, calibration()).seconds
+
+    assert slower(100) == pytest.approx(1, rel=0.01)
+    assert slower(360) == pytest.approx(3, rel=0.05)
+
+
+def test_an_element_that_is_alone_on_its_line_costs_what_the_line_does() -> None:
+    known = longer("apart", 4, LINES_APART)
+    pool, whole = layer("vgg16", "adaptive_avg_pool", batch=1), layer("vgg16", "linear3", batch=1)
+    assert predict_seconds(pool, known).seconds > 1.2 * predict_seconds(pool, calibration()).seconds
+    assert predict_seconds(whole, known).seconds == pytest.approx(predict_seconds(whole, calibration()).seconds)
+
+
+def test_between_working_sets_costs_change_as_what_streams_does() -> None:
+    """A probe at few sizes says nothing of where a cache ends; the curve of memory does."""
+    known = slow_memory(SETS.curve[-4])
+    near, far = SETS.curve[-6], SETS.curve[-1]
+    at = known.rates._along((near, far), (1.0, 3.0))
+    assert [at(size) for size in (near, SETS.curve[-4])] == pytest.approx([1.0, 1.0], abs=0.01)
+    assert [at(size) for size in SETS.curve[-3:]] == pytest.approx([3.0] * 3, abs=0.01)
+    wider = known.rates._along((near, far), (1.0, 3.0), 2.0)
+    assert wider(SETS.curve[-4]) == pytest.approx(3.0, abs=0.01), "caches take in twice as much"
+
+
+def test_products_say_what_an_operand_from_afar_costs_and_what_none_shows_is_bounded() -> None:
+    shapes = [(m, 64 * n, 64 * k) for m in (2, 3, 5, 8) for n, k in ((8, 9), (11, 7), (14, 13), (20, 17))]
+    products = [ProductSignature(1, *shape, False, True, True, "float32") for shape in shapes]
+    plain = [2e-11 * p.m * p.n * p.k + 5e-11 * p.n * p.k for p in products]
+    ways = [(0.0, 1e-11 * p.n * p.k * (number % 2), 0.0) for number, p in enumerate(products)]
+    fitted = fit(products, ways, [a + 3 * b[1] for a, b in zip(plain, ways, strict=True)], [0.0] * len(products))
+    assert fitted.weights["b"]["b far"] == pytest.approx(3, rel=0.1)
+    hardly = [(0.0, 1e-3 * way, 0.0) for _, way, _ in ways]
+    fitted = fit(products, hardly, [a + 9 * b[1] for a, b in zip(plain, hardly, strict=True)], [0.0] * len(products))
+    assert fitted.weights["b"]["b far"] <= MOST_FAR
+
+
+def test_what_is_exposed_of_an_operand_is_a_share_and_what_its_rows_begin_with() -> None:
+    products = [ProductSignature(1, 40, n, k, False, True, True, "float32") for n in (500, 900) for k in (300, 3000)]
+    more = [(0.0, 1e-11 * p.n * p.k, 0.0) for p in products]
+    extra = [(0.7 + 600 / p.k) * far[1] for p, far in zip(products, more, strict=True)]
+    found = exposing(ProductFit({}, np.zeros(1)), products, more, extra).shares
+    assert found[1] == pytest.approx((0.7, 600))
+    assert found[0] == found[2] == (1.0, 0.0), "of what no product shows all is exposed"

@@ -7,8 +7,8 @@ import pytest
 
 import costmodel as cm
 from costmodel.roofline.kernels import ArrayTape
-from costmodel.roofline.memory import LINE, aligned, fill
-from costmodel.roofline.program import program_of
+from costmodel.roofline.memory import LINE, Buffer, Ref, aligned, fill
+from costmodel.roofline.program import begun_lines_of, program_of
 from costmodel.roofline.recorder import forward_program, network_of
 
 
@@ -72,3 +72,13 @@ def test_a_stride_touches_whole_lines() -> None:
     program = program_of(t.ops, [op.output for op in t.ops])
     assert [s.bytes for s in program.touched[0]] == [2 * windows.bytes, windows.bytes]
     assert program.touched[1][0].bytes == LINE // 4 * (4 * 3 * 40 * 2 * 4), "a line an element"
+
+
+def test_rows_that_begin_within_a_line_touch_one_more() -> None:
+    def begun(pitch: int, step: int, n: int = 56) -> float:
+        return begun_lines_of(Ref((100, n), Buffer(100 * pitch, "float32", "input"), (pitch, step)))
+
+    assert begun(224, 2) == pytest.approx(448 / 444), "seven whole lines"
+    assert begun(226, 2) == pytest.approx((448 + 56) / 444), "rows begin at any eight bytes: most touch an eighth"
+    assert begun(58, 1) == pytest.approx(58 / 56), "what is left between rows is on their lines"
+    assert begun(56, 1) == 1.0

@@ -36,6 +36,17 @@ def test_what_is_broadcast_breaks_the_loop_into_rows(second, inner: int, rows: i
     assert found.strands[1].flat == (rows == 1)
 
 
+def test_what_repeats_is_read_again_after_all_that_the_loop_touches_until_then() -> None:
+    def again(*second: int) -> list[tuple[tuple[int, int], ...]]:
+        found = loop(NumpyCall("add", (array(8, 50, 70), array(*second)), array(8, 50, 70)))
+        return [strand.again for strand in found.strands]
+
+    assert again(50, 70) == [(), ((7 * 14_000, 3 * 14_000),), ()], "a table for each of a batch"
+    assert again(70) == [(), ((399 * 280, 3 * 280),), ()], "a row for all"
+    assert again(50, 1) == [(), ((7 * 200, 2 * 14_000 + 200),), ()], "a column for each of a batch"
+    assert again(8, 1, 1) == [(), (), ()], "a number for each"
+
+
 def test_numpy_makes_an_iterator_where_arrays_differ_in_shape_or_one_number_is_read_and_written() -> None:
     one, number = array(1, 8), array(1, 1)
     assert not loop(NumpyCall("add", (one, one), array(1, 8))).iterated
