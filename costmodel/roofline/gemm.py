@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,8 @@ FAR = ("a far", "b far", "c far", "a far in batch", "b far in batch", "c far in 
 """Parts that are memory beyond the cache: more in a batch, whose products are small and find nothing in the cache."""
 MOST_FAR = 1.5
 """Largest weight of a far operand that no product shows, relative to streaming."""
+SHORTEST = 256
+"""Rows of fewer elements wait for memory no longer than these, since the next ones are asked for meanwhile."""
 SEEN, MOSTLY, ROUNDS = 0.05, 0.5, 5
 """Share of a product's time from which an operand's way is seen in it; share of what its operands' ways have more,
 from which a product says how much of one of them is exposed; how often each is found."""
@@ -189,30 +192,36 @@ def exposing(
 
     more: how much longer their operands take to come; extra: how much longer each took than the same once more [s].
     Each share is told by products to which the operand is most of the way, or what others are off by would be its own:
-    non-negative least squares on what the way takes and what its rows do, each of which begins a stream, found for one
+    the least sum of errors, which no single product that found more evicted than its operands moves, found for one
     operand after another. Of an operand that is far for none all is exposed.
     """
-    import numpy as np
-    from scipy.optimize import nnls
-
     shares = [(1.0, 0.0)] * 3
     mostly = [[number for number, far in enumerate(more) if far[i] > MOSTLY * sum(far)] for i in range(3)]
     for operand in [i for i in range(3) if mostly[i]] * ROUNDS:
-        rows, waits = [], []
+        points = []
         for number in mostly[operand]:
             p, far = products[number], more[number]
             rest = sum(exposed(shares, p, other) * far[other] for other in range(3) if other != operand)
-            weight = far[operand] ** -0.5  # sums of squares of ratios, each as heavy as its way
-            rows.append((weight * far[operand], weight * far[operand] / row_length_of(p, operand)))
-            waits.append(weight * max(extra[number] - rest, 0.0))
-        way, row = nnls(np.array(rows), np.array(waits))[0].tolist()
-        shares[operand] = way, row
+            points.append((1 / row_length_of(p, operand), (extra[number] - rest) / far[operand], far[operand]))
+        shares[operand] = _line(points)
     return replace(fitted, shares=tuple(shares))
 
 
+def _line(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """The line with the least sum of errors through points (x, y, weight), neither falling nor below zero at x = 0: its
+    value there, and its slope. One such runs through two of them, or is level, or begins at zero."""
+    lines = [(0.0, 0.0), *((y, 0.0) for _, y, _ in points), *((0.0, y / x) for x, y, _ in points)]
+    for (x, y, _), (further, higher, _) in combinations(points, 2):
+        if further != x:
+            slope = (higher - y) / (further - x)
+            lines.append((y - slope * x, slope))
+    valid = [line for line in lines if min(line) >= 0]
+    return min(valid, key=lambda line: sum(w * abs(y - line[0] - line[1] * x) for x, y, w in points))
+
+
 def row_length_of(p: ProductSignature, operand: int) -> int:
-    """Elements in each contiguous row of an operand as it lies in memory."""
-    return ((p.m if p.a_transposed else p.k), (p.k if p.b_transposed else p.n), p.n)[operand]
+    """Elements in each contiguous row of an operand as it lies in memory, of short ones as many as wait together."""
+    return max(((p.m if p.a_transposed else p.k), (p.k if p.b_transposed else p.n), p.n)[operand], SHORTEST)
 
 
 def exposed(shares: Sequence[tuple[float, float]], p: ProductSignature, operand: int) -> float:

@@ -33,18 +33,18 @@ little of the cache that cores share, or it would be they that evict. From one, 
 within some milliseconds, to many, since a large one takes long, and since moments of rest are short, and what evicts
 nothing in them is no traffic."""
 COLD_BOXES = (
-    SizeBox(8, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
-    SizeBox(3, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
+    SizeBox(6, (24, 400, 400), (320, 3000, 3000), 2e7, 2e8, layout="b"),
+    SizeBox(2, (24, 400, 400), (320, 3000, 3000), 2e7, 2e8),
     SizeBox(3, (2, 400, 400), (15, 2500, 2500), 1e6, 6e7, layout="b"),
-    SizeBox(4, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
+    SizeBox(3, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
 )
 """Products whose weights come from DRAM."""
 COLD_FIRST = (
-    SizeBox(6, (60, 16, 60), (1500, 200, 4000), 1e6, 2e8, square=True),
+    SizeBox(5, (60, 16, 60), (1500, 200, 4000), 1e6, 1e8, square=True),
     SizeBox(3, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
 )
 """The same whose first operand is the weights: convolutions of few pixels."""
-COLD_HEADS = range(65, 73)
+COLD_HEADS = range(65, 71)
 """Products of attention, by their place in the sequence of which those run over and over are the first."""
 LONGEST_AGE = 72
 """As many products after which the largest caches have been filled by others."""

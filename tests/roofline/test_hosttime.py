@@ -468,9 +468,12 @@ def test_products_say_what_an_operand_from_afar_costs_and_what_none_shows_is_bou
 
 
 def test_what_is_exposed_of_an_operand_is_a_share_and_what_its_rows_begin_with() -> None:
-    products = [ProductSignature(1, 40, n, k, False, True, True, "float32") for n in (500, 900) for k in (300, 3000)]
+    products = [
+        ProductSignature(1, 40, n, k, False, True, True, "float32") for n in (500, 900) for k in (300, 700, 3000)
+    ]
     more = [(0.0, 1e-11 * p.n * p.k, 0.0) for p in products]
     extra = [(0.7 + 600 / p.k) * far[1] for p, far in zip(products, more, strict=True)]
+    extra[0] *= 9  # what one product has longer for another reason moves nothing
     found = exposing(ProductFit({}, np.zeros(1)), products, more, extra).shares
     assert found[1] == pytest.approx((0.7, 600))
     assert found[0] == found[2] == (1.0, 0.0), "of what no product shows all is exposed"
