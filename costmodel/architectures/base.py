@@ -14,7 +14,7 @@ from costmodel.architectures.activations import NAMES
 from costmodel.architectures.stages import StageParts, check_stages
 from costmodel.documents.arguments import typed
 from costmodel.documents.description import Description, Listed, Reads, unknown_field
-from costmodel.errors import SettingError, SpecError, unknown
+from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.symbolic.sizes import LARGEST_SIZE, peek
@@ -253,12 +253,15 @@ class Architecture(Description):
         check_stages(layout, self)
         return self
 
+    @typed
     def check_degrees(self, degrees: Mapping[str, Any]) -> None:
         """Raise SettingError for a degree that splits what this model does not have."""
         for name in SPLITTING:
             if name not in self.SPLIT_BY and degrees.get(name) not in (1, None):
                 kind = type(self).__name__
-                raise SettingError(f"{name}={degrees[name]} does not apply to {kind} {self.title!r}: leave it out")
+                raise SettingError(
+                    f"{name}={shown(degrees[name])} does not apply to {kind} {self.title!r}: leave it out"
+                )
 
     def check_plan(self, plan: Plan) -> None:
         """Raise SettingError unless the layers that a plan names are this model's."""

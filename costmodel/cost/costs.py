@@ -36,6 +36,7 @@ from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout
 from costmodel.importers.files import asked_in, settings_of
 from costmodel.layers.base import Layer
+from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.layout import DEGREES, Layout
 from costmodel.training.settings import SETTINGS, Settings
@@ -123,7 +124,8 @@ class Costs:
                     f"{name} is a field of {model.title}, no setting: use over={{{name!r}: {shown(settings[name])}}} "
                     f"(--over {name}={settings[name]})"
                 )
-        model.check_degrees({name: value for name, value in settings.items() if type(value) is int and value > 0})
+        sizes = {name: size for name, size in settings.items() if type(size) is int and 0 < size <= LARGEST_SIZE}
+        model.check_degrees(sizes)  # before what settings ask of each other
         question = settings_of(settings)
         check_applies(model, question)
         try:
