@@ -17,6 +17,7 @@ from costmodel.roofline.gemm import MOST_FAR, ProductFit, exposing, fit, regime_
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES, Ref
+from costmodel.roofline.others import REPEATED, TOLD, _middle
 from costmodel.roofline.placed import AGED, AGED_NAME, AGES, KEPT_AGES, KEPT_NAME, LARGE_PRODUCTS, STALE, placed
 from costmodel.roofline.probes import (
     LINES_APART,
@@ -477,3 +478,24 @@ def test_what_is_exposed_of_an_operand_is_a_share_and_what_its_rows_begin_with()
     found = exposing(ProductFit({}, np.zeros(1)), products, more, extra).shares
     assert found[1] == pytest.approx((0.7, 600))
     assert found[0] == found[2] == (1.0, 0.0), "of what no product shows all is exposed"
+
+
+def test_others_bring_nothing_only_where_that_fits_about_as_well() -> None:
+    probes, least = 20, 1.0
+    hardly, as_well = least + 0.9 * REPEATED * probes, least + 0.5 * TOLD * probes
+    assert _middle({0.0: hardly, 1e9: least, 1.1e9: least}, probes) == pytest.approx(1.05e9, rel=0.01)
+    assert _middle({0.0: as_well, 1e9: least, 1.1e9: least}, probes) == 0.0
+
+
+def test_small_arrays_may_cost_more_than_larger_ones_that_caches_hold_too() -> None:
+    """Where what loads ahead has hardly begun before they end."""
+    seconds = dict(calibration().seconds)
+    size = SETS.curve[2]
+    seconds[f"curve add {size} float32"] = ALONE + 2 * (seconds[f"curve add {size} float32"] - ALONE)
+
+    def elements(bytes_: int) -> float:
+        program = program_of([op := elementwise("add", bytes_, "float32")], [op.output])
+        return predict_seconds(program, calibration(seconds=seconds)).terms.compute / op.output.size
+
+    assert elements(size) == pytest.approx(2 * ELEMENT, rel=0.02)
+    assert elements(RESIDENT_BYTES) == pytest.approx(ELEMENT, rel=0.02)
