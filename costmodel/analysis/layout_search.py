@@ -50,7 +50,7 @@ DEGREES_OF_KINDS = ("tp", "cp", "pp", "fsdp", "dp")
 """Degrees whose size decides about a model, and about settings alone only whether it is more than 1."""
 REPORTED = 1_000
 """Ways after each so many of which a search says how far it is."""
-YOUNG_OBJECTS = 50_000
+YOUNG_OBJECTS = 500_000
 """New objects after which Python looks for unreachable cycles among them during a search."""
 MOST_RANKED = 10
 """Of those that fit so many are ranked at least, however much slower than the best."""

@@ -129,13 +129,21 @@ class Detached:
 class ForwardLiveness:
     """Replays a tape; `loops` lets one round of a repeated block stand for all between its first and its last.
 
-    gathered: see `ShardedWeights`.
+    gathered: see `ShardedWeights`. memory: of calls that another walk of the tape has met, to which others are added.
     order: what backward retraces. weights: every trained weight, with its rounds, in the order of first use. output:
     the result, which the user holds. persistent: what decoding keeps. held: what stays until backward is done. ends:
     gradients and memory of several results, where no loss joins them. ends_here: whether the model ends on this tape.
     """
 
-    def __init__(self, tape: Tape, lifetimes: Lifetimes, *, loops: bool, gathered: Gathered | None = None) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        lifetimes: Lifetimes,
+        *,
+        loops: bool,
+        gathered: Gathered | None = None,
+        memory: dict[Call, CallMemory] | None = None,
+    ) -> None:
         self.lifetimes = lifetimes
         self.order: Order = []
         self.weights: list[tuple[Storage, str] | LoopEdge] = []
@@ -157,7 +165,7 @@ class ForwardLiveness:
             if x.requires_grad:
                 self._slots[x] = self._slots[x.storage] = GradientSlot(x.storage.bytes)
         self.ends_here = tape.layout.last
-        self._memory: dict[Call, CallMemory] = {}
+        self._memory: dict[Call, CallMemory] = {} if memory is None else memory
         self._cached: list[Allocation] = []
         self._taken: set[Allocation] = set()  # results that were kept, of what is run again: as if made there
         self._alike = 1

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from costmodel.architectures.trace import trace
 from costmodel.cost.allocator import exactly
+from costmodel.cost.call_memory import CallMemory
 from costmodel.cost.costs import Costs
 from costmodel.cost.liveness import Course, Lifetimes, MomentLoop
 from costmodel.cost.lru_cache import Kept, LruCache
@@ -27,6 +28,7 @@ from costmodel.cost.runtimes import rank_of
 from costmodel.cost.sharding import Gathered
 from costmodel.cost.stage_passes import Passage, StagePasses, step_ending
 from costmodel.errors import CostModelError
+from costmodel.graph.call import Call
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout
 from costmodel.training.dtypes import size_bytes
@@ -164,6 +166,27 @@ class StagedRank:
         return self.end()
 
 
+class Recording:
+    """A tape, which is forgotten with the last of its copies that are in use. memory: of its calls, for all walks."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.memory: dict[Call, CallMemory] = {}
+
+    @property
+    def copied(self) -> Tape:
+        """A copy, which owns this."""
+        other = copy(self.tape)
+        other.owner = self
+        return other
+
+    def __del__(self) -> None:
+        self.tape.forget()
+
+    def __repr__(self) -> str:
+        return f"<Recording of {self.tape}>"
+
+
 class RankPeaks:
     """Peaks of the heaviest ranks of one model, under settings that differ in some alone.
 
@@ -258,6 +281,9 @@ class RankPeaks:
     def alone(self, settings: Settings) -> Costs:
         """The one kind of rank of a layout without stages, kept until another is asked for. Raises CostModelError."""
         if self._last is None or self._last.settings is not settings:
+            last, self._last = self._last, None
+            if last is not None:
+                last.tape.forget()
             self._last = Costs(self.model, settings, trace(self.model, settings))
         return self._last
 
@@ -289,7 +315,10 @@ class RankPeaks:
     def _tape(self, key: StageKey) -> Tape:
         """What is recorded of a stage, on its own layout. Raises CostModelError."""
         own: RecordedStage = self._known[key]  # type: ignore[assignment]
-        record = partial(trace, self.model, own.settings, layout=own.layout, arrival=key.arrival)
+
+        def record() -> Tape:
+            return Recording(trace(self.model, own.settings, layout=own.layout, arrival=key.arrival)).copied
+
         return _laid_out(self._tapes.of(key._replace(common=own.common), record), own.layout)
 
     def _least_sharded(self, settings: Settings) -> int:
@@ -372,7 +401,8 @@ class RankPeaks:
 
         def make() -> StagePasses:
             tape = self._on_copies(settings, key) if sharded else self._tape(key)
-            return StagePasses(tape, settings, **manner, gathered=gathered if sharded else "none")
+            own: Recording = tape.owner  # type: ignore[assignment]
+            return StagePasses(tape, settings, **manner, gathered=gathered if sharded else "none", memory=own.memory)
 
         return self._once(name, lambda: StageExtents(lambda: self._kept(name, make)))
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from costmodel.cost.backward import BackwardLiveness, update
+from costmodel.cost.call_memory import CallMemory
 from costmodel.cost.data_parallel import gradient_sums, send_gradients
 from costmodel.cost.forward import CallRound, ForwardLiveness, LoopEdge, Order, StretchRound, UnitEdge
 from costmodel.cost.liveness import (
@@ -32,7 +33,7 @@ from costmodel.cost.liveness import (
 )
 from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.cost.sharding import Gathered, ShardedWeights
-from costmodel.graph.call import Block
+from costmodel.graph.call import Block, Call
 from costmodel.graph.kernel import Message
 from costmodel.graph.tape import Tape
 from costmodel.training.schedule import Schedule
@@ -74,7 +75,7 @@ class StagePasses:
     result: what it hands on [bytes]. loss: what is kept of that until all passes are done [bytes]. walk: the forward
     one, which knows the weights in the order of their use. named: what was made of a micro-batch, and the gradient that
     was sent last, if these have names until the next ones are there (``Schedule1F1B``: `output`, `bwd_sends`) [bytes].
-    gathered: what of sharded weights is there before the first.
+    gathered: what of sharded weights is there before the first. memory: see `ForwardLiveness`.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class StagePasses:
         splits: bool,
         named: bool,
         gathered: Gathered = "none",
+        memory: dict[Call, CallMemory] | None = None,
     ) -> None:
         self.tape = tape
+        self._memory: dict[Call, CallMemory] = {} if memory is None else memory
         self.gathered: Gathered = gathered
         self.sharded = tape.layout.shards > 1
         self.runtime = rank_of(tape, settings)
@@ -186,7 +189,7 @@ class StagePasses:
         if self.runtime is not None:  # what comes in has memory of its own when it comes
             now = lifetimes.moment("forward", "received", "")
             handed += [lifetimes.take(x.storage.bytes, now, ACTIVATIONS) for x in tape.inputs.values()]
-        forward = ForwardLiveness(tape, lifetimes, loops=not self._splits, gathered=self.gathered)
+        forward = ForwardLiveness(tape, lifetimes, loops=not self._splits, gathered=self.gathered, memory=self._memory)
         if not lifetimes.moments:  # a stage of views alone
             lifetimes.moment("forward", "view", "")
         cut = len(lifetimes.moments)
@@ -287,7 +290,7 @@ class StagePasses:
         Source: ``torch/distributed/pipelining/_backward.py``: ``stage_backward_input``, ``stage_backward_weight``.
         """
         lifetimes = Lifetimes()
-        forward = ForwardLiveness(self.tape, lifetimes, loops=False)
+        forward = ForwardLiveness(self.tape, lifetimes, loops=False, memory=self._memory)
         cut = len(lifetimes.moments)
         results = self._results(forward)
         backward = BackwardLiveness(forward, accumulates=accumulates, inputs_only=True)

@@ -85,6 +85,7 @@ class Tape:
     grad: whether gradients are recorded of it, as ``torch.no_grad`` has it.
     inputs, buffers, caches: tensors that are there before the pass, by their memory; caches are what decoding has kept
     of earlier tokens, or has room for. cached: what it keeps after this pass.
+    owner: what is kept for as long as this tape, or a copy of it, is.
     """
 
     def __init__(
@@ -121,12 +122,24 @@ class Tape:
         self.grad = True
         self.caches: dict[Storage, Tensor] = {}
         self.cached: list[Cached] = []
+        self.owner: object = None
         self._calls = 0
         self._path: list[str] = []
         self._scopes = ""
         self._casts: dict[tuple[Storage, Dtype], Tensor] = {}
         self._shared: Shared | None = None
         self._compute: Dtype = precision.weight
+
+    def forget(self) -> None:
+        """Break the circles in which what is recorded refers to itself, so that it is freed with its last user.
+
+        Python's own search for such circles goes through all that there is. Nothing of the tape can be read after it.
+        """
+        for call in self.root.calls():
+            call.y.maker = None
+        for block in (self.root, *self.root.blocks()):
+            block.__init__(block.name, 1, None)
+        vars(self).clear()
 
     def storage(self, elements: int, role: Role, origin: Origin, name: str, dtype: Dtype | None = None) -> Storage:
         """Memory, of the data type that its role has here and now unless another is given."""

@@ -19,7 +19,7 @@ from costmodel.architectures.stages import equal_starts, own_parts
 from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.lru_cache import LruCache
-from costmodel.cost.peaks import RankPeaks, StagedRank
+from costmodel.cost.peaks import RankPeaks, Recording, StagedRank
 from costmodel.cost.rows import kept_of
 from costmodel.errors import CostModelError, SettingError
 from costmodel.graph.call import Call
@@ -404,7 +404,7 @@ class LayoutSteps:
         self._players: LruCache[dict[str, Player]] = LruCache(MOST_STAGES)
         self._endings: LruCache[Player] = LruCache(MOST_STAGES)
         self._works: dict[Hashable, PassWork] = {}
-        self._dealt_out: LruCache[tuple[Tape, PassTasks]] = LruCache(MOST_DEALT_OUT)
+        self._dealt_out: LruCache[tuple[Recording, PassTasks]] = LruCache(MOST_DEALT_OUT)
         self._floors: dict[PassWork, tuple[PassFloor, PassFloor]] = {}
 
     def step(self, settings: Settings) -> LayoutStep:
@@ -450,13 +450,16 @@ class LayoutSteps:
         shares = experts is not None and not self.fuses and recorded_alike(experts, layout)
         family = (*key[:2], key[2]._replace(ep=2))
         if shares and family in self._dealt_out:
-            tape, tasks = self._dealt_out[family]
+            own, tasks = self._dealt_out[family]
             _ = model.local(layout)
-            if deal_out(tape, layout):
-                return tasks.dealt_out(tape, settings)
+            if deal_out(own.tape, layout):
+                return tasks.dealt_out(own.tape, settings)
         tape = trace(model, settings, layout=layout)
         tasks = PassTasks.of(tape, settings, self.kinds, fuse=self.fuses)
-        return self._dealt_out.of(family, lambda: (tape, tasks))[1] if shares else tasks
+        if shares:
+            return self._dealt_out.of(family, lambda: (Recording(tape), tasks))[1]
+        tape.forget()
+        return tasks
 
     def least_seconds(self, work: PassWork, layout: Layout, shapes: PipelineShapes, micro_batches: Numbers) -> Numbers:
         """Of a step of each of the layouts that ask for such work at least. layout: any of them."""
