@@ -346,7 +346,9 @@ class KernelModel:
         long, short = np.maximum(compute, memory), np.minimum(compute, memory)
         # Both overlap perfectly where one is much the longer, and less where they take about as long.
         joined = long * (1 + (short / np.maximum(long, TINY)) ** c.overlap) ** (1 / c.overlap)
-        if ADDED in kernel.name:  # what a product adds to is read after the last step along k, in the way of the end
+        if ADDED in kernel.name and self.stack.linears == "plain":  # a kernel of its own reads both and writes the sum
+            joined = joined + kernel.launches * c.kernel_seconds + 3 * kernel.written / self.bandwidth
+        elif ADDED in kernel.name:  # what a product adds to is read after the last step along k, in the way of the end
             joined = joined + c.added_share * kernel.written / self.bandwidth
         start = kernel.launches * c.kernel_seconds
         product = start + kernel.launches * c.product_seconds + joined

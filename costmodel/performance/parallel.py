@@ -78,6 +78,7 @@ class ProgramSet:
             self._starts[recorded] = {each: of.weights @ starts for each, of in self.programs.items()}
         parts = zip(self._starts[recorded][name].T, np.broadcast_arrays(*model.start_seconds), strict=True)
         host = sum(np.multiply.outer(launches, seconds) for launches, seconds in parts)
+        player.waits, player.blocking = model.stack.waits, model.stack.blocking
         player.play(program, program.weights @ kernel_seconds, host, kernel_seconds, last=last)
 
 
@@ -137,7 +138,7 @@ class RankWork(ProgramSet):
             player.send_beside("ep", self.micro_batches)
         phases = dict(player.phase_seconds)
         cover: dict[StepPhase, Numbers] = {}
-        if self.overlaps and model.stack.sums_beside:
+        if self.overlaps and model.stack.sums_beside and not model.stack.blocking:
             cover = {phase: phases[phase] / self.micro_batches for phase in PHASES}
         saved, sums = overlapped(phases, [*player.sums.values()], cover)
         return kernel_seconds, PlayedStep(player.device - saved, phases, sums, optional=saved)

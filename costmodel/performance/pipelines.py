@@ -298,8 +298,8 @@ def _of_weights(task: Task) -> bool:
 class PipelineWork:
     """What the ranks of a pipeline ask of their devices in a step, stages that are alike once.
 
-    ranks: all of them. shown: the one that has most to do; tasks: its own. kinds: stages that differ. share: see
-    `Programmer`.
+    ranks: all of them. shown: the one that has most to do; tasks: its own. kinds: stages that differ. waits: whether a
+    rank waits until what it hands on is there. share: see `Programmer`.
     """
 
     def __init__(
@@ -318,6 +318,7 @@ class PipelineWork:
         """
         self.ranks = sorted(ranks, key=lambda rank: rank.rank)
         self.schedule, self.settings = self.ranks[0].schedule, self.ranks[0].settings
+        self.waits = self.settings.layout.runtime != "torch" and self.settings.layout.vpp == 1
         alike = LruCache[StageWork](self.schedule.stages) if known is None else known
         self.stages: dict[int, StageWork] = {}
         for rank in self.ranks:
@@ -390,7 +391,7 @@ class PipelineWork:
         """A rank's ending, with what its runtime sends beside its last backward and next forward passes."""
         phases, own = dict(ending.phase_seconds), [self.stages[stage] for stage in rank.stages]
         cover: dict[StepPhase, Numbers] = {}
-        if own[0].overlaps and stack.sums_beside:
+        if own[0].overlaps and stack.sums_beside and not stack.blocking:
             kinds: dict[StepPhase, str] = {"forward": "F", "backward": "B"}
             cover = {phase: sum(players[work][kind].device for work in own) for phase, kind in kinds.items()}
         saved, sums = overlapped(phases, [*ending.sums.values()], cover)
@@ -408,7 +409,8 @@ class PipelineWork:
             phase: StepPhase = "forward" if each.action.kind == "F" else "backward"
             events.append(QueueEvent("device", str(each.action), phase, each.start, each.end, each.rank))
 
-        ends = play_passes(self.schedule, self.passes(players), handing, note)
+        passes, beside = self._handing_on(self.passes(players), handing)
+        ends = play_passes(self.schedule, passes, beside, note)
         for rank, end in zip(self.ranks, ends, strict=True):
             ending = self._ended(rank, players, self.ending(rank, model, prices), model.stack).seconds
             events.append(QueueEvent("device", "update", "update", float(end), float(end + ending), rank.rank))
@@ -423,9 +425,26 @@ class PipelineWork:
     ) -> Numbers:
         """Seconds of the step: of the rank that is done last. endings: of each rank after its passes."""
         whole: Numbers = 0.0
-        for end, ending in zip(ends_of(self.schedule, self.passes(players), handing), endings, strict=True):
+        passes, beside = self._handing_on(self.passes(players), handing)
+        for end, ending in zip(ends_of(self.schedule, passes, beside), endings, strict=True):
             whole = np.maximum(whole, end + ending)
         return whole
+
+    def _handing_on(self, passes: PassSeconds, handing: Numbers) -> tuple[PassSeconds, Numbers]:
+        """Passes, and what handing on takes beside them: nothing if the rank waits for it, which is then of the pass.
+
+        Source: Megatron-LM, ``megatron/p2p_communication.py``, and Megatron-Core without ``overlap_p2p_comm``, which
+        interleaved stages alone have; DeepSpeed, runtime/pipe/p2p.py.
+        """
+        if not self.waits:
+            return passes, handing
+        last = self.schedule.stages - 1
+        longer: dict[tuple[int, str], Numbers] = {}
+        for key, seconds in passes.items():
+            stage, kind = key
+            hands = stage < last if kind == "F" else stage > 0
+            longer[key] = seconds + handing if hands else seconds
+        return longer, 0.0
 
     def _counts(self) -> dict[tuple[int, str], int]:
         """How often the rank that is shown runs each pass of its stages."""

@@ -116,7 +116,8 @@ class Player:
 
     price: what a message takes. launch_seconds: of the host, for one collective. trace: what is on each queue, every
     round by itself; None: rounds that are alike are played until they are, and stand for all others.
-    device, host: when they are free [s]; links: when each is.
+    device, host: when they are free [s]; links: when each is. waits: whether sums of inputs' gradients run beside no
+    product, and blocking: whether nothing runs beside anything, see `Stack`.
     """
 
     price: Callable[[Message], Price]
@@ -127,6 +128,8 @@ class Player:
     links: dict[str, Numbers] = field(default_factory=dict)
     phase_seconds: dict[StepPhase, Numbers] = field(default_factory=dict)
     sums: dict[tuple[StepPhase, str, Message], CollectiveSum] = field(default_factory=dict)
+    waits: bool = False
+    blocking: bool = False
 
     def __post_init__(self) -> None:
         """Nothing is on its way."""
@@ -358,12 +361,14 @@ class Player:
         return own
 
     def _send(self, event: Sending) -> None:
-        if event.waiting == "sum" and self._marks:
+        if self.blocking:
+            self._block(event, 0.0)
+        elif event.waiting == "sum" and self._marks:
             self._full.append((event, self._program.ready[len(self._full)]))
         elif event.waiting in ("gather", "scatter"):
             self._launch(event, self._ready(event))
         else:
-            self._block(event, self._half if event.waiting == "under" else 0.0)
+            self._block(event, self._half if event.waiting == "under" and not self.waits else 0.0)
 
     def _ready(self, event: Sending) -> Numbers:
         """When what is sent is there: gradients are now, and for weights there is room when others are copied out."""
@@ -416,7 +421,12 @@ class Player:
             self.host = _larger(self.host, done)
 
     def _parts(self, event: Parts) -> None:
-        """Kernels in parts, each beside what the next one waits for."""
+        """Kernels in parts, each beside what the next one waits for; or all of them, and then what is sent."""
+        if self.blocking or (self.waits and event.messages[0][1].axis == "tp"):
+            self._kernels(event.phase, event.row)
+            for _, message in event.messages:
+                self._block(Sending(event.phase, event.layer, message, "device", False), 0.0)
+            return
         waiting: list[Flight] = []
         for n in range(event.parts + 1):
             for flight in waiting:

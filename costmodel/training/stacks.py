@@ -36,7 +36,10 @@ class Stack(Declaration):
     graphs have them. experts_beside: whether tokens are sent to experts and back beside another micro-batch's kernels,
     as with Megatron-Core's overlap_moe_expert_parallel_comm. sums_beside: whether Megatron and DeepSpeed sum gradients
     over copies beside backward, as their recipes do, or after it, as Megatron-LM did before ``overlap_grad_reduce``
-    (NVIDIA/Megatron-LM issue 391, September 2023). source: where its figures are from.
+    (NVIDIA/Megatron-LM issue 391, September 2023). linears: whether Megatron's linear layers are "joined", so that
+    products add to weights' gradients and run beside sums of inputs' gradients over ranks of tp, or "plain", with a
+    kernel that adds, and sums beside nothing: as before 2022, and in Megatron-DeepSpeed (``megatron/mpu/layers.py``).
+    source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -60,10 +63,16 @@ class Stack(Declaration):
     recorded: tuple[str, ...] = ()
     experts_beside: bool = False
     sums_beside: bool = True
+    linears: Literal["joined", "plain"] = "joined"
     source: str = "as declared"
 
     def __post_init__(self) -> None:
         self.check()
+
+    @property
+    def waits(self) -> bool:
+        """Whether no sum of inputs' gradients over ranks runs beside products."""
+        return self.blocking or self.linears == "plain"
 
     def check_agreement(self, where: str) -> None:
         """Raise SettingError for a time below 0, or as long as a second."""

@@ -9,7 +9,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.graph.kernel import Kernel
-from costmodel.performance.laws import TURNED, KernelModel
+from costmodel.performance.laws import ADDED, TURNED, KernelModel
 from costmodel.performance.megatron import ROUTING_LAUNCHES
 from costmodel.performance.work import Task
 
@@ -199,3 +199,37 @@ def test_gradients_are_summed_after_backward_where_a_stack_says_so(how: dict[str
     waited = [sum(of.exposed for of in time.collectives if of.axis == "dp") for time in (beside, after)]
     assert waited[0] < waited[1]
     assert 0 < after.seconds - beside.seconds <= waited[1] - waited[0]  # on processors that it takes
+
+
+def test_plain_linear_layers_add_gradients_by_themselves_and_wait_for_sums_over_ranks() -> None:
+    p = cm.predict(
+        "gpt2-small",
+        batch=4,
+        seq=1024,
+        tp=4,
+        accumulate=2,
+        runtime="megatron",
+        precision="bf16-master",
+        attention="flash",
+    )
+    joined, plain = (
+        p.on("dgx-a100", stack=cm.Stack("own", "graph_seconds", linears=linears)) for linears in ("joined", "plain")
+    )
+    [added] = {task.kernel for task in joined.work.tasks if "qkv" in task.layer and ADDED in task.kernel.name}
+    once = added.written / joined.kernel_model.bandwidth
+    more = plain.kernel_model.kernel_time(added) - joined.kernel_model.kernel_time(added)
+    c = joined.constants
+    assert more == pytest.approx((3 - c.added_share) * once + added.launches * c.kernel_seconds)
+    exposed = [sum(of.exposed for of in time.collectives if of.phase == "backward") for time in (joined, plain)]
+    assert exposed[0] < exposed[1]
+
+
+@pytest.mark.parametrize("how", [{"fsdp": 4, "runtime": "torch"}, {"dp": 4, "runtime": "torch"}, {"tp": 4, "sp": True}])
+def test_nothing_runs_beside_anything_where_the_host_waits_for_each_kernel(how: dict[str, Any]) -> None:
+    p = cm.predict("gpt2-small", **{"batch": 4, "seq": 1024, "runtime": "megatron", "precision": "bf16-master", **how})
+    free, blocked = (
+        p.on("dgx-a100", stack=cm.Stack("own", "graph_seconds", blocking=blocking)) for blocking in (False, True)
+    )
+    assert sum(of.exposed for of in free.collectives) < sum(of.seconds for of in free.collectives)
+    for of in blocked.collectives:
+        assert of.exposed == pytest.approx(of.seconds, rel=1e-9)

@@ -275,3 +275,14 @@ def test_a_time_for_a_launch_that_is_given_has_a_range_on_several_devices() -> N
     named, given = (p.on("dgx-h100", stack=cm.Stack("own", launch)) for launch in ("eager_seconds", 8e-6))
     assert given.seconds == named.seconds
     assert named.low < given.low < given.seconds < given.high < named.high
+
+
+@pytest.mark.parametrize(("runtime", "vpp"), [("torch", 1), ("megatron", 1), ("megatron", 3)])
+def test_ranks_of_megatron_wait_for_what_they_hand_on_but_for_interleaved_stages(runtime: Any, vpp: int) -> None:
+    """Of very many micro-batches each pass takes so much longer, beside which PyTorch's sends run."""
+    how: dict[str, Any] = {"batch": 1, "seq": 1024, "precision": "bf16-master", "attention": "flash", "pp": 4}
+    split = {"vpp": vpp, "schedule": "interleaved-1f1b"} if vpp > 1 else {}
+    time = cm.predict("gpt2-small", accumulate=64, runtime=runtime, **how, **split).on("dgx-a100")
+    [handed] = [of for of in time.collectives if of.layer == "stages"]
+    waited = handed.exposed / (handed.seconds / handed.times)
+    assert (waited > 64) == (runtime == "megatron" and vpp == 1)
