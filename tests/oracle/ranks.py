@@ -66,6 +66,7 @@ from . import models
 from .autocasting import GpuAutocast
 from .chunked_loss import ChunkedLoss
 from .measure import Saved, results_by_operator
+from .settings import IN_TORCH
 from .tracker import Most, Tracker, weights_by_use
 from .vision import stub_operators
 
@@ -637,9 +638,7 @@ def _optimizer(question: dict[str, Any], weights: list[nn.Parameter]) -> torch.o
     way = {"foreach": question.get("update") == "foreach"} | (
         {"fused": True} if question.get("update") == "fused" else {}
     )
-    from .test_optimizers import REAL
-
-    name, options = REAL[question.get("optimizer", "sgd")]
+    name, options = IN_TORCH[question.get("optimizer", "sgd")]
     kind = getattr(torch.optim, name)
     if question.get("zero") == 1:
         return ZeroRedundancyOptimizer(weights, kind, lr=0.1, **options, **way)
