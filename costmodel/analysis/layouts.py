@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -404,13 +405,8 @@ def layouts(
     if not search.meshes:
         raise SettingError(_why_none(architecture, fixed, options))
     if not (search.entries or search.unfit.reasons):
-        why = [reason.text for reason in search.refused.reasons]
-        own = [
-            text for text in why if any(f"{name}=" in text for name in settings)
-        ]  # what is given, before what is not
-        raise SettingError(
-            f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {(own or why)[0]}"
-        )
+        reason = blamed([reason.text for reason in search.refused.reasons], settings)
+        raise SettingError(f"no layout of {architecture.title} over devices={fixed['devices']} is worked out: {reason}")
     return Layouts(
         architecture.title,
         _question(architecture, options),
@@ -422,6 +418,11 @@ def layouts(
         inside=inside,
         **_results(search),
     )
+
+
+def blamed(reasons: Sequence[str], given: Collection[str]) -> str:
+    """The first of the reasons that names a setting that is given; the first of all, where none does."""
+    return next((text for text in reasons if any(re.search(rf"\b{name}=", text) for name in given)), reasons[0])
 
 
 def _why_none(model: Architecture, fixed: Mapping[str, Any], options: Mapping[str, Sequence[Any]]) -> str:

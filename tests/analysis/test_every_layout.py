@@ -19,6 +19,7 @@ import costmodel as cm
 from costmodel.analysis.candidates import Meshes
 from costmodel.analysis.layout_reasons import TOO_MUCH_HELD
 from costmodel.analysis.layout_search import APART, LayoutSearch
+from costmodel.analysis.layouts import blamed
 from costmodel.architectures.trace import trace
 from costmodel.cost import forward, peaks
 from costmodel.cost.costs import Costs
@@ -215,6 +216,12 @@ def test_the_change_that_helps_most_is_counted_over_what_does_not_fit() -> None:
         larger = [entry for entry in unfit if entry.settings["batch"] == 4]
         helped = [peaks[str(sorted({**entry.settings, "batch": 1}.items()))] <= room for entry in larger]
         assert f"{sum(helped) / beside.candidates:.0%}" in beside.change
+
+
+def test_a_setting_is_not_blamed_for_another_whose_name_ends_alike() -> None:
+    why = ["ep=3 lacks experts", "vpp=2 is of schedules", "pp=4 with attention"]
+    assert blamed(why, ["pp", "tp"]) == why[2]
+    assert blamed(why, ["tp"]) == why[0]
 
 
 @pytest.mark.parametrize(
