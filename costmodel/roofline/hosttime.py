@@ -30,8 +30,9 @@ from costmodel.roofline.signature import (
 )
 
 UNROLLED = 64
-"""Elements in the rows of which NumPy takes maxima by many vectors at once (loops_minmax.dispatch.c.src), with which
-short rows do not begin."""
+"""Elements of which NumPy takes a maximum in one step, eight vectors of eight (``wstep`` in its
+loops_minmax.dispatch.c.src); shorter rows take none, and wait for no memory, as seen on an AMD EPYC. Wider vectors
+would make it 128."""
 PRICED = 3
 """How often calls are priced by how long they take, since what they take depends on how long they leave alone."""
 LEVELS = {

@@ -11,7 +11,7 @@ from statistics import median
 
 from costmodel.roofline.curves import LogTable, behind, joined, parted, rising
 from costmodel.roofline.footprint import Code
-from costmodel.roofline.gemm import ProductFit, exposing, fit, further, regime_of
+from costmodel.roofline.gemm import SHORTEST, ProductFit, exposing, fit, further, regime_of
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.others import Others, Placed
 from costmodel.roofline.placed import FIRST, LARGE_PRODUCTS, STALE, STALE_MANNERS, placed
@@ -258,7 +258,7 @@ class Rates:
         short, long = (table(distance) for table in self._reads)
         long = min(short, long)
         few, many = READ_LENGTHS
-        return long + (short - long) * (1 / max(length, few // 4) - 1 / many) / (1 / few - 1 / many)
+        return long + (short - long) * (1 / max(length, SHORTEST) - 1 / many) / (1 / few - 1 / many)
 
     def _windows_of(self, manner: str, length: int) -> Callable[[float], float]:
         """Time per byte of the lines that rows apart from each other touch, by reuse distance [s/B]; it adds to all
