@@ -16,17 +16,17 @@ const hostSeconds = (tasks, model) => tasks.map(({ starts }) => starts.reduce((a
 ProgramSet.prototype.play = function (player, name, model, seconds, last = true) {
   const program = item(this.programs, name);
   const sums = (of) => program.rows.map((row) => row.reduce((all, [task, share]) => all + share * of[task], 0));
-  Object.assign(player, { waits: model.stack.waits, blocking: model.stack.blocking });
+  Object.assign(player, { input_sums_beside: model.stack.input_sums_beside, blocking: model.stack.blocking });
   player.play(program, sums(seconds), sums(hostSeconds(this.tasks, model)), seconds, last);
 };
 
 class Pipeline extends PipelineWork {
   // stages: programs of each. endings: of each rank what it does after its passes. handed: by a stage to the next, if by any.
-  // waits: whether a rank waits for that.
-  constructor(schedule, stages, endings, handed, waits) {
+  // blocking_sends: whether a rank waits for that.
+  constructor(schedule, stages, endings, handed, blocking_sends) {
     super();
     const ranks = endings.map((_, rank) => ({ rank, stages: schedule.stages_of(rank) }));
-    Object.assign(this, { schedule, ranks, endings, handed, waits, stages: new Dict(enumerate(stages)), kinds: [...new Set(stages)] });
+    Object.assign(this, { schedule, ranks, endings, handed, blocking_sends, stages: new Dict(enumerate(stages)), kinds: [...new Set(stages)] });
   }
 
   ending_of({ rank }) {
@@ -39,11 +39,11 @@ class Pipeline extends PipelineWork {
 class LayoutStep {
   constructor(tasks, played, names, value) {
     const of = (number) => Number(value(number));
-    const [[runtime, sp, training, overlaps, experts_beside, sums_beside, blocking, waits], degrees, microBatches, contractions, sets, [kind, ...order]] = played;
+    const [[runtime, sp, training, overlaps, experts_beside, sums_beside, blocking, input_sums_beside], degrees, microBatches, contractions, sets, [kind, ...order]] = played;
     this.layout = new Layout();
     degrees.forEach((number, place) => (this.layout[names[place]] = number < 0 ? null : of(number)));
     Object.assign(this.layout, { runtime, sp });
-    Object.assign(this, { training, contractions: of(contractions), stack: { experts_beside, sums_beside, blocking, waits } });
+    Object.assign(this, { training, contractions: of(contractions), stack: { experts_beside, sums_beside, blocking, input_sums_beside } });
     const message = ([operation, axis, dtype, devices, elements, bytes]) =>
       Object.assign(new Message(operation, axis, of(devices), of(elements), dtype), { bytes: of(bytes) });
     const event = ([kind, ...parts]) => {
@@ -71,10 +71,9 @@ class LayoutStep {
       const stages = all(order[0]);
       this.work = Object.assign(new StagedPass(), { stages, tasks: stages.flatMap((stage) => stage.tasks) });
     } else {
-      const [stages, endings, schedule, perRank, handed] = order;
+      const [stages, endings, schedule, perRank, handed, blocking_sends] = order;
       const runs = new SCHEDULES[schedule](this.layout.pp, perRank, of(microBatches));
-      const waits = runtime !== "torch" && perRank === 1;
-      this.work = new Pipeline(runs, all(stages), all(endings), handed.length ? message(handed[0]) : null, waits);
+      this.work = new Pipeline(runs, all(stages), all(endings), handed.length ? message(handed[0]) : null, blocking_sends);
     }
   }
 

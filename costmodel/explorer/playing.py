@@ -190,7 +190,7 @@ class PlayOutline:
                 stack.experts_beside,
                 stack.sums_beside,
                 stack.blocking,
-                stack.waits,
+                stack.input_sums_beside,
             ),
             [-1 if degree is None else self._of(degree) for degree in degrees],
             self._of(settings.micro_batches),
@@ -201,7 +201,7 @@ class PlayOutline:
 
     def _order(self, work: RankWork | StagedPass | PipelineWork) -> list[Any]:
         """Which sets of programs there are of what, by number: of a rank its own, or of each stage, or these, of each
-        rank that of its ending, the schedule, stages of a rank, and what stages hand on."""
+        rank that of its ending, the schedule, stages of a rank, what stages hand on, and whether they wait for it."""
         match work:
             case RankWork():
                 return [self._set(work)]
@@ -210,7 +210,14 @@ class PlayOutline:
         stages = [self._set(work.stages[stage]) for stage in range(work.schedule.stages)]
         endings = [self._set(work.ending_of(rank)) for rank in work.ranks]
         handed = [] if work.handed is None else [self._message(work.handed)]
-        return [stages, endings, type(work.schedule).__name__, work.schedule.stages_per_rank, handed]
+        return [
+            stages,
+            endings,
+            type(work.schedule).__name__,
+            work.schedule.stages_per_rank,
+            handed,
+            work.blocking_sends,
+        ]
 
     def _set(self, programs: ProgramSet) -> int:
         """The number of a set of programs, whose kernels come after those of the sets before it."""

@@ -78,7 +78,7 @@ class ProgramSet:
             self._starts[recorded] = {each: of.weights @ starts for each, of in self.programs.items()}
         parts = zip(self._starts[recorded][name].T, np.broadcast_arrays(*model.start_seconds), strict=True)
         host = sum(np.multiply.outer(launches, seconds) for launches, seconds in parts)
-        player.waits, player.blocking = model.stack.waits, model.stack.blocking
+        player.input_sums_beside, player.blocking = model.stack.input_sums_beside, model.stack.blocking
         player.play(program, program.weights @ kernel_seconds, host, kernel_seconds, last=last)
 
 

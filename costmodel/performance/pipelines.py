@@ -298,8 +298,8 @@ def _of_weights(task: Task) -> bool:
 class PipelineWork:
     """What the ranks of a pipeline ask of their devices in a step, stages that are alike once.
 
-    ranks: all of them. shown: the one that has most to do; tasks: its own. kinds: stages that differ. waits: whether a
-    rank waits until what it hands on is there. share: see `Programmer`.
+    ranks: all of them. shown: the one that has most to do; tasks: its own. kinds: stages that differ. blocking_sends:
+    whether a rank waits until what it hands on is there. share: see `Programmer`.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class PipelineWork:
         """
         self.ranks = sorted(ranks, key=lambda rank: rank.rank)
         self.schedule, self.settings = self.ranks[0].schedule, self.ranks[0].settings
-        self.waits = self.settings.layout.runtime != "torch" and self.settings.layout.vpp == 1
+        self.blocking_sends = self.settings.layout.runtime != "torch" and self.settings.layout.vpp == 1
         alike = LruCache[StageWork](self.schedule.stages) if known is None else known
         self.stages: dict[int, StageWork] = {}
         for rank in self.ranks:
@@ -436,7 +436,7 @@ class PipelineWork:
         Source: Megatron-LM, ``megatron/p2p_communication.py``, and Megatron-Core without ``overlap_p2p_comm``, which
         interleaved stages alone have; DeepSpeed, runtime/pipe/p2p.py.
         """
-        if not self.waits:
+        if not self.blocking_sends:
             return passes, handing
         last = self.schedule.stages - 1
         longer: dict[tuple[int, str], Numbers] = {}

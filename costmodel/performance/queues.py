@@ -116,8 +116,8 @@ class Player:
 
     price: what a message takes. launch_seconds: of the host, for one collective. trace: what is on each queue, every
     round by itself; None: rounds that are alike are played until they are, and stand for all others.
-    device, host: when they are free [s]; links: when each is. waits: whether sums of inputs' gradients run beside no
-    product, and blocking: whether nothing runs beside anything, see `Stack`.
+    device, host: when they are free [s]; links: when each is. input_sums_beside: whether sums of inputs' gradients run
+    beside products, and blocking: whether nothing runs beside anything, see `Stack`.
     """
 
     price: Callable[[Message], Price]
@@ -128,7 +128,7 @@ class Player:
     links: dict[str, Numbers] = field(default_factory=dict)
     phase_seconds: dict[StepPhase, Numbers] = field(default_factory=dict)
     sums: dict[tuple[StepPhase, str, Message], CollectiveSum] = field(default_factory=dict)
-    waits: bool = False
+    input_sums_beside: bool = True
     blocking: bool = False
 
     def __post_init__(self) -> None:
@@ -368,7 +368,7 @@ class Player:
         elif event.waiting in ("gather", "scatter"):
             self._launch(event, self._ready(event))
         else:
-            self._block(event, self._half if event.waiting == "under" and not self.waits else 0.0)
+            self._block(event, self._half if event.waiting == "under" and self.input_sums_beside else 0.0)
 
     def _ready(self, event: Sending) -> Numbers:
         """When what is sent is there: gradients are now, and for weights there is room when others are copied out."""
@@ -422,7 +422,7 @@ class Player:
 
     def _parts(self, event: Parts) -> None:
         """Kernels in parts, each beside what the next one waits for; or all of them, and then what is sent."""
-        if self.blocking or (self.waits and event.messages[0][1].axis == "tp"):
+        if self.blocking or (not self.input_sums_beside and event.messages[0][1].axis == "tp"):
             self._kernels(event.phase, event.row)
             for _, message in event.messages:
                 self._block(Sending(event.phase, event.layer, message, "device", False), 0.0)

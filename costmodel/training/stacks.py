@@ -70,9 +70,9 @@ class Stack(Declaration):
         self.check()
 
     @property
-    def waits(self) -> bool:
-        """Whether no sum of inputs' gradients over ranks runs beside products."""
-        return self.blocking or self.linears == "plain"
+    def input_sums_beside(self) -> bool:
+        """Whether sums of inputs' gradients over ranks of tp run beside products."""
+        return not self.blocking and self.linears == "joined"
 
     def check_agreement(self, where: str) -> None:
         """Raise SettingError for a time below 0, or as long as a second."""
