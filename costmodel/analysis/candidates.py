@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, get_args
 
-from costmodel.architectures.base import divisors
 from costmodel.architectures.stages import stages_of_split
-from costmodel.symbolic.sizes import peek
+from costmodel.symbolic.sizes import divisors, peek
 from costmodel.training.layout import RUNTIME_SCHEDULES, ContextKind, Runtime
 from costmodel.training.schedules import SCHEDULES
 from costmodel.training.settings import SETTINGS

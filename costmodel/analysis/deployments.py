@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple, Unpack
 
-from costmodel.architectures.base import divisors
 from costmodel.architectures.transformer import Transformer
-from costmodel.display.answer import Answer, Sheet
+from costmodel.display.answer import Ranking, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_amount, show_amount, show_bytes
 from costmodel.documents.arguments import typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.cluster import ClusterLike, LinkLike, load_cluster
 from costmodel.performance.serving import SERVED, Arrivals, Load, Serving, decoder, serve, serving_question
+from costmodel.symbolic.sizes import divisors
 from costmodel.training.engines import Engine
 from costmodel.training.fields import Probability, whole_size
 from costmodel.training.keywords import ServedSettings
@@ -94,7 +94,7 @@ class Closest(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Deployments(Answer):
+class Deployments(Ranking[RankedDeployment]):
     """Layouts of serving that fit and meet the targets, ranked by tokens a second of all devices; true if any does.
 
     title: the model's. question: without degrees and targets. machine: its name. devices: in all. ttft,
@@ -124,21 +124,8 @@ class Deployments(Answer):
     closest: dict[str, Closest] = field(default_factory=dict)
     within: float = 0.05
 
-    def __bool__(self) -> bool:
-        return bool(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[RankedDeployment]:
-        return iter(self.entries)
-
-    @property
-    def best(self) -> RankedDeployment:
-        """The layout of most tokens a second. Raises SettingError if there is none."""
-        if not self.entries:
-            raise SettingError(f"no layout of {self.title} over {self.devices} devices serves so: {self._missed()}")
-        return self.entries[0]
+    def _reason(self) -> str:
+        return f"no layout of {self.title} over {self.devices} devices serves so: {self._missed()}"
 
     @property
     def simplest(self) -> RankedDeployment:

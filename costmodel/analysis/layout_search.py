@@ -27,7 +27,7 @@ from costmodel.analysis.layout_reasons import (
     Tally,
 )
 from costmodel.analysis.ranked_layout import RankedLayout
-from costmodel.architectures.base import Architecture, divisors
+from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import batch_shape, check_applies
 from costmodel.cost.costs import Costs
 from costmodel.cost.peaks import Held, RankPeaks
@@ -36,6 +36,7 @@ from costmodel.hardware.cluster import LinkLike
 from costmodel.performance.laws import Numbers
 from costmodel.performance.layout_steps import LayoutStep, LayoutSteps, PassWork, PipelineShapes, blocks_of
 from costmodel.performance.time import Time, time_on
+from costmodel.symbolic.sizes import divisors
 from costmodel.training.frozen import varied
 from costmodel.training.layout import Layout
 from costmodel.training.settings import SETTINGS, Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,11 +15,11 @@ from costmodel.analysis.layout_reasons import Reason
 from costmodel.analysis.layout_search import LayoutSearch
 from costmodel.analysis.predict import predict
 from costmodel.analysis.ranked_layout import CHOSEN, RankedLayout
-from costmodel.architectures.base import Architecture, divisors
+from costmodel.architectures.base import Architecture
 from costmodel.architectures.stages import stages_of_split
 from costmodel.cost.budget import check_meant, room_for
 from costmodel.cost.question import question
-from costmodel.display.answer import Answer, Sheet
+from costmodel.display.answer import Ranking, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import Budget, show_bytes, show_exact, show_few, show_seconds, show_share
 from costmodel.documents.arguments import Reserve, typed
@@ -28,6 +28,7 @@ from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
 from costmodel.importers.files import read_setting, settings_of
 from costmodel.importers.zoo import load
 from costmodel.performance.layout_steps import LayoutStep
+from costmodel.symbolic.sizes import divisors
 from costmodel.training.fields import Probability
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
@@ -63,7 +64,7 @@ class NetworkSpeed(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Layouts(Answer):
+class Layouts(Ranking[RankedLayout]):
     """The layouts that fit, ranked; true if any does.
 
     title: the model's. question: without what is chosen. devices: in all. budget: what each has [bytes]; None: as much
@@ -95,24 +96,8 @@ class Layouts(Answer):
     slower: int = 0
     search: LayoutSearch | None = field(default=None, compare=False)
 
-    def __bool__(self) -> bool:
-        return bool(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[RankedLayout]:
-        return iter(self.entries)
-
-    def __getitem__(self, rank: int) -> RankedLayout:
-        return self.entries[rank]
-
-    @property
-    def best(self) -> RankedLayout:
-        """The first. Raises SettingError if nothing fits."""
-        if not self:
-            raise SettingError(f"{self.title}: {self._head()}")
-        return self.entries[0]
+    def _reason(self) -> str:
+        return f"{self.title}: {self._head()}"
 
     @typed
     def at(self, network: LinkLike) -> Layouts:

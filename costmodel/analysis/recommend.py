@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, product
-from math import isqrt, prod
+from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack
 
 from costmodel.analysis.predict import Prediction, predict
@@ -18,14 +18,14 @@ from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.trace import check_applies
 from costmodel.cost.budget import room_for
 from costmodel.cost.question import question
-from costmodel.display.answer import Answer, Sheet
+from costmodel.display.answer import Ranking, Sheet
 from costmodel.display.table import Table, printable, wrapped
 from costmodel.display.units import Budget, show_bytes, show_few
 from costmodel.documents.arguments import Bounds, fits, typed
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.importers.files import read_setting
 from costmodel.importers.zoo import load
-from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.symbolic.sizes import LARGEST_SIZE, divisors
 from costmodel.training.dtypes import BITS
 from costmodel.training.keywords import SeveralSettings
 from costmodel.training.setting import plain
@@ -201,7 +201,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Recommendations(Answer):
+class Recommendations(Ranking[Recommendation]):
     """What fits, the most useful first; true if anything does.
 
     chosen: settings that were chosen. smallest: what takes the least of all that was tried. tips: what would make it
@@ -225,25 +225,6 @@ class Recommendations(Answer):
     entries: tuple[Recommendation, ...]
     smallest: Recommendation
     tips: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[Recommendation]:
-        return iter(self.entries)
-
-    def __getitem__(self, rank: int) -> Recommendation:
-        return self.entries[rank]
-
-    @property
-    def best(self) -> Recommendation:
-        """The first. Raises SettingError if nothing fits."""
-        if not self:
-            raise SettingError(self._head())
-        return self.entries[0]
 
     @typed
     def margin(self, entry: Recommendation) -> int:
@@ -297,6 +278,9 @@ class Recommendations(Answer):
         header = ("", *names, "peak", "recomputed", "useful", *rates)
         words |= {len(header) - 1} if timed else set()
         return Table(header, rows, words=frozenset(words), worth=worth)
+
+    def _reason(self) -> str:
+        return self._head()
 
     def _head(self) -> str:
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
@@ -471,14 +455,13 @@ def _batches(first: Settings, samples: int | None, options: Mapping[str, Any]) -
         batches = sorted({replace(first, batch=n).batch for n in (batch if isinstance(batch, list) else [batch])})
     if samples is None:
         return batches
-    small = [n for n in range(1, isqrt(samples) + 1) if not samples % n]
-    divisors = [n for n in sorted({*small, *(samples // n for n in small)}) if n in batches]
+    parts = [n for n in divisors(samples) if n in batches]
     if "accumulate" in options:
-        divisors = [n for n in divisors if n * first.accumulate == samples]
-    if not divisors:
+        parts = [n for n in parts if n * first.accumulate == samples]
+    if not parts:
         step = " and ".join(f"{name}={shown(options[name])}" for name in RUN if name in options)
         raise SettingError(f"samples={samples} is no step with {step}: use what batch times accumulate can be")
-    return divisors
+    return parts
 
 
 def _choices(first: Prediction, options: Mapping[str, Any]) -> dict[str, Sequence[Any]]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import isqrt
 from typing import Any, NamedTuple
 
 from costmodel.analysis.predict import Prediction, predict
@@ -17,7 +16,7 @@ from costmodel.architectures.trace import check_applies
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import unknown_field
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.symbolic.sizes import LARGEST_SIZE, divisors
 from costmodel.training.layout import DEGREES
 
 SETTING_SIZES = ("batch", "accumulate", "loss_chunks", *DEGREES)
@@ -150,10 +149,8 @@ def _batches(question: Prediction) -> Allowed:
     """Micro-batches that divide what `global_batch` leaves to each rank."""
     settings = question.settings
     samples = settings.batch * settings.micro_batches
-    small = [n for n in range(1, isqrt(samples) + 1) if not samples % n]
-    divisors = sorted({*small, *(samples // n for n in small)})
     return Allowed(
-        divisors,
+        divisors(samples),
         f"there are {samples:,} samples to each rank",
         "batch in divisors of the samples that global_batch leaves to each rank",
     )

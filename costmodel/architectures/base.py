@@ -17,7 +17,7 @@ from costmodel.documents.description import Description, Listed, Reads, unknown_
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
-from costmodel.symbolic.sizes import LARGEST_SIZE, peek
+from costmodel.symbolic.sizes import LARGEST_SIZE, divisors, peek
 from costmodel.training.layout import Layout, Plan
 from costmodel.training.settings import SETTINGS, LossKind
 
@@ -324,12 +324,6 @@ def refuse(size_name: str, value: object, model: Architecture, takes: str) -> No
 def nearest_divisor(width: int, heads: int) -> int:
     """The divisor of `width` that is nearest to `heads`: a number, for texts."""
     return min(divisors(peek(width)), key=lambda n: (abs(n - peek(heads)), n))
-
-
-def divisors(whole: int) -> list[int]:
-    """Divisors of a number, the smaller of each pair up to 100,000, in order."""
-    small = [n for n in range(1, min(int(whole**0.5) + 1, 100_000)) if whole % n == 0]
-    return sorted({*small, *(whole // n for n in small)})
 
 
 def fitting_divisors(model: Architecture, name: str, whole: int) -> list[int]:

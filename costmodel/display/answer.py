@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from costmodel.display.table import Marked, Table, narrowed, styled, wrapped
 from costmodel.documents.arguments import typed
-from costmodel.errors import no_attribute, not_installed
+from costmodel.errors import SettingError, no_attribute, not_installed
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -138,3 +138,35 @@ class Answer(Data):
 
     def _repr_html_(self) -> str:
         return self.sheet().html()
+
+
+Entry = TypeVar("Entry")
+
+
+class Ranking(Answer, Generic[Entry]):
+    """Abstract: an answer of entries, the best first; true if there is one."""
+
+    entries: tuple[Entry, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __getitem__(self, rank: int) -> Entry:
+        return self.entries[rank]
+
+    @property
+    def best(self) -> Entry:
+        """The first entry. Raises SettingError if there is none."""
+        if not self.entries:
+            raise SettingError(self._reason())
+        return self.entries[0]
+
+    @abstractmethod
+    def _reason(self) -> str:
+        """Why there is no entry."""

@@ -8,7 +8,7 @@ import stat
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard, TypeVar
 
 from costmodel.errors import CostModelError, SpecError, a, shown
 
@@ -28,10 +28,11 @@ MOST_BYTES = 2**20
 """Longer files are refused: the largest model of the zoo takes a hundredth of it."""
 
 
-def is_path(name: str) -> bool:
-    """Whether text is a path: it has a directory separator, or ends in .yaml, .yml or .json."""
-    separators = {os.sep, os.altsep or os.sep}
-    return name.lower().endswith(SUFFIXES) or any(separator in name for separator in separators)
+def is_path(value: Any) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether a value is a path: text is if it has a directory separator, or ends in .yaml, .yml or .json."""
+    if not isinstance(value, str):
+        return isinstance(value, os.PathLike)
+    return value.lower().endswith(SUFFIXES) or any(separator in value for separator in {os.sep, os.altsep or os.sep})
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:

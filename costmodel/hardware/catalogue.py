@@ -55,7 +55,7 @@ def load_machine(machine: MachineLike) -> Machine:
     """
     if isinstance(machine, Machine):
         return machine
-    if isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine)):
+    if is_path(machine):
         if not os.path.lexists(machine):
             raise SpecError(f"no such file: {shown_path(machine)}: give the path of a YAML or JSON file")
         return Machine.load(machine)
@@ -76,7 +76,7 @@ def machine_name(machine: MachineLike) -> str:
 
     Raises SettingError for a machine of one's own that is in no file.
     """
-    if isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine)):
+    if is_path(machine):
         return os.fspath(machine)
     device = load_machine(machine)
     if _all().get(device.name) != device:

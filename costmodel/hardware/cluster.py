@@ -20,7 +20,7 @@ from costmodel.documents.description import ABSENT, ALL, Description, Reads
 from costmodel.documents.files import SPECS, is_path, read_fields
 from costmodel.errors import SettingError, SpecError, UnknownNameError, shown
 from costmodel.hardware.catalogue import MachineLike, load_machine, machine_name
-from costmodel.hardware.machine import Items, Link, Machine, Magnitude, Source, Text, read_link_speed
+from costmodel.hardware.machine import Items, Link, Machine, Magnitude, Source, Text, read_link_speed, table_of
 from costmodel.training.layout import Layout
 
 CLUSTERS = Path(SPECS) / "clusters"
@@ -268,11 +268,7 @@ class Cluster(Answer, Description):
         tables = [Table(("cluster", "", "source"), rows, words=frozenset({0, 1}))]
         notes = [printable(self.notes)] if self.notes else []
         if self.sources:
-            listed = [
-                (f"{n} {printable(source.title)}", source.date, "yes" if source.confirmed else "no")
-                for n, source in enumerate(self.sources, 1)
-            ]
-            tables.append(Table(("source", "date", "confirmed"), listed, words=frozenset({0, 1, 2})))
+            tables.append(table_of(self.sources))
         return Sheet([printable(f"{self.name}: nodes of {self.size} x {self.machine.name}")], tables, notes=notes)
 
     def _figures(self) -> Iterator[tuple[str, Any, str, str]]:
@@ -425,14 +421,14 @@ def machine_or_cluster(on: ClusterLike) -> Machine | Cluster:
         return on
     if isinstance(on, Mapping):
         return Cluster(**on) if "machine" in on else load_machine(on)
-    if isinstance(on, os.PathLike) or (isinstance(on, str) and is_path(on)):
+    if is_path(on):
         return read_fields(
             on, "machine", lambda data: Cluster(**data) if "machine" in data else Machine(**data), "name: lab"
         )
     try:
         return load_machine(on)
     except UnknownNameError:
-        if (name := _known().get(_key(on))) is None:
+        if (name := _known().get(_key(str(on)))) is None:
             raise
         return _all()[name]
 
@@ -448,7 +444,7 @@ def cluster_name(cluster: ClusterLike) -> str:
 
     Raises SettingError for one of one's own that is in no file.
     """
-    if isinstance(cluster, os.PathLike) or (isinstance(cluster, str) and is_path(cluster)):
+    if is_path(cluster):
         return os.fspath(cluster)
     ready = load_cluster(cluster)
     if not isinstance(cluster, Cluster | Machine | Mapping):

@@ -203,6 +203,12 @@ class Source(Description):
         return self
 
 
+def table_of(sources: Sequence[Source]) -> Table:
+    """A row for each source, with the number that it is cited by."""
+    rows = [(f"{n} {printable(of.title)}", of.date, "yes" if of.confirmed else "no") for n, of in enumerate(sources, 1)]
+    return Table(("source", "date", "confirmed"), rows, words=frozenset({0, 1, 2}))
+
+
 class Machine(Answer, Description):
     """A device that models run on. Fields hold SI units; text with a unit is taken for each, such as "2 TB/s".
 
@@ -374,11 +380,7 @@ class Machine(Answer, Description):
         ]
         notes = ["FLOP/B: intensity above which arithmetic, not memory, bounds a product"]
         if self.sources:
-            rows = [
-                (f"{n} {printable(source.title)}", source.date, "yes" if source.confirmed else "no")
-                for n, source in enumerate(self.sources, 1)
-            ]
-            tables.append(Table(("source", "date", "confirmed"), rows, words=frozenset({0, 1, 2})))
+            tables.append(table_of(self.sources))
             notes.append("confirmed: the sheet was at hand when its figures were written down")
         else:
             notes.append("the figures are as given: no source is named")

@@ -91,7 +91,7 @@ def _machine(value: Any) -> Any:
     """What time is asked of: a known name, a path as text, or a machine or cluster, from its fields too."""
     from costmodel.hardware.cluster import machine_or_cluster
 
-    if isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value)):
+    if is_path(value):
         return os.fspath(value)
     machine = machine_or_cluster(value)  # an unknown name is refused here
     return machine if isinstance(value, Mapping) else value

@@ -106,7 +106,7 @@ def load(model: str | os.PathLike[str] | Architecture, *, over: Mapping[str, Any
         return load(model).changed(over)
     if isinstance(model, Architecture):
         return model
-    if isinstance(model, os.PathLike) or (isinstance(model, str) and is_path(model)):
+    if is_path(model):
         return _from_path(model)
     if not isinstance(model, str):
         raise SpecError(

@@ -12,7 +12,7 @@ from costmodel.layers.base import KeepsInputs, KeepsNothing, OneKernel, Shaped, 
 from costmodel.layers.kernels import backward_pass, extra_bytes
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
-from costmodel.symbolic.sizes import minimum
+from costmodel.symbolic.sizes import divisors, minimum
 from costmodel.training.fields import Pair, pair
 
 
@@ -220,16 +220,10 @@ def covered(size: int, windows: int) -> int:
     the divisors d of m that do not divide n.
     """
     total = size
-    for divisor in _divisors(windows):
+    for divisor in divisors(windows)[1:]:
         rest = size - divisor * (size // divisor)
         total = total + _totient(divisor) * minimum(1, rest)
     return total
-
-
-def _divisors(n: int) -> list[int]:
-    """All but 1, in order."""
-    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)} - {1})
 
 
 def _totient(n: int) -> int:

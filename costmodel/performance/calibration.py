@@ -99,7 +99,7 @@ def calibration_of(machine: Any) -> Calibration | None:
     """The calibration that is given in the place of a machine, as it is or as the path of its file; None: none is."""
     if isinstance(machine, Calibration):
         return machine
-    if not (isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine))):
+    if not is_path(machine):
         return None
     where = shown_path(machine)
     data = parse(text_of(machine, where, "machine"), where, "a machine, starting with its name").data

@@ -106,6 +106,12 @@ def ceil_log2(size: int) -> int:
     return power
 
 
+def divisors(whole: int) -> list[int]:
+    """Divisors of a number, in order."""
+    small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
+    return sorted({*small, *(whole // n for n in small)})
+
+
 def minimum(a: int, b: int) -> int:
     """The smaller of two sizes."""
     return _apply("min", (a, b))

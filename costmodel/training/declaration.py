@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeGuard, TypeVar, get_args, get_origin
 
@@ -54,7 +53,7 @@ class Declaration(Frozen):
     @classmethod
     def from_file(cls, value: Any) -> Any:
         """What a YAML or JSON file declares, if `value` is its path; else `value`. Raises SpecError, with the line."""
-        if not (isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value))):
+        if not is_path(value):
             return value
         return read_fields(value, cls.kind(), lambda data: built(cls, data, cls.kind()), "name: mine")
 
