@@ -65,20 +65,20 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, size: int, name: str, *, joined:
     """
     *outer, features = x.shape
 
-    def part(of: Tensor, start: int, length: int, name: str) -> Tensor:
+    def part(of: Tensor, length: int, name: str) -> Tensor:
         return AsStrided((*outer, length), strides_of(of))(of, name=name)
 
     with x.tape.scope(name):
         whole = size == features
-        first = x if whole else part(x, 0, size, "turned")
+        first = x if whole else part(x, size, "turned")
         half = exact_div(size, 2)
         product = Multiply()(first, cos, name="times_cos")
-        low, high = part(first, 0, half, "low"), part(first, half, half, "high")
+        low, high = part(first, half, "low"), part(first, half, "high")
         other = Cat((*outer, size), len(outer))(Pointwise("neg")(high, name="negative"), low, name="rotated_half")
         y = Add()(product, Multiply()(other, sin, name="times_sin"))
         if whole:
             return Cat(x.shape, len(outer))(y, name="joined") if joined else y
-        return Cat(x.shape, len(outer))(y, part(x, size, features - size, "unturned"), name="joined")
+        return Cat(x.shape, len(outer))(y, part(x, features - size, "unturned"), name="joined")
 
 
 def weights_in_fp32(scores: Tensor) -> Tensor:

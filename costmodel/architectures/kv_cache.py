@@ -57,11 +57,9 @@ class Cache(NamedTuple):
             seen = y.shape[-2] if window is None else minimum(self.past + length, window - 1)
             x.tape.keep(y.storage, token, product((*rest, seen, features)))
             return y
-        room = self.past + length if window is None else minimum(self.past + length, window)
-        if self.kind == "paged":
-            room = self.page * ceil_div(room, self.page)
-        memory = x.tape.cache((*rest, room, features), dtype, name, scales)
         tokens = self.past + length if window is None else minimum(self.past + length, window)
+        room = self.page * ceil_div(tokens, self.page) if self.kind == "paged" else tokens
+        memory = x.tape.cache((*rest, room, features), dtype, name, scales)
         x.tape.keep(memory.storage, token, product((*rest, tokens, features)))
         y = Insert(self.seen(length, window))(memory, x, name=name)
         return y if self.has_past else x  # attention over new tokens alone reads them as they were made

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, counted, option, public, verb
-from costmodel.cli.options import AXES, CHANGED, OPTIONS, OVER, QUANTITIES, SINGLE, read_values
+from costmodel.cli.options import AXES, CHANGED, OPTIONS, OVER, QUANTITIES, SINGLE, read_several
 from costmodel.errors import SettingError, SpecError, shown
 from costmodel.training.setting import from_text
 
@@ -165,10 +165,6 @@ def _named(_: click.Context, __: click.Parameter, text: str | None) -> list[str]
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> Any:
-    return None if text is None else read_values(str(parameter.name), text)
-
-
 def _prices(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
     """Prices by machine, from texts ``MACHINE=MONEY``. Raises SettingError."""
     prices = {}
@@ -197,7 +193,7 @@ def _listed(path: str) -> dict[str, Any]:
 @verb(
     MODEL,
     option("--machines", metavar="NAME,...|WORDS", callback=_named, help="Some, such as h100-sxm,l4 or 'nvidia ada'."),
-    option("--counts", metavar="N,...", callback=_numbers, help="How many of a machine (default 1,2,4,8)."),
+    option("--counts", metavar="N,...", callback=read_several, help="How many of a machine (default 1,2,4,8)."),
     option("--by", metavar="ORDER", help="rate, seconds, headroom, joules, money, memory or name."),
     option("--price", multiple=True, callback=_prices, metavar="MACHINE=MONEY", help="Of a device for an hour."),
     option("--prices", metavar="FILE", help="The same of several: YAML or JSON, a line such as h100-sxm: 2.5 each."),

@@ -66,6 +66,11 @@ def _reader(name: str, forms: tuple[str, ...]) -> Callable[[str], Any]:
     return value
 
 
+def read_several(_: click.Context, parameter: click.Parameter, text: str | None) -> Sequence[Any] | None:
+    """The values of an option that takes several; None where it is not given."""
+    return None if text is None else read_values(str(parameter.name), text)
+
+
 def _options() -> Iterator[tuple[SettingOption, SettingOption]]:
     """For each setting the option that takes one value, and the one that takes several."""
     for setting in SETTINGS.values():

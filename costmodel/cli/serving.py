@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
 import click
 
 from costmodel.cli.commands import MODEL, SettingOption, option, public, verb
-from costmodel.cli.options import CHANGED, SINGLE, read_values
+from costmodel.cli.options import CHANGED, SINGLE, read_several
 from costmodel.errors import SettingError, shown
 from costmodel.training.setting import from_text
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS
-
-
-def _several(_: click.Context, parameter: click.Parameter, text: str | None) -> Sequence[Any] | None:
-    return None if text is None else read_values(str(parameter.name), text)
 
 
 def _drafts(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, Any] | None:
@@ -79,7 +74,7 @@ serve = public(
     "How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency.",
     MODEL,
     *_SERVING,
-    option("--concurrency", metavar="VALUES", callback=_several, help="Requests at a time (default: up to most)."),
+    option("--concurrency", metavar="VALUES", callback=read_several, help="Requests at a time (default: up to most)."),
     _arrivals("together"),
     DRAFTS,
     *_SERVED,

@@ -272,7 +272,7 @@ class Costs:
         if self.rank is not self:
             return self.rank.timeline
         if self.place is not None:
-            return timeline_of_rank(self.model, self.settings, self.place, self._persistent)
+            return timeline_of_rank(self.place, self._persistent)
         return timeline_of(self.model, self.tape, self.settings, self._allotted)
 
     @property

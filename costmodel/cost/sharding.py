@@ -177,7 +177,7 @@ def _calls_by_unit(block: Block, unit: Block) -> Iterator[tuple[Block, Call]]:
 
 
 def _unit(tape: Tape, block: Block, storages: list[Storage]) -> WeightUnit:
-    rows = [(s, _rounds_within(s, block, tape), share_of(tape, s).gradient) for s in storages]
+    rows = [(s, _rounds_within(s, block), share_of(tape, s).gradient) for s in storages]
     calls = list(block.calls())
     fresh = {call.y.storage for call in calls if all(x.storage is not call.y.storage for x in call.inputs)}
     read = [x for call in calls for x in call.inputs if x.storage.origin not in ("weight", "buffer")]
@@ -192,7 +192,7 @@ def _unit(tape: Tape, block: Block, storages: list[Storage]) -> WeightUnit:
     )
 
 
-def _rounds_within(weight: Storage, unit: Block, tape: Tape) -> int:
+def _rounds_within(weight: Storage, unit: Block) -> int:
     """How many of a weight there are in one round of a unit. Raises SettingError where rounds share it."""
     times, block, outer = 1, weight.block, unit.parent or unit
     while block is not outer:

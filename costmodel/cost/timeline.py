@@ -471,9 +471,7 @@ def _levels(lifetimes: Lifetimes, changes: Course) -> tuple[Course, tuple[tuple[
     return lifetimes.levels(changes), ()
 
 
-def timeline_of_rank(
-    model: Architecture, settings: Settings, rank: PipelineRank, persistent: Mapping[str, int]
-) -> Timeline:
+def timeline_of_rank(rank: PipelineRank, persistent: Mapping[str, int]) -> Timeline:
     """A step of one rank of a pipeline: its micro-batches' passes, one after the other, and the optimizer."""
     runtimes = [stage.runtime for stage in rank.stages.values() if stage.runtime is not None and stage.runtime.drops]
     earlier = sum(runtime.lasting_bytes for runtime in runtimes)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from costmodel.graph.call import Call, Gradient, LayerFlops, Workspace
 from costmodel.graph.tensor import Storage, Tensor, dense_strides, strides_of
-from costmodel.layers.arithmetic import Elementwise, steps_or_sums
+from costmodel.layers.arithmetic import Elementwise, elementwise_gradients, steps_or_sums
 from costmodel.layers.base import NO_WORKSPACE, Function, OneKernel, PerElement, Shaped, Weightless, layer
 from costmodel.symbolic.sizes import branch_value, ceil_div, ceil_log2, exact_div
 from costmodel.training.dtypes import COMPLEX, REAL, Dtype
@@ -65,9 +65,7 @@ class Assembled(Elementwise):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Parts of the incoming gradient; a broadcast operand sums."""
-        for x, each in zip(call.inputs, ASSEMBLIES[self.function].gradients, strict=True):
-            whole = x.has(call.y.shape)
-            yield Gradient(x, LayerFlops(0, (each + (not whole)) * call.y.size), shared=whole and not each)
+        return elementwise_gradients(call, ASSEMBLIES[self.function].gradients)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Of a polar form the result; of parts those that need a gradient, for their types."""

@@ -117,12 +117,11 @@ class Recurrent(Unbuffered):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A product of all steps' inputs; then for each step those with the state, and what makes the next of it."""
-        steps, batch, _ = call.x.shape
+        steps = call.x.shape[0]
         of_input, of_state, *others = [
             self._product_kernel(call, "", *product) for product in self._forward_products(call)
         ]
-        gate_bytes = size_bytes(steps * batch * self.gates * self.hidden, call.y.dtype)
-        written = call.y.bytes + extra_bytes(call)
+        gate_bytes, written = self._gate_bytes(call), call.y.bytes + extra_bytes(call)
         gates = stream(call, "", "pointwise", self.forward(call).pointwise, 2 * gate_bytes, written, steps)
         return [of_input, of_state, gates, *others]
 
@@ -131,9 +130,8 @@ class Recurrent(Unbuffered):
         gradients = call.gradients()
         if not gradients:
             return
-        steps, batch, _ = call.x.shape
+        steps, gate_bytes = call.x.shape[0], self._gate_bytes(call)
         flops = sum(g.work.pointwise for g in gradients)
-        gate_bytes = size_bytes(steps * batch * self.gates * self.hidden, call.y.dtype)
         yield stream(call, "backward", "pointwise", flops, call.y.bytes + saved_bytes(call), gate_bytes, steps)
         own = [(x, product) for x, product, _ in self._own_work(call) if x.requires_grad]
         for product, launches in (*self._returning_products(call), *((product, 1) for _, product in own if product)):
@@ -141,6 +139,10 @@ class Recurrent(Unbuffered):
                 yield self._product_kernel(call, "backward", product, launches)
         if written := sum(x.bytes for x, product in own if product is None and x in call.weights.values()):
             yield stream(call, "backward sum", "reduction", 0, gate_bytes, written)  # its additions are counted above
+
+    def _gate_bytes(self, call: Call) -> int:
+        """What all gates of all steps take [bytes]."""
+        return size_bytes(self._rows(call) * self.gates * self.hidden, call.y.dtype)
 
     def _product_kernel(self, call: Call, what: str, sizes: Product, launches: int) -> Kernel:
         """A product of each of so many steps."""

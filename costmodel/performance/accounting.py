@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.performance.laws import KernelModel, Numbers, law_of, with_numbers
+from costmodel.performance.laws import TINY, KernelModel, Numbers, law_of, with_numbers
 from costmodel.performance.queues import CollectiveSum
 from costmodel.performance.work import PHASES, StepPhase, Task
 from costmodel.symbolic.guards import expression
@@ -153,7 +153,7 @@ class StepTime:
             for task, seconds in kernels
         )
         busy = sum(self.task_seconds)
-        return waiting + (energy / np.maximum(busy, 1e-30) - waiting) * np.minimum(1.0, busy / self.seconds)
+        return waiting + (energy / np.maximum(busy, TINY) - waiting) * np.minimum(1.0, busy / self.seconds)
 
     @property
     def energy(self) -> Numbers | None:

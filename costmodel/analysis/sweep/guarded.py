@@ -163,7 +163,7 @@ class FormulaAnswers(GridAnswers):
                 where = True if mask is None else _cut(mask, within)
                 if where is not True and not np.any(where):
                     continue
-                inner = tuple(slice(w.start + b.start, w.start + b.stop) for w, b in zip(window, within, strict=True))
+                inner = _inner(window, within)
                 step = leaf.time.at(lambda of, inner=inner: self.evaluator.values(of, inner).astype(np.float64))
                 for quantity, array in out.items():
                     np.copyto(array[(*within, ...)], step.value(quantity), where=where)
@@ -177,7 +177,7 @@ class FormulaAnswers(GridAnswers):
                 filled = formula
             elif formula != filled and mask is not None:
                 within = _bounds(mask, out.shape)
-                inner = tuple(slice(w.start + b.start, w.start + b.stop) for w, b in zip(window, within, strict=True))
+                inner = _inner(window, within)
                 np.copyto(
                     out[within], self.evaluator.values(formula, inner), where=_cut(mask, within), casting="unsafe"
                 )
@@ -245,6 +245,11 @@ def _pieces(window: GridWindow) -> Iterator[GridWindow]:
 def _by_size(regimes: list[Regime]) -> list[Regime]:
     """The one of most cells first."""
     return sorted(regimes, key=lambda r: -1.0 if r.mask is None else -np.count_nonzero(r.mask) / r.mask.size)
+
+
+def _inner(window: GridWindow, within: GridWindow) -> GridWindow:
+    """In the grid, what has these places in a window."""
+    return tuple(slice(w.start + b.start, w.start + b.stop) for w, b in zip(window, within, strict=True))
 
 
 def _cut(mask: Array | None, window: GridWindow) -> Array | None:

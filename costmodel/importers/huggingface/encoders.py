@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.family import TASKS, Config, Family, labels, sizes, tasks
+from costmodel.importers.huggingface.family import Config, Family, labels, sizes, tasks, tokens_of
 from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.rules import cycle, each, heads_fill_width, sliding
 
@@ -28,7 +28,7 @@ def text_ends(config: Config, made: dict[str, Any]) -> None:
         made["classes"] = PAIRS
     elif "classes" in config.end:
         made["classes"] = labels(config)
-    told_by = next((told_by for told_by in TASKS.values() if told_by in config.end), None)
+    told_by = tokens_of(config)
     if told_by is not None:
         made["classes.told_by"] = told_by
     if told_by == "spans":  # by their start and their end
@@ -420,7 +420,7 @@ def modern_ends(config: Config, made: dict[str, Any]) -> None:
         made |= {"pooler": inner["activation"], "pooler.bias": inner["bias"], "pooler.norm": True}
         made["pooler.over"] = over[pooling]
         return
-    told_by = next(told_by for told_by in TASKS.values() if told_by in config.end)
+    told_by = tokens_of(config)
     made |= {"classes.told_by": told_by, "classes.transform": inner["activation"]}
     made |= {"classes.transform_bias": inner["bias"], "classes.transform_norm": True}
     if told_by == "spans":

@@ -60,6 +60,16 @@ TASKS = {"SequenceClassification": "last", "TokenClassification": "each", "Quest
 """What a decoder may be trained for beside the next token, and which tokens tell it."""
 
 
+def tokens_of(config: Config) -> str | None:
+    """Which tokens tell what an architecture ends in, of `TASKS`; None: it ends in none of these."""
+    return next((tokens for tokens in TASKS.values() if tokens in config.end), None)
+
+
+def headless(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields without what only a head over the vocabulary has."""
+    return {name: value for name, value in made.items() if not name.startswith("head.")} | {"head": False}
+
+
 def labels(config: Config) -> int:
     """Classes of a classifier: as many as are named, two if none are. Raises SpecError for two numbers of them."""
     named, told = len(config["id2label"] or ()), config["num_labels"]
@@ -70,7 +80,7 @@ def labels(config: Config) -> int:
 
 def scored(config: Config) -> dict[str, Any]:
     """Classes by the scores of every token."""
-    told_by = next(told_by for told_by in TASKS.values() if told_by in config.end)
+    told_by = tokens_of(config)
     if told_by != "each":  # a span has a start and an end
         return {"classes": 2 if told_by == "spans" else labels(config), "classes.told_by": told_by} | (
             {"classes.bias": False} if told_by == "last" else {}
@@ -83,8 +93,7 @@ def scored(config: Config) -> dict[str, Any]:
 def transformer(config: Config, made: dict[str, Any]) -> Architecture:
     """The transformer with these fields, without what only a head over the vocabulary has where there is none."""
     if "tokens" not in config.end:
-        made = {name: value for name, value in made.items() if not name.startswith("head.")}
-        made |= {"head": False, "tied": False}
+        made = headless(made) | {"tied": False}
     if "classes" in config.end and "classes" not in made:
         made |= scored(config)
     return Transformer.of(made)

@@ -8,7 +8,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.family import Config, Family, architectures
+from costmodel.importers.huggingface.family import Config, Family, architectures, headless
 from costmodel.importers.huggingface.fields import FIXED, Meaning, activation_named, wrong
 from costmodel.importers.huggingface.llama import GEMMA2
 from costmodel.importers.huggingface.rules import cycle, forget_experts
@@ -21,7 +21,7 @@ def encoder_decoder(config: Config, made: dict[str, Any]) -> Architecture:
     if "tokens" in config.end and not made.get("tied", True):
         made["notes"] = f"{made['notes']} {TIED_THERE}"
     if "decoder" in config.end:
-        made = {name: value for name, value in made.items() if not name.startswith("head.")} | {"head": False}
+        made = headless(made)
     whole = EncoderDecoder.of(made)
     if {"tokens", "decoder"} & config.end:
         return whole
