@@ -153,14 +153,6 @@ def test_what_no_pipeline_is_worked_out_for_is_refused_in_one_line(asked: dict[s
     assert error in str(refusal.value)
 
 
-def test_a_sweep_over_layouts_is_many_predictions() -> None:
-    sweep = cm.sweep(model(8), batch=[1, 3], pp=[1, 2, 4], accumulate=8)
-    for batch in (1, 3):
-        for pp in (1, 2, 4):
-            peak = cm.predict(model(8), batch=batch, pp=pp, accumulate=8).memory.peak
-            assert sweep["memory.peak"].sel(batch=batch, pp=pp) == peak
-
-
 MODELS: dict[str, Any] = {
     "mlp": cm.MLP(sizes=[8, 16, 16, 16, 4, 4], norm="layernorm"),
     "resnet18": "resnet18",

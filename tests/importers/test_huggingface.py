@@ -17,6 +17,7 @@ from costmodel.errors import CostModelError
 from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import ENCODERS, FAMILIES, TOWERS
 from tests.command import error_of, here, is_brief
+from tests.importers.published import PARAMS
 
 LLAMA_31_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -73,13 +74,13 @@ NEW |= {"logn_attention_scale": False, "rope_scaling": {"factor": 2.0, "type": "
 """GTE base, English, v1.5."""
 
 PUBLISHED: list[tuple[dict[str, Any], int]] = [
-    (LLAMA_31_8B, 8_030_261_248),
-    (sized("gpt2"), 124_439_808),
-    (sized("gpt_neo"), 1_315_575_808),
-    (sized("gptj"), 6_050_882_784),
-    (common("gpt_neox", 50304, 512, 2048, 6, 8, rotary_pct=0.25), 70_426_624),
-    (common("gpt_neox", 50432, 6144, 24576, 44, 64), 20_554_567_680),
-    (sized("opt"), 125_239_296),
+    (LLAMA_31_8B, PARAMS["llama-3.1-8b"]),
+    (sized("gpt2"), PARAMS["gpt2-small"]),
+    (sized("gpt_neo"), PARAMS["gpt-neo-1.3b"]),
+    (sized("gptj"), PARAMS["gpt-j-6b"]),
+    (common("gpt_neox", 50304, 512, 2048, 6, 8, rotary_pct=0.25), PARAMS["pythia-70m"]),
+    (common("gpt_neox", 50432, 6144, 24576, 44, 64), PARAMS["gpt-neox-20b"]),
+    (sized("opt"), PARAMS["opt-125m"]),
     (
         sized(
             "opt",
@@ -90,49 +91,55 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
             word_embed_proj_dim=512,
             do_layer_norm_before=False,
         ),
-        331_196_416,
+        PARAMS["opt-350m"],
     ),
-    (sized("bloom", n_embed=1024, n_layer=24, num_attention_heads=16, n_inner=None), 559_214_592),
-    (sized("falcon"), 6_921_720_704),
-    (sized("mpt", d_model=4096, n_heads=32, n_layers=32, vocab_size=50432), 6_649_286_656),
-    (common("mistral", 32000, 4096, 14336, 32, 32, num_key_value_heads=8, sliding_window=4096), 7_241_732_096),
-    (common("qwen2", 152064, 3584, 18944, 28, 28, num_key_value_heads=4), 7_615_616_512),
-    (common("qwen3", 151936, 4096, 12288, 36, 32, num_key_value_heads=8), 8_190_735_360),
+    (sized("bloom", n_embed=1024, n_layer=24, num_attention_heads=16, n_inner=None), PARAMS["bloom-560m"]),
+    (sized("falcon"), PARAMS["falcon-7b"]),
+    (sized("mpt", d_model=4096, n_heads=32, n_layers=32, vocab_size=50432), PARAMS["mpt-7b"]),
+    (
+        common("mistral", 32000, 4096, 14336, 32, 32, num_key_value_heads=8, sliding_window=4096),
+        PARAMS["mistral-7b-v0.1"],
+    ),
+    (common("qwen2", 152064, 3584, 18944, 28, 28, num_key_value_heads=4), PARAMS["qwen2-7b"]),
+    (common("qwen3", 151936, 4096, 12288, 36, 32, num_key_value_heads=8), PARAMS["qwen3-8b"]),
     (
         sized("gemma", hidden_size=2048, intermediate_size=16384, num_hidden_layers=18, num_attention_heads=8)
         | {"num_key_value_heads": 1},
-        2_506_172_416,
+        PARAMS["gemma-2b"],
     ),
-    (sized("gemma2"), 2_614_341_888),
-    (common("gemma2", 256000, 3584, 14336, 42, 16, num_key_value_heads=8), 9_241_705_984),
-    (common("gemma3_text", 262144, 1152, 6912, 26, 4, num_key_value_heads=1, sliding_window=512), 999_885_952),
-    (common("phi", 51200, 2560, 10240, 32, 32, partial_rotary_factor=0.4), 2_779_683_840),
-    (sized("phi3"), 3_821_079_552),
-    (sized("starcoder2"), 3_030_371_328),
-    (common("stablelm", 100352, 2048, 5632, 24, 32, use_qkv_bias=True), 1_644_515_328),
-    (sized("smollm3"), 3_075_098_624),
-    (sized("gpt_oss", num_hidden_layers=24, num_local_experts=32), 20_914_757_184),
-    (sized("gpt_oss"), 116_829_156_672),
-    (sized("deepseek_v3"), 671_026_404_352),
-    (common("cohere", 256000, 8192, 22528, 40, 64), 34_980_831_232),
-    (sized("bert", architectures=["BertForPreTraining"]), 110_106_428),
+    (sized("gemma2"), PARAMS["gemma-2-2b"]),
+    (common("gemma2", 256000, 3584, 14336, 42, 16, num_key_value_heads=8), PARAMS["gemma-2-9b"]),
+    (common("gemma3_text", 262144, 1152, 6912, 26, 4, num_key_value_heads=1, sliding_window=512), PARAMS["gemma-3-1b"]),
+    (common("phi", 51200, 2560, 10240, 32, 32, partial_rotary_factor=0.4), PARAMS["phi-2"]),
+    (sized("phi3"), PARAMS["phi-3-mini"]),
+    (sized("starcoder2"), PARAMS["starcoder2-3b"]),
+    (common("stablelm", 100352, 2048, 5632, 24, 32, use_qkv_bias=True), PARAMS["stablelm-2-1.6b"]),
+    (sized("smollm3"), PARAMS["smollm3-3b"]),
+    (sized("gpt_oss", num_hidden_layers=24, num_local_experts=32), PARAMS["gpt-oss-20b"]),
+    (sized("gpt_oss"), PARAMS["gpt-oss-120b"]),
+    (sized("deepseek_v3"), PARAMS["deepseek-v3"]),
+    (common("cohere", 256000, 8192, 22528, 40, 64), PARAMS["command-r-35b"]),
+    (sized("bert", architectures=["BertForPreTraining"]), PARAMS["bert-base"]),
     (common("bert", 30522, 1024, 4096, 24, 16, architectures=["BertModel"]), 335_141_888),
-    (sized("roberta", max_position_embeddings=514, type_vocab_size=1), 124_697_433),
+    (sized("roberta", max_position_embeddings=514, type_vocab_size=1), PARAMS["roberta-base"]),
     (sized("bert", tie_word_embeddings=False), 132_985_716),
     (sized("roberta", tie_word_embeddings=False), 163_350_450),
-    (sized("distilbert"), 66_985_530),
-    (sized("t5"), 60_506_624),
-    (sized("t5", d_model=768, d_ff=2048, num_heads=12, num_layers=12) | T5_11, 247_577_856),
+    (sized("distilbert"), PARAMS["distilbert-base"]),
+    (sized("t5"), PARAMS["t5-small"]),
+    (sized("t5", d_model=768, d_ff=2048, num_heads=12, num_layers=12) | T5_11, PARAMS["t5-v1.1-base"]),
     (sized("t5", architectures=["T5EncoderModel"]), 35_330_816),
-    (sized("whisper"), 37_760_640),
-    (sized("vit", num_labels=1000), 86_567_656),
+    (sized("whisper"), PARAMS["whisper-tiny"]),
+    (sized("vit", num_labels=1000), PARAMS["vit-b-16"]),
     (sized("vit", num_labels=1000, patch_size=32, image_size=384), 88_297_192),
-    (sized("deit", architectures=["DeiTForImageClassificationWithTeacher"], num_labels=1000), 87_338_192),
-    (sized("resnet", architectures=["ResNetForImageClassification"], num_labels=1000), 25_557_032),
+    (
+        sized("deit", architectures=["DeiTForImageClassificationWithTeacher"], num_labels=1000),
+        PARAMS["deit-base-distilled"],
+    ),
+    (sized("resnet", architectures=["ResNetForImageClassification"], num_labels=1000), PARAMS["resnet50"]),
     (
         sized("resnet", hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic", num_labels=1000)
         | {"downsample_in_first_stage": False, "embedding_size": 64, "num_channels": 3, "hidden_act": "relu"},
-        11_689_512,
+        PARAMS["resnet18"],
     ),
     (
         sized("switch_transformers", d_ff=3072, num_sparse_encoder_layers=6, num_sparse_decoder_layers=6)
@@ -140,7 +147,7 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
         619_339_008,
     ),
     (sized("convnextv2", num_labels=1000, drop_path_rate=0.0), 28_635_496),
-    (sized("convnext", num_labels=1000, drop_path_rate=0.0, layer_scale_init_value=1e-6), 28_589_128),
+    (sized("convnext", num_labels=1000, drop_path_rate=0.0, layer_scale_init_value=1e-6), PARAMS["convnext_tiny"]),
     (
         sized("nomic_bert", architectures=["NomicBertModel"], activation_function="swiglu", n_embd=768, n_inner=3072)
         | {"n_head": 12, "n_layer": 12, "n_positions": 8192, "prenorm": False, "qkv_proj_bias": False, "causal": False}
@@ -522,7 +529,7 @@ def test_a_configuration_is_read_from_its_path(tmp_path: Path, capsys: pytest.Ca
         "Left to the setting precision: torch_dtype."
     )
     shown = here(capsys, "predict", str(path), "--batch", "1", "--seq", "4096", "--attention", "flash", "--json")
-    assert json.loads(shown.out)["params"] == 8_030_261_248
+    assert json.loads(shown.out)["params"] == PARAMS["llama-3.1-8b"]
 
 
 def test_a_configuration_shows_itself_as_a_model_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,29 +177,3 @@ def test_a_list_of_parts_holds_nothing(equal: int) -> None:
     read_again = type(model)(**json.loads(model.model_dump_json()))
     for same in (model, read_again):
         assert cm.predict(same, batch=64, mode="inference").memory.peak == tracker.most["forward"].alive
-
-
-def package_model(name: str) -> nn.Module:
-    """A small language model of the package `transformers`, as it composes one."""
-    stub_operators()
-    import transformers as hf
-
-    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 24}
-    made: dict[str, Any] = {
-        "gpt2": lambda: hf.GPT2LMHeadModel(
-            hf.GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=99, use_cache=False)
-        ),
-        "llama": lambda: hf.LlamaForCausalLM(
-            hf.LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=99, use_cache=False)
-        ),
-        "bert": lambda: hf.BertModel(hf.BertConfig(**sizes, vocab_size=99)),
-    }
-    return made[name]().train()
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
-def test_a_model_of_a_package_costs_what_its_own_code_does(name: str) -> None:
-    module = package_model(name)
-    model = cm.from_torch(module, (), {"input_ids": torch.zeros(2, 7, dtype=torch.int64)})
-    tokens = torch.zeros(3, 5, dtype=torch.int64)
-    assert found(model, batch=3, seq=5) == measured(module, device="cpu", input_ids=tokens)

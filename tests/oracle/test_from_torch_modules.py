@@ -416,7 +416,7 @@ def test_a_number_worked_out_from_sizes_is_not_taken_for_one() -> None:
 
 
 def package_model(name: str) -> nn.Module:
-    """A mixture of experts, or an encoder and a decoder, of the package `transformers`."""
+    """A small model of the package `transformers`, as it composes one."""
     stub_operators()
     import transformers as hf
 
@@ -424,12 +424,24 @@ def package_model(name: str) -> nn.Module:
     decoder: Any = {**sizes, "intermediate_size": 24, "num_key_value_heads": 2, "use_cache": False}
     experts: Any = {"num_experts": 4, "moe_intermediate_size": 8, "head_dim": 4}
     t5: Any = {"vocab_size": 99, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+    gpt2: Any = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 99, "use_cache": False}
     made: dict[str, Callable[[], Any]] = {
+        "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**gpt2)),
+        "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**decoder)),
+        "bert": lambda: hf.BertModel(hf.BertConfig(**sizes, intermediate_size=24)),
         "mixtral": lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**decoder, num_local_experts=4)),
         "qwen3_moe": lambda: hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**decoder, **experts, num_experts_per_tok=2)),
         "t5": lambda: hf.T5Model(hf.T5Config(**t5, use_cache=False)),
     }
     return made[name]().train()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_a_model_of_a_package_costs_at_any_size_what_its_own_code_does(name: str) -> None:
+    module = package_model(name)
+    model = cm.from_torch(module, (), {"input_ids": torch.zeros(2, 7, dtype=torch.int64)})
+    tokens = torch.zeros(3, 5, dtype=torch.int64)
+    assert found(model, batch=3, seq=5) == measured(module, device="cpu", input_ids=tokens)
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "t5"])

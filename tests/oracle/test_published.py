@@ -8,25 +8,14 @@ import torch
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
+from tests.importers.published import PARAMS
 
 from . import models, test_mlp
 from .test_transformer import in_pytorch, on_paper
 
 pytestmark = pytest.mark.oracle
 
-PUBLISHED = {
-    # Hugging Face's GPT2LMHeadModel checkpoints: 124M, 355M, 774M and 1.5B of Radford et al. 2019, table 2
-    "gpt2-small": 124_439_808,
-    "gpt2-medium": 354_823_168,
-    "gpt2-large": 774_030_080,
-    "gpt2-xl": 1_557_611_200,
-    # Touvron et al. 2023: 6.7B
-    "llama-2-7b": 6_738_415_616,
-    # Zhang et al. 2024: 1.1B
-    "tinyllama-1.1b": 1_100_048_384,
-    # Meta 2024: 8.03B
-    "llama-3-8b": 8_030_261_248,
-}
+PUBLISHED = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama-2-7b", "tinyllama-1.1b", "llama-3-8b")
 TRANSFORMERS = [entry.name for entry in cm.models() if isinstance(cm.load(entry.name), Transformer)]
 MLPS = [entry.name for entry in cm.models() if isinstance(cm.load(entry.name), MLP)]
 
@@ -37,8 +26,8 @@ def test_published_parameter_count(name: str) -> None:
     assert isinstance(model, Transformer)
     with torch.device("meta"):
         weights = models.Transformer(model, 1, "eager", "gpu").parameters()
-    assert sum(weight.numel() for weight in weights) == PUBLISHED[name]
-    assert cm.predict(model, batch=1, seq=1).params == PUBLISHED[name]
+    assert sum(weight.numel() for weight in weights) == PARAMS[name]
+    assert cm.predict(model, batch=1, seq=1).params == PARAMS[name]
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)

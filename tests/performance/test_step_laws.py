@@ -84,6 +84,7 @@ def test_a_step_is_no_faster_than_its_ceiling_and_uses_no_more_than_the_peak(que
     device = sum(phase.device_seconds for phase in t.phases)
     assert sum(row.seconds for row in t.layers) == pytest.approx(device, rel=1e-9)
     assert sum(row.seconds for row in t.kernels) == pytest.approx(device, rel=1e-9)
+    assert t.seconds == pytest.approx(t.forward_seconds + t.backward_seconds + t.update_seconds, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -108,9 +109,12 @@ def test_two_batches_take_longer_than_one_and_at_most_twice_as_long(question: An
 @examples(40)
 @given(questions())
 def test_neither_fusion_nor_graphs_are_slower_than_eager(question: Any) -> None:
-    eager, compiled, graphs = (timed(question, stack=stack).seconds for stack in ("eager", "compiled", "cuda-graphs"))
-    assert compiled <= eager * (1 + 1e-9)
-    assert graphs <= eager * (1 + 1e-9)
+    eager, compiled, graphs = (timed(question, stack=stack) for stack in ("eager", "compiled", "cuda-graphs"))
+    assert compiled.seconds <= eager.seconds * (1 + 1e-9)
+    assert graphs.seconds <= eager.seconds * (1 + 1e-9)
+    assert all(after.launches <= before.launches for before, after in zip(eager.phases, compiled.phases, strict=True))
+    assert sum(kernel.bytes for kernel in compiled.kernels) <= sum(kernel.bytes for kernel in eager.kernels)
+    assert all(fusion.launches >= 0 and fusion.bytes >= 0 for fusion in compiled.fusions)
 
 
 @examples(40)
@@ -127,6 +131,13 @@ def test_a_machine_without_limits_takes_its_launches(question: Any) -> None:
     device = [phase.launches * c.conditions * (c.kernel_seconds + c.product_seconds) for phase in t.phases]
     assert sum(starts) <= t.seconds * (1 + 1e-9)
     assert t.seconds <= sum(map(max, starts, device)) * (1 + 1e-3)
+
+
+@examples(40)
+@given(questions().filter(lambda question: load_machine(question[2]).tdp is not None))
+def test_power_is_between_that_of_waiting_and_the_limit(question: Any) -> None:
+    t = timed(question)
+    assert t.kernel_model.waiting_watts <= t.energy(pue=1).watts <= t.machine.tdp * (1 + 1e-12)
 
 
 @examples(20)
