@@ -68,6 +68,11 @@ class BatchShape(NamedTuple):
     last: bool = False
     """Whether logits are of the last token alone."""
 
+    @property
+    def unit(self) -> str:
+        """What a sample is."""
+        return "images" if self.image is not None else "samples" if self.seq is None else "sequences"
+
 
 class Definition(NamedTuple):
     """A letter of a model's formulas: what it stands for, and its value in this model."""

@@ -213,6 +213,18 @@ class Costs:
         return batch_shape(self.model, self.settings)
 
     @property
+    def samples(self) -> int:
+        """Samples of a step: of all micro-batches, on all devices."""
+        settings = self.settings
+        return self.batch_shape.batch * settings.micro_batches * settings.layout.samplers
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of these; None where a sample has none."""
+        seq = self.batch_shape.seq
+        return None if seq is None else self.samples * seq
+
+    @property
     def recomputed(self) -> str | int | tuple[str, ...]:
         """What is recomputed: as the setting `checkpoint` says, or `OWN_STRETCHES`."""
         again = self.flops.recomputed or self.pointwise_flops.recomputed

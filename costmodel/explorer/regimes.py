@@ -363,7 +363,7 @@ def _of_model(prediction: Prediction) -> dict[str, int]:
     """Quantities of the whole model, which are the same whatever the optimizer."""
     values = {name: prediction.number(name) for name in MODEL_QUANTITIES if name not in (*PIPELINE, SAMPLES)}
     layout = prediction.settings.layout
-    values[SAMPLES] = prediction.batch_shape.batch * prediction.settings.micro_batches * layout.samplers
+    values[SAMPLES] = prediction.samples
     if layout.pp > 1 and prediction.settings.training:
         schedule = layout.pipeline(prediction.settings.micro_batches)
         passes = (schedule.idle, 3 * schedule.stages_per_rank * schedule.microbatches)

@@ -180,10 +180,10 @@ def charge(price: float, seconds: Numbers, devices: int = 1) -> Numbers:
 class SymbolicTime:
     """The time of one regime of a question with symbols for sizes: tasks that have a formula for each number."""
 
-    def __init__(self, model: KernelModel, tasks: Iterable[Task], samples: int, seq: int | None) -> None:
+    def __init__(self, model: KernelModel, tasks: Iterable[Task], samples: int, tokens: int | None) -> None:
         self.model = model
         self.samples = expression(samples)
-        self.tokens = None if seq is None else expression(samples * seq)
+        self.tokens = None if tokens is None else expression(tokens)
         alike: dict[Any, Task] = {}
         times: dict[Any, Polynomial] = {}
         for task in tasks:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.cost.costs import Costs
-from costmodel.display.units import read_amount, read_text
+from costmodel.display.units import read_amount
 from costmodel.documents.arguments import Positive, fits, typed
 from costmodel.documents.description import ALL, Description, Listed
 from costmodel.documents.document import parse
@@ -18,6 +18,7 @@ from costmodel.documents.files import is_path, read_fields, shown_path, text_of,
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
+from costmodel.performance.jobs import read_rate
 from costmodel.training.setting import from_text
 from costmodel.training.stacks import Stack
 
@@ -153,13 +154,8 @@ def _truth(name: str, value: Any, row: str) -> bool:
 
 
 def _seconds(text: str, prediction: Costs, row: str) -> float:
-    """Seconds of a step from a time, or from samples or tokens a second."""
+    """Seconds of a step from a time, or from samples or tokens a second of all devices."""
     if "/" not in text:
         return read_amount(text, f"measured {shown(row)}: time", "s")
-    rate, unit = read_text(text, f"measured {shown(row)}: rate", "samples/s")
-    samples = prediction.batch_shape.batch * prediction.settings.micro_batches
-    if unit.startswith("token"):
-        samples *= prediction.batch_shape.seq or 1
-    if not rate:
-        raise SettingError(f"measured {shown(row)}: {shown(text)} is no rate above 0")
-    return samples / float(rate)
+    rate = read_rate(text, f"measured {shown(row)}: rate", prediction.model.title, prediction.batch_shape)
+    return prediction.samples / rate

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from math import exp, expm1, inf, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
+from costmodel.architectures.base import BatchShape
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import NUMBER, read_amount, read_count, read_text, show_amount, show_bytes, show_few
@@ -369,11 +370,11 @@ def job_of(
     devices: int = 1,
     loader: float | str | None = None,
     needed_bytes: int = 0,
-    unit: str,
+    shape: BatchShape,
 ) -> Job:
     """A job of so many steps, or of what so many samples or tokens take.
 
-    interval: of the seconds of one step. unit: what a sample is, such as "images"; others: see `Time.run`. Raises
+    interval: of the seconds of one step. shape: of a batch; others: see `Time.run`. Raises
     SettingError.
     """
     lengths = {name: n for name, n in (("steps", steps), ("samples", samples), ("tokens", tokens)) if n is not None}
@@ -391,7 +392,7 @@ def job_of(
     copies = devices // step.devices
     each = {"steps": 1, "samples": step.samples * copies, "tokens": (step.tokens or 1) * copies}[what]
     count = length / each
-    rate = None if loader is None else _rate(loader, title, step, unit)
+    rate = None if loader is None else read_rate(loader, "loader", title, shape)
     loading = 0.0 if rate is None else count * step.samples * copies / rate
     seconds, low, high = (max(count * one, loading) for one in (float(step.seconds), *interval))
     return Job(title, question, step, count, devices, seconds, low, high, float(epochs), rate, needed_bytes)
@@ -477,16 +478,19 @@ def _positive(what: str, value: Any, example: str) -> float:
     return float(value)
 
 
-def _rate(loader: float | str, title: str, step: StepTime, unit: str) -> float:
-    """Samples a second, from a number or text such as "2000 images/s", in what a sample of the model is or has."""
-    if not isinstance(loader, str):
-        return _positive("loader", loader, "2000")
-    amount, spelt = read_text(loader, "loader", "samples/s", f"2000 {unit}/s")
+def read_rate(rate: float | str, what: str, title: str, shape: BatchShape) -> float:
+    """Samples a second, from a number or text such as "2000 images/s", in what a sample of the model is or has.
+
+    what: the rate, and title: the model, for errors. Raises SettingError.
+    """
+    if not isinstance(rate, str):
+        return _positive(what, rate, "2000")
+    amount, spelt = read_text(rate, what, "samples/s", f"2000 {shape.unit}/s")
     counted = f"{spelt.partition('/')[0].removesuffix('s')}s"
-    if counted not in {"samples", unit} and (step.tokens is None or counted == "images"):
-        raise SettingError(f"loader={shown(loader)}: a sample of {title} has no {counted}: use '2000 {unit}/s'")
-    samples = _positive("loader", float(amount), "2000")
-    return samples / ((step.tokens or 1) / step.samples) if counted == "tokens" else samples
+    if counted not in {"samples", shape.unit} and (shape.seq is None or counted == "images"):
+        raise SettingError(f"{what}={shown(rate)}: a sample of {title} has no {counted}: use '2000 {shape.unit}/s'")
+    samples = _positive(what, float(amount), "2000")
+    return samples / shape.seq if counted == "tokens" and shape.seq else samples
 
 
 def _intensity(intensity: float | str) -> float:

@@ -194,8 +194,7 @@ class Time(Answer):
         p = self.prediction
         if self.cluster is not None:
             raise SettingError(f"seconds of {self.devices} devices have no formula: ask for them one by one")
-        samples = p.batch_shape.batch * p.settings.micro_batches
-        return SymbolicTime(self._model(self.constants, self.tier), self.work.tasks, samples, p.batch_shape.seq)
+        return SymbolicTime(self._model(self.constants, self.tier), self.work.tasks, p.samples, p.tokens)
 
     @cached_property
     def phases(self) -> list[PhaseTime]:
@@ -267,14 +266,13 @@ class Time(Answer):
     @property
     def samples(self) -> int:
         """Samples of a step, of all devices."""
-        settings = self.prediction.settings
-        return int(self.prediction.batch_shape.batch * settings.micro_batches * settings.layout.samplers)
+        return int(self.prediction.samples)
 
     @property
     def tokens(self) -> int | None:
         """Tokens of a step; None where a sample has none."""
-        seq = self.prediction.batch_shape.seq
-        return None if seq is None else self.samples * int(seq)
+        tokens = self.prediction.tokens
+        return None if tokens is None else int(tokens)
 
     @property
     def devices(self) -> int:
@@ -438,7 +436,6 @@ class Time(Answer):
         """
         if devices is not None and self.devices not in (1, devices):
             raise SettingError(f"devices={shown(devices)}: the layout is of {self.devices}: leave them out")
-        images = self.prediction.batch_shape.image is not None
         return job_of(
             self.title,
             self.question,
@@ -451,7 +448,7 @@ class Time(Answer):
             devices=self.devices if devices is None else devices,
             loader=loader,
             needed_bytes=int(self.prediction.memory.peak),
-            unit="images" if images else "samples" if self.tokens is None else "sequences",
+            shape=self.prediction.batch_shape,
         )
 
     @typed

@@ -146,6 +146,9 @@ def test_rates_are_read_too() -> None:
     assert step.seconds == 256 / 5120
     assert step.prediction.batch_shape.image == (224, 160)
     assert measured_step("gpt2-small batch=2 seq=512: 2048 tokens/s").seconds == 0.5
+    shared = "gpt2-small batch=2 seq=512 dp=4 accumulate=2: "
+    for rate in ("16384 tokens/s", "32 sequences/s"):  # of all devices, as answers have them
+        assert measured_step(shared + rate).seconds == 0.5
 
 
 @pytest.mark.parametrize(
@@ -154,6 +157,7 @@ def test_rates_are_read_too() -> None:
         ("gpt2-small batch=32", "no measured step"),
         ("gpt2-small batch: 1 s", "batch=32"),
         ("gpt2-smal batch=1: 1 s", "gpt2-small"),
+        ("resnet18 batch=1: 2 tokens/s", "a sample of ResNet-18 has no tokens: use '2000 images/s'"),
         ("gpt2-small batch=1: fast", "time='fast' is not a time: use text such as '5 µs'"),
         ("gpt2-small batch=1: 0 s", "above 0"),
         ("gpt2-small batch=1 stack=eagr: 1 s", "eager"),
