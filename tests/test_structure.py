@@ -48,6 +48,7 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
+TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
 
 
 def imports(*, for_types: bool = True) -> Iterator[tuple[str, str]]:
@@ -56,8 +57,7 @@ def imports(*, for_types: bool = True) -> Iterator[tuple[str, str]]:
     A name that is taken from the root package is its home's.
     """
     homes = {name: home.removeprefix("costmodel.") for name, home in cm._HOMES.items()}
-    for module, path in MODULES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for module, tree in TREES.items():
         typed = {id(node) for each in ast.walk(tree) if _is_for_types(each) for node in ast.walk(each)}
         for node in ast.walk(tree):
             if id(node) in typed and not for_types:
@@ -74,7 +74,7 @@ def imports(*, for_types: bool = True) -> Iterator[tuple[str, str]]:
                 for alias in node.names:
                     if alias.name.startswith("costmodel."):
                         yield module, alias.name.removeprefix("costmodel.")
-            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "costmodel" and node.attr in homes:
+            elif isinstance(node, ast.Attribute) and node.attr in homes and ast.unparse(node.value) == "costmodel":
                 yield module, homes[node.attr]
 
 
@@ -132,8 +132,8 @@ SHARED = {
 
 def test_a_class_or_alias_has_a_name_of_its_own() -> None:
     homes: dict[str, set[str]] = {}
-    for module, path in MODULES.items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for module, tree in TREES.items():
+        for node in tree.body:
             target: ast.AST = node
             if isinstance(node, ast.Assign) and not ast.unparse(node.value).startswith("TypeVar("):
                 target = node.targets[0]

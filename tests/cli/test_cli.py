@@ -323,7 +323,7 @@ ASKED_FOR = {
     "serve gpt2-small --on h100-sxm --input 512 --output 64 --price 2.5": ("tokens/s, one", "bound", "price of 1M"),
     "deployments gpt2-small --on h100-sxm --devices 2 --input 64 --output 8": ("dp", "per token", "waiting"),
     "disaggregated gpt2-small --on h100-sxm --prefill tp=1 --decode tp=2 --input 64 --output 8": (),
-    "gpus mlp-mnist --batch 64": ("spare", "samples/s", "range", "J"),
+    "gpus mlp-mnist --batch 64 --machines h100-sxm,l4,t4 --counts 1,2": ("spare", "samples/s", "range", "J"),
     "solve resnet50 memory.peak 24GiB --for batch": (),
     "break-even gpt2-small attention mlp": (),
     "sensitivity mlp-mnist params": (),
