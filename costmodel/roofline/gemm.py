@@ -66,7 +66,7 @@ SHARED: Mapping[str, tuple[str, ...]] = {
     "loop": ("multiply-adds", "m"),
     "vector": ("multiply-adds", "pieces"),
     "small": ("multiply-adds", "whole tiles", "a far", "b far"),
-    "narrow": ("whole tiles", "m fours", "m rest"),
+    "narrow": ("call", "whole tiles", "m fours of tiles", "m rest", "n ends", "n rest"),
     "packed": ("multiply-adds", "m fours", "m rest", "pieces by k", "c by block", "c beyond", "c clash", *FAR[:3]),
 }
 """The parts of each regime that do not depend on the layout."""
@@ -75,7 +75,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "loop": ("call", "one"),
     "vector": ("call", "one", "n", "k", "a far", "b far"),
     "small": ("call", "one", "n", "c", "m ends", "n ends"),
-    "narrow": ("call", "a", "b", "n ends", "a far", "b far", "b beyond", "b clash"),
+    "narrow": ("a", "b", "a far", "b far", "b beyond", "a clash", "b clash"),
     "packed": ("call", "one", "m", "n", "a", "b", "n ends", "b beyond", "b clash", *FAR[3:]),
 }
 """The parts of each regime that do."""
@@ -104,11 +104,14 @@ def parts(p: ProductSignature, far: Sequence[float]) -> dict[str, float]:
         "pieces by k": pieces * k,
         "m fours": p.m // FEW_ROWS * n * k,
         "m rest": _ends(p.m, FEW_ROWS) * n * k,
+        "m fours of tiles": p.m // FEW_ROWS * (p.n // wide * wide) * k,
+        "n rest": p.n % wide * m * k,
         "m ends": _ends(p.m, wide) * n * k,
         "n ends": _ends(p.n, wide) * m * k,
         "c by block": m * n * blocks,
         "b beyond": max(item * n * k - CORE, 0.0),
         "c beyond": max(item * m * n - CORE, 0.0),
+        "a clash": m * k * min(gcd((p.m if p.a_transposed else p.k) * item, PAGE) / FEW_SETS, 1.0) ** 2,
         "b clash": n * k * min(gcd(p.n * item, PAGE) / FEW_SETS, 1.0) ** 2,
         "c clash": m * n * blocks * gcd(p.n * item, PAGE) / PAGE,
         **dict(zip(FAR, (*far, *more), strict=True)),
@@ -255,20 +258,18 @@ def fit(
         row[start : start + len(own)] = [values[name] for name in own]
     times, overhead = np.array(seconds), np.array(call)
     seen = (rows / (times + overhead)[:, None]).max(0) > SEEN
-    bounds = iter(np.where(seen, np.inf, MOST_FAR).tolist())
-    weights = iter(_weights(rows, times, overhead).tolist())
-
-    def bounded(name: str) -> float:
-        """At most `MOST_FAR` for operands whose way no product shows, as those in cache do not."""
-        weight, most = next(weights), next(bounds)
-        return min(weight, most) if name in FAR else weight
-
-    common = {name: bounded(name) for name in shared}
-    by_layout = {layout: {**common, **{name: bounded(name) for name in own}} for layout in known}
-    return ProductFit(by_layout, _left_out(rows, times, overhead))
+    names = [*shared, *own * len(known)]
+    most = np.array([MOST_FAR if name in FAR and not each else np.inf for name, each in zip(names, seen, strict=True)])
+    weights = _weights(rows, times, overhead, most).tolist()
+    common = dict(zip(shared, weights, strict=False))
+    by_layout = {
+        layout: {**common, **dict(zip(own, weights[len(shared) + number * len(own) :], strict=False))}
+        for number, layout in enumerate(known)
+    }
+    return ProductFit(by_layout, _left_out(rows, times, overhead, most))
 
 
-def _left_out(rows: Array, times: Array, overhead: Array) -> Array:
+def _left_out(rows: Array, times: Array, overhead: Array, most: Array) -> Array:
     """Cross-validated error of each product's log time."""
     import numpy as np
 
@@ -276,14 +277,16 @@ def _left_out(rows: Array, times: Array, overhead: Array) -> Array:
     predicted = np.empty(len(times))
     for fold in range(min(FOLDS, len(times))):
         fitted, left = turn != fold, turn == fold
-        predicted[left] = rows[left] @ _weights(rows[fitted], times[fitted], overhead[fitted])
+        predicted[left] = rows[left] @ _weights(rows[fitted], times[fitted], overhead[fitted], most)
     return np.log((times + overhead) / (predicted + overhead))
 
 
-def _weights(rows: Array, times: Array, overhead: Array) -> Array:
+def _weights(rows: Array, times: Array, overhead: Array, most: Array) -> Array:
+    """The weights, of which none is larger than its own of `most`."""
     import numpy as np
-    from scipy.optimize import nnls
+    from scipy.optimize import lsq_linear
 
     relative = rows / (times + overhead)[:, None]
     size = np.maximum(np.abs(relative).max(0), 1e-300)
-    return nnls(relative / size, times / (times + overhead), maxiter=5000)[0] / size
+    bounds = (0.0, np.maximum(most * size, 1e-300))
+    return lsq_linear(relative / size, times / (times + overhead), bounds, method="bvls").x / size
