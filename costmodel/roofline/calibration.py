@@ -34,7 +34,7 @@ from costmodel.roofline.program import NumpyCall, Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together
 
-FORMAT = 19
+FORMAT = 20
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -366,7 +366,7 @@ def ceilings_of(calibration: Calibration, dtype: str = "float32", functions: Seq
     levels = [Ceiling("DRAM", "memory", rates.memory_bandwidth)]
     capacities = [0, *(capacity for _, capacity in calibration.machine.caches)]
     for (level, capacity), smaller in reversed([*zip(calibration.machine.caches, capacities, strict=False)]):
-        within = [size for size in calibration.sets.curve if smaller < size <= 0.8 * capacity]
+        within = [size for size in calibration.sets.thinned if smaller < size <= 0.8 * capacity]
         fastest = max((_streamed(calibration, size) for size in within), default=0.0)
         if fastest >= 0.999 * levels[0].rate:
             levels.insert(0, Ceiling(level, "memory", fastest))

@@ -140,13 +140,16 @@ def predict_seconds(
         flops = program.contractions + program.pointwise
         return HostTime(_roof(flops / rates.peak(dtype), moved / rates.memory_bandwidth), unknown, level)
     uses = reuses(touched_by(program), between)
-    signatures = [(op, signature_of(op)) for op in program]
+    signatures, touched = [(op, signature_of(op)) for op in program], program.touched_bytes + between
 
     def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[NumpyCall, TimeTerms], ...]:
-        distances = reuse_distances(uses, seconds, rates.others.sharing(traffic) if seconds else None)
+        sharing = rates.others.sharing(traffic) if seconds else None
+        distances = reuse_distances(uses, seconds, sharing)
+        ago = sharing.brought(touched, sum(seconds)) if sharing and touched > sharing.private else touched
+        arguments = rates.arguments(ago)  # each call's own, used once in a pass
         slower = _slowed(program, seconds, rates.slower) if seconds else [1.0] * len(uses)
         calls = zip(signatures, distances, slower, strict=True)
-        return tuple((op, _call(op, own, rates, level, far, each)) for (op, own), far, each in calls)
+        return tuple((op, _call(op, own, rates, level, far, arguments, each)) for (op, own), far, each in calls)
 
     calls = priced()
     if level < 6:
@@ -217,9 +220,16 @@ def _roof(compute: float, memory: float) -> TimeTerms:
 
 
 def _call(
-    op: NumpyCall, signature: Signature, rates: Rates, level: int, distances: Sequence[float], slower: float
+    op: NumpyCall,
+    signature: Signature,
+    rates: Rates,
+    level: int,
+    distances: Sequence[float],
+    arguments: float,
+    slower: float,
 ) -> TimeTerms:
-    """Of one call; distances: of its operands, then of the code that it runs. slower: see `_slowed`."""
+    """Of one call; distances: of its operands, then of the code that it runs; arguments: what it takes longer for where
+    those are [s]. slower: see `_slowed`."""
     operands, code = distances[:-3], Code(*distances[-3:])
     if level < 4 or (level == 4 and isinstance(signature, ProductSignature)):
         moved = op.traffic_bytes / rates.memory_bandwidth
@@ -228,7 +238,7 @@ def _call(
         return _roof((op.contractions + op.pointwise) / rates.peak(signature.dtype), moved)
     terms = _terms(signature, op, rates, operands, slower)
     if level == 6:
-        return replace(terms, overhead=terms.overhead + rates.cold(manner_of(op), code))
+        return replace(terms, overhead=terms.overhead + rates.cold(manner_of(op), code) + arguments)
     return TimeTerms(terms.compute, terms.memory, reach=terms.reach)
 
 
@@ -248,7 +258,7 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
     if _is_mixed(signature):  # bools are cast first, piece by piece, before the function loads the rest
         beside = min(beside, slower * signature.elements * rates.rate(signature.name, signature.dtype, False))
     memory = behind(beside, rows, moved, _power(signature, rates, reach)) - beside - rows
-    memory += apart + _waits(signature, rates, reach)
+    memory += apart + _waits(signature, rates, operands[0] if signature.reduced else reach)
     return TimeTerms(compute, memory, overhead, rows, reach=reach)
 
 

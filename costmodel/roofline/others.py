@@ -87,8 +87,8 @@ class Others:
         """
         if not usual:
             return lambda distance, passed: distance + traffic * passed
-        sizes, bandwidth = self.rates.sets.curve, self.rates.bandwidth
-        table = LogTable([size + usual * size / bandwidth(size) for size in sizes], sizes, growing=True)
+        sizes = self.rates.sets.curve
+        table = LogTable([size + usual * size * self.rates.taken(size) for size in sizes], sizes, growing=True)
         return lambda distance, passed: max(table(distance + traffic * passed), min(traffic / usual, 1.0) * distance)
 
     def thinned(self, distance: float) -> float:

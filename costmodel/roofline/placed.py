@@ -25,7 +25,8 @@ STALE_MANNERS = {"reduced": ("add.reduce", "maximum.reduce"), "scaled": ("multip
 """Calls of manners that take code of their own, the first of which runs it anew after a large product."""
 STALE = (*STALE_CALLS, *(name for names in STALE_MANNERS.values() for name in names))
 FIRST = ("add", "exp", "maximum.reduce", "divide scalar")
-"""Those that are measured as the first call after the product too, with the code of any call."""
+"""Those that are measured as the first call after the product too, with the code of any call; and after others ran the
+same code, so that only their own arguments were left alone."""
 AGED = {"one": "negative", "two": "add", "in place": "multiply"}
 AGED_BYTES, AGING, AGES = 1000 * KIB, (380, 390, 400), (1, 2, 4, 8, 20)
 """Arrays that are left alone [bytes], during which products, and how many of them in a row: their operands take up
@@ -39,6 +40,8 @@ COLD_BOXES = (
     SizeBox(3, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
 )
 """Products whose weights come from DRAM."""
+COLD_RESULTS = (SizeBox(3, (300, 1000, 2), (1000, 4500, 15), 2e6, 2e7, layout="b"),)
+"""The same whose result goes there: of gradients of weights from few rows."""
 COLD_FIRST = (
     SizeBox(5, (60, 16, 60), (1500, 200, 4000), 1e6, 1e8, square=True),
     SizeBox(3, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
@@ -83,6 +86,8 @@ def placed(beyond: int = 0) -> Program:
     for m, n, k in first:
         op = NumpyCall("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written))
         ops += cold(op, f"product {m} {n} {k} first")
+    for m, n, k in (shape for box in COLD_RESULTS for shape in box.shapes(1.0)):
+        ops += cold(product(m, n, k, "float32", "b"), f"product {m} {n} {k} result")
     for step in COLD_HEADS:
         batch, m, n, k, layout = attended(step)
         ops += cold(heads(batch, m, n, k, "float32", layout), f"products {batch} {m} {n} {k} {layout or 'plain'}")
@@ -108,6 +113,7 @@ def _stale() -> Iterator[NumpyCall]:
         yield from (tiny(name, f"{BETWEEN}warming {name}") for name in STALE)
         yield from (large, tiny("negative", f"{BETWEEN}warming"))
         yield from (tiny(name, f"stale {name} {number}") for name in STALE)
+        yield from (tiny(name, f"fresh {name} {number}") for name in FIRST)
         for name in FIRST:
             yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
     yield from _aging({AGED_NAME: AGES, KEPT_NAME: KEPT_AGES}, LONGEST_AGE)

@@ -64,9 +64,13 @@ BOXES = (
     SizeBox(3, (200, 500, 500), (1000, 4500, 4500), 2e8, 8e8, layout="b"),
     SizeBox(14, (24, 24, 24), (3000, 3000, 1000), 1e6, 6e7, layout="a"),
     SizeBox(8, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7),
-    SizeBox(6, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7),
+    SizeBox(8, (32, 2, 32), (4000, 10, 4000), 1e6, 1e7),
     SizeBox(4, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7, layout="b"),
     SizeBox(8, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7, layout="b"),
+    SizeBox(4, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7, layout="a"),
+    SizeBox(8, (32, 3, 32), (4000, 11, 4000), 1e6, 1e7, layout="a"),
+    SizeBox(6, (100, 200, 2), (1000, 4500, 15), 2e5, 2e7, layout="b"),
+    SizeBox(4, (100, 200, 2), (1000, 4500, 15), 2e5, 2e7, layout="a"),
     SizeBox(21, (3, 3, 3), (400, 400, 1200), 100, 1e6),
     SizeBox(21, (3, 3, 3), (400, 400, 1200), 100, 1e6, layout="b"),
     SizeBox(8, (3, 3, 3), (400, 400, 400), 100, 1e6, layout="a"),
@@ -170,11 +174,11 @@ class WorkingSets:
 
     @property
     def thinned(self) -> tuple[int, ...]:
-        """Those that are measured at where others tell how they lie between: beyond the caches of a core, thinned, up
-        to twice the first that no cache holds, from where on each byte takes as long."""
-        resident = [size for size in self.curve if size <= RESIDENT_BYTES]
-        beyond = [size for size in self.curve[len(resident) :] if size <= 2 * max(self.beyond, RESIDENT_BYTES)]
-        return (*resident, *_thinned(beyond))
+        """Those that are measured at where others tell how they lie between: beyond where the caches of a core end,
+        thinned, up to twice the first that no cache holds, from where on each byte takes as long."""
+        near = [size for size in self.curve if size <= self.far[:2][-1]]
+        beyond = [size for size in self.curve[len(near) :] if size <= 2 * self.beyond]
+        return (*near, *_thinned(beyond))
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -262,9 +266,9 @@ FAR_WIDTHS, SPARSE = (200, 1100), 4
 ROWS_ELEMENTS = 45_000
 """Elements in all the rows of one such probe."""
 
-ROW_LENGTHS = (1, 2, 7, 8, 14, 28, 56, 62, 112, 210, 440, 600, 1800, 4088, 4090, 4616, 9000)
+ROW_LENGTHS = (1, 2, 7, 8, 14, 28, 56, 62, 112, 210, 440, 600, 776, 1800, 4088, 4090, 4616, 9000)
 """Lengths of inner loops at which the cost of starting one is measured: multiples of `VECTOR`, and others. Where a
-loop of vectors ends is guessed only up to some length, on an AMD EPYC 512."""
+loop of vectors ends is guessed only up to some length, on an AMD EPYC 512, and 680 where there are two."""
 VECTOR, BUFFERED = 8, 4096
 """Elements that loads and stores move at once: rows of multiples of it begin where these do, and others are slower by
 up to a quarter. So long at most are rows that NumPy joins in a buffer; of longer ones each is a loop of its own."""
@@ -391,10 +395,9 @@ def _curves(sets: WorkingSets) -> Iterator[Named]:
         yield f"curve negative {size} float32", streaming(size)
         if size in sets.thinned:
             yield f"curve fill {size} float32", filling(size)
-        if size in sets.thinned or size <= sets.far[0]:  # where a core's own caches end
             yield f"curve copyto {size} float32", elementwise("copyto", size, "float32")
-        yield f"curve add {size} float32", elementwise("add", size, "float32")
-        yield f"curve multiply in place {size} float32", elementwise("multiply", size, "float32", True, True)
+            yield f"curve add {size} float32", elementwise("add", size, "float32")
+            yield f"curve multiply in place {size} float32", elementwise("multiply", size, "float32", True, True)
 
 
 def _functions(dtype: str, thorough: bool) -> Iterator[Named]:

@@ -112,12 +112,17 @@ class Rates:
 
     def _streams_by(self, power: Callable[[float], float]) -> dict[str, LogTable]:
         """Where compute and memory time overlap so much, by working set."""
-        per_element = {"one": ("negative", 8), "two": ("add", 12), "in place": ("multiply in place", 4)}
-        beyond = {access: self._beyond(name, size, power) for access, (name, size) in per_element.items()}
-        streams = {access: LogTable([*each], rising([*each.values()]), mixing=True) for access, each in beyond.items()}
-        share = _share(self._beyond("fill", 4, power), streams["one"])
-        fill = [streams["one"](size) * share(size) for size in self.sets.curve]
-        return {**streams, "fill": LogTable(self.sets.curve, rising(fill), mixing=True)}
+        one = LogTable(self.sets.curve, rising([*self._beyond("negative", 8, power).values()]), mixing=True)
+        streams = {"one": one}
+        for access, probe, per_element in (
+            ("two", "add", 12),
+            ("in place", "multiply in place", 4),
+            ("fill", "fill", 4),
+        ):
+            share = _share(self._beyond(probe, per_element, power), one)
+            whole = rising([one(size) * share(size) for size in self.sets.curve])
+            streams[access] = LogTable(self.sets.curve, whole, mixing=True)
+        return streams
 
     def _beyond(self, name: str, per_element: int, power: Callable[[float], float]) -> dict[int, float]:
         """Time per byte beyond that in cache, by working set [s/B]."""
@@ -288,19 +293,19 @@ class Rates:
         """
         if len(sizes) == 1:
             return lambda distance: values[0]
-        takes = [self._taken(wider * size) for size in sizes]
+        takes = [self.taken(wider * size) for size in sizes]
 
         def at(distance: float) -> float:
             number = min(max(bisect_left(sizes, distance), 1), len(sizes) - 1)
             (near, far), (low, high) = values[number - 1 : number + 1], takes[number - 1 : number + 1]
             if high <= low:
                 return LogTable(sizes, values, mixing=True)(distance)
-            return near + (far - near) * min(max((self._taken(wider * distance) - low) / (high - low), 0.0), 1.0)
+            return near + (far - near) * min(max((self.taken(wider * distance) - low) / (high - low), 0.0), 1.0)
 
         return at
 
     @cached_property
-    def _taken(self) -> LogTable:
+    def taken(self) -> LogTable:
         """Time per byte of what reads one array and writes another, by working set [s/B]."""
         call = self._call("negative", "float32")
         return LogTable(
@@ -341,6 +346,18 @@ class Rates:
         common = self._common(code.any) + self._own(code.own)
         return common + (self._manners[manner](code.manner) if manner in self._manners else 0.0)
 
+    def arguments(self, distance: float) -> float:
+        """What a call takes longer whose arguments, Python's own objects, were last used so far ago [s]: as long as the
+        first bytes of rows do from there."""
+        way = self.gathered_far(FAR_WIDTHS[0], distance, distance)
+        return self._left * way / max(self.gathered_far(FAR_WIDTHS[0], *[self.sets.beyond] * 2), LEAST)
+
+    @cached_property
+    def _left(self) -> float:
+        """The same of those from memory, which all of a program are that no cache holds."""
+        kinds = [(name, number) for name in FIRST for number in range(len(LARGE_PRODUCTS))]
+        return max(median(self._longer(name, "fresh", number) for name, number in kinds), 0.0)
+
     def _longer(self, name: str, place: str, number: int) -> float:
         """How much longer a tiny call took after a large product than over and over, at the clock that leaves [s]."""
         function, _, scalar = name.partition(" ")
@@ -364,7 +381,7 @@ class Rates:
         plain = [name for name in STALE if name not in leading]
         return self._table(
             lambda number: median(self._since(name, number).own for name in plain),
-            lambda number: median(self._longer(name, "stale", number) for name in plain),
+            lambda number: median(self._longer(name, "stale", number) for name in plain) - self._left,
         )
 
     @cached_property
@@ -388,7 +405,7 @@ class Rates:
     def _of_manner(self, name: str) -> LogTable:
         return self._table(
             lambda number: self._since(name, number).manner,
-            lambda number: self._longer(name, "stale", number) - self._own(self._since(name, number).own),
+            lambda number: self._longer(name, "stale", number) - self._left - self._own(self._since(name, number).own),
         )
 
     @cached_property
@@ -413,15 +430,15 @@ class Rates:
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""
-        curve = self.sets.curve
-        nearest = min(curve, key=lambda size: abs(log(size) - log(min(max(distance, 1), curve[-1]))))
+        sizes = self.sets.thinned
+        nearest = min(sizes, key=lambda size: abs(log(size) - log(min(max(distance, 1), sizes[-1]))))
         probe = f"curve add {nearest} float32"
         return 12 * self.ops[probe].output.size / self.seconds[probe]
 
     @cached_property
     def memory_bandwidth(self) -> float:
-        """Of the largest working set [bytes/s]."""
-        return self.bandwidth(self.sets.curve[-1])
+        """Of the largest working set that is measured so [bytes/s]."""
+        return self.bandwidth(self.sets.thinned[-1])
 
     def peak(self, dtype: str) -> float:
         """Of the fastest matrix product [FLOP/s]."""

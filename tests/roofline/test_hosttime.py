@@ -257,6 +257,25 @@ def test_a_first_reduction_after_long_costs_more_than_the_next() -> None:
     assert second == pytest.approx(CALL, rel=0.02)
 
 
+def test_calls_of_what_no_cache_holds_find_their_arguments_in_memory_however_near_their_code_is() -> None:
+    """What a call passes to the function, it alone uses, once in a pass; code is run again by the next call."""
+    gathers = {f"loading gather 200 {SETS.far[-1]} float32": 5.0}
+    left = [name for name in calibration().seconds if name.startswith(("fresh ", "stale "))]
+    fresh = dict.fromkeys(left, CALL + 3e-6)
+    by = calibration(seconds=calibration().seconds | gathers | fresh)
+
+    def overheads(elements: int) -> list[float]:
+        t = ArrayTape()
+        x, few = t.array((elements,), "input"), [t.array((4,), "input") for _ in range(3)]
+        t.exp(x, out=x)
+        for each in few:
+            t.sqrt(each, out=each)
+        return [terms.overhead for _, terms in predict_seconds(program_of(t.ops, [x, *few]), by).calls[1:]]
+
+    assert overheads(2 * SETS.beyond // 4) == pytest.approx([CALL + 3e-6] * 3, rel=0.02), "once, not with the code too"
+    assert overheads(1000) == pytest.approx([CALL] * 3, rel=0.02)
+
+
 def test_a_small_operand_that_is_far_makes_no_call_one_of_memory() -> None:
     """A row is added to a megabyte that was just written, and was last used eighty megabytes ago."""
     t = ArrayTape()
@@ -405,9 +424,11 @@ def test_a_table_that_a_batch_repeats_is_read_again_from_where_it_was_left() -> 
     assert memory(array(4, 1)) == pytest.approx(memory(array(1)), rel=0.01), "numbers are near"
 
 
-def longer(probe: str, times: float, sizes: Sequence[int] = SETS.far[-1:]) -> Calibration:
+def longer(
+    probe: str, times: float, sizes: Sequence[int] = SETS.far[-1:], by: Calibration | None = None
+) -> Calibration:
     """Where some probes take longer."""
-    seconds = dict(calibration().seconds)
+    seconds = dict((by or calibration()).seconds)
     for size in sizes:
         seconds[f"{probe} {size} float32"] *= times
     return calibration(seconds=seconds)
@@ -424,6 +445,19 @@ def test_rows_of_maxima_wait_for_memory_as_their_probe_says() -> None:
     assert slower("maximum.reduce", 440) == pytest.approx(5, rel=0.05)
     assert 1.5 < slower("maximum.reduce", 3000) < 2, "each row waits as long"
     assert slower("maximum.reduce", 32) == slower("add.reduce", 440) == pytest.approx(1)
+
+
+def test_rows_of_maxima_that_are_near_wait_for_nothing_however_far_their_results_are() -> None:
+    t = ArrayTape()
+    much, x, few = t.array((SETS.curve[-1] // 4,), "input"), t.array((100, 100), "input"), t.array((100, 1), "input")
+    t.exp(much, out=much)
+    t.exp(x, out=x)
+    program = program_of([*t.ops, NumpyCall("maximum.reduce", (x,), few, {"axis": -1})], [much, few])
+    for times in (5, 50):
+        waiting = longer("loading maximum inner", times, by=slow_memory(SETS.far[-2]))
+        assert predict_seconds(program, waiting).calls[-1][1].seconds == pytest.approx(
+            CALL + x.size * ELEMENT, rel=0.02
+        )
 
 
 def test_long_masks_wait_for_memory_where_short_ones_do_not() -> None:
@@ -466,6 +500,30 @@ def test_products_say_what_an_operand_from_afar_costs_and_what_none_shows_is_bou
     hardly = [(0.0, 1e-3 * way, 0.0) for _, way, _ in ways]
     fitted = fit(products, hardly, [a + 9 * b[1] for a, b in zip(plain, hardly, strict=True)], [0.0] * len(products))
     assert fitted.weights["b"]["b far"] <= MOST_FAR
+    hardly = [(0.0, 1e-3 * way, 0.0) for _, way, _ in [(0.0, 1e-11 * p.n * p.k, 0.0) for p in products]]
+    seconds = [a + 5000 * b[1] for a, b in zip(plain, hardly, strict=True)]
+    fitted = fit(products, hardly, seconds, [0.0] * len(products))
+    assert [fitted.seconds(p, far)[0] for p, far in zip(products, hardly, strict=True)] == pytest.approx(seconds), (
+        "what it may not be, others are"
+    )
+
+
+def test_products_of_few_columns_take_a_pass_for_each_power_of_two_in_them() -> None:
+    """As long for four columns as for eight, since it is the other operand that takes it, and beyond whole tiles too;
+    more where rows begin at one place in a cache."""
+
+    def product(m: int, n: int, k: int) -> ProductSignature:
+        return ProductSignature(1, m, n, k, True, False, True, "float32")
+
+    def seconds(p: ProductSignature) -> float:
+        tiles = 1e-11 * p.m * (p.n // 16 * 16) * p.k
+        return tiles + (1.2 + 0.9 * (p.n % 16).bit_count() + 0.5 * (p.m % 1024 == 0)) * 1e-10 * p.m * p.k
+
+    probed = [product(m, n, k) for m, k in ((1500, 300), (700, 900), (2048, 400)) for n in (3, 5, 6, 9, 12)]
+    probed += [product(m, n, 200) for m in (4, 8, 12) for n in (1600, 2032)]
+    fitted = fit(probed, [(0.0,) * 3] * len(probed), [*map(seconds, probed)], [0.0] * len(probed))
+    for p in (product(4096, 4, 500), product(1300, 8, 500), product(1300, 13, 700)):
+        assert fitted.seconds(p, (0.0,) * 3)[0] == pytest.approx(seconds(p), rel=0.03), p
 
 
 def test_what_is_exposed_of_an_operand_is_a_share_and_what_its_rows_begin_with() -> None:
@@ -478,6 +536,16 @@ def test_what_is_exposed_of_an_operand_is_a_share_and_what_its_rows_begin_with()
     found = exposing(ProductFit({}, np.zeros(1)), products, more, extra).shares
     assert found[1] == pytest.approx((0.7, 600))
     assert found[0] == found[2] == (1.0, 0.0), "of what no product shows all is exposed"
+
+
+def test_products_in_place_show_what_a_result_from_memory_costs() -> None:
+    """Of gradients of weights from few rows, which are most that is touched."""
+    known = slow_memory().rates
+    for name, (op, distances) in known.placed.items():
+        if name.startswith("cold ") and name.endswith(" result"):
+            *read, written = known.operand_times(signature_of(op), distances[:3])
+            assert written > 10 * sum(read) > 0, name
+            assert distances[2] > SETS.beyond, "it was left alone for a pass"
 
 
 def test_others_bring_nothing_only_where_that_fits_about_as_well() -> None:

@@ -78,7 +78,7 @@ def test_what_others_bring_is_told_from_what_they_brought_while_memory_was_measu
     assert others.lost == 0.0
     again = others.brought(others.traffic, others.traffic)
     alone = 16 << 20
-    assert again(alone, alone / rates.bandwidth(alone)) == pytest.approx(alone, rel=0.05), "as far as it seemed then"
+    assert again(alone, alone * rates.taken(alone)) == pytest.approx(alone, rel=0.05), "as far as it seemed then"
 
 
 @pytest.mark.slow
