@@ -31,6 +31,7 @@ from costmodel.performance.queues import (
     QueueEvent,
     _everywhere,
     _larger,
+    _lesser,
     are_close,
     is_no_less,
     too_long,
@@ -376,10 +377,13 @@ class PipelineWork:
                 phases[phase] = phases.get(phase, 0.0) + times * each
             sums += [_times(own, times) for own in player.sums.values()]
         alone = whole if np.ndim(whole) or not handing else self._whole(players, seconds, 0.0)
-        if message is not None:
+        waiting = whole - sum(phases.values())
+        if message is not None:  # what the sends of other ranks hold a rank up is a wait for these ranks
             price, sent = prices(message), self._sent()
-            sums.append(CollectiveSum("forward", "stages", message, price, sent, whole - alone))
-        return PlayedStep(whole, phases, sums, alone - sum(phases.values()), ending.optional)
+            exposed = _lesser(whole - alone, sent * price.seconds)
+            sums.append(CollectiveSum("forward", "stages", message, price, sent, exposed))
+            waiting = waiting - exposed
+        return PlayedStep(whole, phases, sums, waiting, ending.optional)
 
     def _ended(
         self,
