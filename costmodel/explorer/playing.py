@@ -52,7 +52,7 @@ _METHODS: dict[type, tuple[str, ...]] = {
     **dict.fromkeys(_RECORDS, ()),
     Flight: ("__init__",),
     RankProgram: (),
-    Player: tuple(name for name, of in vars(Player).items() if callable(of) and name != "_note_kernels"),
+    Player: tuple(name for name, of in vars(Player).items() if callable(of) and not name.startswith("_note_")),
     ProgramSet: ("kernel_seconds",),
     RankWork: ("step",),
     StagedPass: ("step",),
@@ -84,7 +84,6 @@ _FUNCTIONS = (
     *(intervals.slower_end, intervals.faster_end),
     *(communication._fastest, communication._least, communication._most, parallel.overlapped),
     *(
-        queues._label,
         pipelines._work_of,
         pipelines.ends_of,
         pipelines._ends_of_whole,

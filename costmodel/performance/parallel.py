@@ -19,7 +19,7 @@ from costmodel.graph.tape import Tape
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, KernelTable, Numbers
 from costmodel.performance.programs import Programmer, RankProgram
-from costmodel.performance.queues import CollectiveSum, Player, Price, QueueEvent, hidden
+from costmodel.performance.queues import CollectiveSum, Player, Price, QueueEvent, hidden, traced_beside
 from costmodel.performance.work import PHASES, StepPhase, Task, work_of
 from costmodel.training.layout import Layout
 
@@ -139,8 +139,10 @@ class RankWork(ProgramSet):
         phases = dict(player.phase_seconds)
         cover: dict[StepPhase, Numbers] = {}
         if self.overlaps and model.stack.sums_beside and not model.stack.blocking:
-            cover = {phase: phases[phase] / self.micro_batches for phase in PHASES}
-        saved, sums = overlapped(phases, [*player.sums.values()], cover)
+            over_copies = [own for own in player.sums.values() if own.message.axis == "dp"]
+            waited = {phase: sum(own.exposed for own in over_copies if own.phase == phase) for phase in PHASES}
+            cover = {phase: (phases[phase] - waited[phase]) / self.micro_batches for phase in PHASES}
+        saved, sums = overlapped(phases, [*player.sums.values()], cover, trace)
         return kernel_seconds, PlayedStep(player.device - saved, phases, sums, optional=saved)
 
 
@@ -192,11 +194,15 @@ def overlaps(tape: Tape) -> bool:
 
 
 def overlapped(
-    phases: dict[StepPhase, Numbers], sums: Sequence[CollectiveSum], cover: Mapping[StepPhase, Numbers]
+    phases: dict[StepPhase, Numbers],
+    sums: Sequence[CollectiveSum],
+    cover: Mapping[StepPhase, Numbers],
+    trace: list[QueueEvent] | None = None,
 ) -> tuple[Numbers, list[CollectiveSum]]:
     """Hide what is sent over copies: gradients' under the last backward pass, weights' under the next forward one.
 
     phases: seconds of each, which are made less; cover: of one pass of each, nothing where a runtime hides nothing.
+    trace: what is on each queue, where that is then hidden too.
     Returns what is saved, and the sums as they then are.
     """
     saved: Numbers = 0.0
@@ -208,8 +214,26 @@ def overlapped(
         after |= {id(old): new for old, new in zip(own, left, strict=True)}
         if phase in phases:
             phases[phase] = phases[phase] - less
+        if trace is not None:
+            _trace_beside(trace, phase, own, left, cover[pass_], less)
         saved = saved + less
     return saved, list(after.values())
+
+
+def _trace_beside(
+    trace: list[QueueEvent],
+    phase: StepPhase,
+    before: Sequence[CollectiveSum],
+    after: Sequence[CollectiveSum],
+    cover: Numbers,
+    less: Numbers,
+) -> None:
+    """Move what is sent over copies in a phase beside kernels, as sums before and after say; less: what that saves."""
+    beside = sum(float(old.exposed) - float(new.exposed) for old, new in zip(before, after, strict=True))
+    if beside > 0:
+        own = [event for event in trace if event.phase == phase and event.queue.endswith(" dp")]
+        rounds = min(int(of.times) for of in before)
+        trace[:] = traced_beside(trace, own, rounds, float(cover), beside, beside - float(less))
 
 
 def _bucket_copies(message: Message) -> tuple[Task, Task]:

@@ -19,10 +19,12 @@ processors a collective takes slow the kernels beside it. Seconds are numbers or
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +37,7 @@ from costmodel.performance.work import StepPhase
 
 
 class QueueEvent(NamedTuple):
-    """Something on a queue of a rank: what, from when to when [s]."""
+    """Something on a queue of a rank: what, from when to when [s]. Each axis of a layout has its own on a link."""
 
     queue: str
     name: str
@@ -95,15 +97,66 @@ def hidden(sums: Sequence[CollectiveSum], cover: Numbers) -> tuple[Numbers, list
     return beside * (1 - sums[0].price.processors), left
 
 
+def traced_beside(
+    events: Sequence[QueueEvent], own: Sequence[QueueEvent], rounds: int, cover: float, beside: float, slowed: float
+) -> list[QueueEvent]:
+    """Events of a rank with `own` of them, which it waits for one after another, beside kernels instead.
+
+    own: in so many rounds that are alike, of each of which the first is still waited for. cover: seconds of kernels in
+    each, before gradients that are summed or from where weights are gathered; what is sent in the update is beside
+    those of the next step, which begins as this one does. beside: seconds of them that are then not waited for. slowed:
+    by which kernels take longer for it.
+    """
+    many, next_step, free = len(own) // rounds, own[0].phase == "update", 0.0
+    others = sum(event.end - event.start for n, event in enumerate(own) if n % many)
+    before, after = (cover, 0.0) if own[0].phase == "backward" else (0.0, cover)
+    begins = [0.0] if next_step else [max(0.0, own[n].start - before) for n in range(0, len(own), many)]
+    ends = [cover] if next_step else [own[n - 1].end + after for n in range(many, len(own) + 1, many)]
+    of_own = [time for event in own for time in (event.start, event.end)]
+    times = sorted({0.0, *begins, *ends, *of_own, max(event.end for event in events)})
+    waits = [bisect_right(own, time, key=lambda event: event.start) - 1 for time in times]
+    waits = [n if n >= 0 and time < own[n].end else None for n, time in zip(waits, times, strict=True)]
+    beside_some = [any(begin <= time < end for begin, end in zip(begins, ends, strict=True)) for time in times]
+    kernels = [n is None and beside_one for n, beside_one in zip(waits, beside_some, strict=True)]
+    lengths = np.diff(times)
+    rates = np.array([1 - beside / others if n is not None and n % many else 1.0 for n in waits[:-1]])
+    rates[kernels[:-1]] += slowed / lengths[kernels[:-1]].sum()
+    moved = partial(np.interp, xp=times, fp=np.cumsum([0.0, *(rates * lengths)]))
+    moving, sent = {*own}, list[QueueEvent]()
+    kept = [event for event in events if event not in moving]
+    if next_step:
+        start, whole = float(moved(own[0].start)), float(moved(times[-1]))
+        for event in own:
+            end = start + event.end - event.start
+            if start < whole:
+                sent.append(event._replace(start=start, end=min(end, whole)))
+            if end > whole:
+                sent.append(event._replace(start=max(start - whole, 0.0), end=end - whole))
+            start = end
+    else:
+        starts, start = [0.0] * len(own), inf
+        for n, event in reversed([*enumerate(own)]):  # as late as the kernel that needs it and the one after it allow
+            start = starts[n] = min(float(moved(event.end)), start) - (event.end - event.start)
+        for n, event in enumerate(own):
+            if n % many == 0:
+                ends_before = (each.end for each in kept if each.queue == event.queue and each.end <= event.start)
+                free = float(moved(max(begins[n // many], *ends_before, 0.0)))
+            start = max(starts[n], free)
+            free = start + event.end - event.start
+            sent.append(event._replace(start=start, end=free))
+    return [*(event._replace(start=float(moved(event.start)), end=float(moved(event.end))) for event in kept), *sent]
+
+
 class Flight:
-    """A collective on its way until `end`, that the host had started at `begun`."""
+    """A collective on its way until `end`, that the host had started at `begun`; noted: its number in the trace."""
 
-    __slots__ = ("begun", "end", "of")
+    __slots__ = ("begun", "end", "noted", "of")
 
-    def __init__(self, of: CollectiveSum, begun: Numbers, end: Numbers) -> None:
+    def __init__(self, of: CollectiveSum, begun: Numbers, end: Numbers, noted: int) -> None:
         self.of = of
         self.begun = begun
         self.end = end
+        self.noted = noted
 
 
 SAME = 1e-9
@@ -235,10 +288,10 @@ class Player:
         if not steps:
             return False
         device, step = clocks[0], steps[0]
-        floor = _lesser(device, self._copied[0]) if self._gathers else device  # before which nothing starts
+        floor = _lesser(device, self._copied[0]) if self._gathers else device  # when the next may start
         close = SAME * _larger(abs(step), 1e-12)
         return all(
-            _everywhere((abs(moved - step) <= close) | ((moved < step) & (clock <= floor)))
+            _everywhere((abs(moved - step) <= close) | ((moved < step) & (clock < floor)))
             for clock, moved in zip(clocks, steps, strict=True)
         )
 
@@ -343,12 +396,25 @@ class Player:
             self._note("device", f"{task.layer} {task.kernel.name}", phase, start, start + scale * share)
             start += scale * share
 
-    def _note(self, queue: str, name: str, phase: StepPhase, start: Numbers, end: Numbers) -> None:
+    def _note(self, queue: str, name: str, phase: StepPhase, start: Numbers, end: Numbers) -> int:
+        """The number of the event, -1 of none."""
         if self.trace is None or float(end) <= float(start):
-            return
+            return -1
         if len(self.trace) == MOST_TRACED:
             raise too_long()
         self.trace.append(QueueEvent(queue, name, phase, float(start), float(end)))
+        return len(self.trace) - 1
+
+    def _sent(self, own: CollectiveSum, start: Numbers, end: Numbers) -> int:
+        queue, message = own.price.queue, own.message
+        return self._note(f"{queue} {message.axis}", f"{message.axis} {message.operation}", own.phase, start, end)
+
+    def _note_later(self, flight: Flight, now: float, seconds: float) -> None:
+        """What is on its way, or is to be, takes so much longer from now on."""
+        if self.trace is not None and flight.noted >= 0:
+            event = self.trace[flight.noted]
+            start = event.start + seconds * (event.start > now)
+            self.trace[flight.noted] = event._replace(start=start, end=event.end + seconds)
 
     def _summed(self, phase: StepPhase, layer: str, message: Message) -> CollectiveSum:
         """The sum that one more collective is of, once the host has started it."""
@@ -390,10 +456,9 @@ class Player:
             shared = _lesser(seconds, blocked * _lesser(1.0, seconds / since))  # with what kernels waited for
             seconds, self.device = seconds + shared, self.device + shared
             own.exposed = own.exposed + shared
-        flight = Flight(own, self.host, start + seconds)
-        self.links[queue] = flight.end
-        flights.append(flight)
-        self._note(queue, _label(event.message), event.phase, start, flight.end)
+        end = start + seconds
+        self.links[queue] = end
+        flights.append(Flight(own, self.host, end, self._sent(own, start, end)))
 
     def _wait(self, flight: Flight) -> None:
         flight.of.exposed = flight.of.exposed + _larger(0.0, flight.end - _larger(self.device, flight.begun))
@@ -408,12 +473,15 @@ class Player:
         shared = _lesser(seconds, _larger(0.0, busy - start))
         for flight in self._flights():
             if flight.of.price.queue == queue:
-                flight.end = flight.end + shared * (flight.end > start)
+                later = shared * (flight.end > start)
+                flight.end = flight.end + later
+                if self.trace is not None:
+                    self._note_later(flight, float(start), float(later))
         end = start + seconds + shared
         self.links[queue] = busy + shared
         self._blocked[queue] = self._blocked.get(queue, 0.0) + seconds
         slowed = _lesser(earlier, seconds) * share
-        self._note(queue, _label(event.message), event.phase, start, end)
+        self._sent(own, start, end)
         done = _larger(end, self.device + slowed)
         own.exposed = own.exposed + done - _larger(self.device, start)  # until the start the device waits for the host
         self.device = done
@@ -435,9 +503,9 @@ class Player:
             for message in (message for part, message in event.messages if part == n):
                 own = self._summed(event.phase, event.layer, message)
                 start = _larger(_larger(self.links.get(own.price.queue, 0.0), self.device), self.host)
-                waiting.append(Flight(own, self.host, start + own.price.seconds))
-                self.links[own.price.queue] = waiting[-1].end
-                self._note(own.price.queue, _label(message), event.phase, start, waiting[-1].end)
+                end = start + own.price.seconds
+                waiting.append(Flight(own, self.host, end, self._sent(own, start, end)))
+                self.links[own.price.queue] = end
             if n < event.parts:
                 self._scatters += waiting
                 self._kernels(event.phase, event.row, event.parts)
@@ -472,10 +540,6 @@ def are_close(a: Numbers, b: Numbers) -> bool:
 def is_no_less(a: Numbers, b: Numbers) -> bool:
     """Whether one is no less than another, but for rounding."""
     return _everywhere(a >= (1 - SAME) * b)
-
-
-def _label(message: Message) -> str:
-    return f"{message.axis} {message.operation}"
 
 
 def chrome_trace(title: str, events: Sequence[QueueEvent]) -> str:

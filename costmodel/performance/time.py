@@ -520,7 +520,7 @@ class Time(Answer):
     def events(self) -> list[QueueEvent]:
         """What is on which queue from when to when, every round by itself; of a pipeline the passes of all its ranks.
 
-        Sums over copies that Megatron-Core and DeepSpeed send beside kernels are where they are listed, after these.
+        What Megatron-Core gathers over copies beside the next step is at the begin of this one, as steps are alike.
 
         Raises SettingError where there are too many.
         """

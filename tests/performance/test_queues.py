@@ -38,6 +38,13 @@ LAYOUTS: list[dict[str, Any]] = [
     {"tp": 2, "runtime": "megatron", "accumulate": 3, "precision": MIXED},
     {"dp": 16, "runtime": "deepspeed", "zero": 3, "precision": MIXED},
 ]
+LARGE = cm.GPT(vocab=2048, context=256, width=2048, layers=9, heads=16)
+COPIES: list[dict[str, Any]] = [
+    {"dp": 16, "runtime": "megatron", "zero": 1, "precision": MIXED},
+    {"dp": 16, "runtime": "megatron", "accumulate": 3, "precision": MIXED},
+    {"dp": 16, "runtime": "deepspeed", "zero": 3, "accumulate": 2, "precision": MIXED},
+]
+"""Layouts whose runtime sends over copies beside kernels."""
 
 
 def played(
@@ -75,8 +82,31 @@ def test_rounds_that_are_alike_stand_for_all(layout: dict[str, Any], slow: float
     assert exposed[0] == pytest.approx(exposed[1], rel=1e-6, abs=1e-12)
     for queue in {event.queue for event in trace}:
         events = sorted((event.start, event.end) for event in trace if event.queue == queue)
-        if queue == "device":
-            assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(events))
+        assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(events)), queue
+    assert max(event.end for event in trace) == pytest.approx(float(every.seconds))
+
+
+def test_rounds_whose_weights_have_room_later_each_time_are_not_alike() -> None:
+    """The first two blocks take as long, but the room that the next gather waits for has not moved on as far."""
+    how: dict[str, Any] = {"seq": 2048, "tp": 4, "sp": True, "fsdp": 4, "dp": 4, "checkpoint": "block"}
+    time = cm.predict("gpt-j-6b", batch=1, **how).on("tpu-v5e-pod", stack="compiled")
+    assert time.seconds == pytest.approx(max(event.end for event in time.events), rel=1e-9)
+
+
+@pytest.mark.parametrize("layout", COPIES, ids=str)
+@pytest.mark.parametrize("network", ["25 Gb/s", "400 Gb/s", "6400 Gb/s"])
+def test_what_is_sent_over_copies_is_on_one_link_beside_kernels(layout: dict[str, Any], network: str) -> None:
+    """A step takes no less than that does one after another; and a trace has it all, where it is, in these seconds."""
+    time = cm.predict(LARGE, **SMALL | layout).on("dgx-h100", network=network)
+    total = sum(part.seconds for part in time.collectives if part.axis == "dp")
+    assert total <= time.seconds
+    assert max(event.end for event in time.events) == pytest.approx(time.seconds)
+    for queue in {event.queue for event in time.events}:
+        events = sorted((event.start, event.end) for event in time.events if event.queue == queue)
+        assert events[0][0] >= 0
+        assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(events)), queue
+    sent = sum(event.end - event.start for event in time.events if event.queue.endswith("dp"))
+    assert sent == pytest.approx(total)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -210,7 +240,7 @@ def test_a_trace_has_every_event_of_the_step(layout: dict[str, Any], tmp_path: P
 
 def test_a_picture_of_the_events_has_a_lane_for_each_queue() -> None:
     figure = cm.predict(MODEL, fsdp=16, tp=2, **SMALL).on("dgx-h100").plot_events()
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["device", "links", "network"]
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["device", "links tp", "network fsdp"]
     assert figure.axes[0].get_xlabel() in ("time [ms]", "time [s]")
 
 
