@@ -146,7 +146,7 @@ def predict_seconds(
         sharing = rates.others.sharing(traffic) if seconds else None
         distances = reuse_distances(uses, seconds, sharing)
         ago = sharing.brought(touched, sum(seconds)) if sharing and touched > sharing.private else touched
-        arguments = rates.arguments(ago)  # each call's own, used once in a pass
+        arguments = rates.cold.arguments(ago)  # each call's own, used once in a pass
         slower = _slowed(program, seconds, rates.slower) if seconds else [1.0] * len(uses)
         calls = zip(signatures, distances, slower, strict=True)
         return tuple((op, _call(op, own, rates, level, far, arguments, each)) for (op, own), far, each in calls)
@@ -199,7 +199,7 @@ def _error(calls: tuple[tuple[NumpyCall, TimeTerms], ...], rates: Rates) -> floa
     for op, terms in calls:
         signature = signature_of(op) if op.name == "matmul" else None
         if isinstance(signature, ProductSignature):
-            products += terms.seconds * rates.fit(regime_of(signature), signature.dtype).doubt
+            products += terms.seconds * rates.products.fit(regime_of(signature), signature.dtype).doubt
         else:
             rest += terms.seconds * rates.doubt
     whole = sum(terms.seconds for _, terms in calls)
@@ -238,7 +238,7 @@ def _call(
         return _roof((op.contractions + op.pointwise) / rates.peak(signature.dtype), moved)
     terms = _terms(signature, op, rates, operands, slower)
     if level == 6:
-        return replace(terms, overhead=terms.overhead + rates.cold(manner_of(op), code) + arguments)
+        return replace(terms, overhead=terms.overhead + rates.cold.longer(manner_of(op), code) + arguments)
     return TimeTerms(terms.compute, terms.memory, reach=terms.reach)
 
 
@@ -246,7 +246,7 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
     if isinstance(signature, GatherSignature):
         return _gather(signature, rates, operands, slower)
     if isinstance(signature, ProductSignature):
-        seconds, memory = rates.product(signature, operands, [ref.bytes for ref in op.accesses])
+        seconds, memory = rates.products.time(signature, operands, [ref.bytes for ref in op.accesses])
         batch, call = signature.batch, slower * rates.call("matmul", signature.dtype)
         return TimeTerms(slower * (seconds - memory) * batch, memory * batch, call, reach=max(operands))
     reach = _reach(op, rates, operands)

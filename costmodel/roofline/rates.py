@@ -1,4 +1,4 @@
-"""Rates of this host, interpolated between a calibration's probes: calls, bandwidth, functions, rows and products."""
+"""Rates of this host, interpolated between a calibration's probes: calls, bandwidth, functions and rows."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import accumulate
 from math import log
-from statistics import median
 
+from costmodel.roofline.cold import ColdCalls
 from costmodel.roofline.curves import LogTable, behind, joined, parted, rising
-from costmodel.roofline.footprint import Code
-from costmodel.roofline.gemm import SHORTEST, ProductFit, exposing, fit, further, regime_of
+from costmodel.roofline.gemm import SHORTEST
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.others import Others, Placed
-from costmodel.roofline.placed import FIRST, LARGE_PRODUCTS, STALE, STALE_MANNERS, placed
+from costmodel.roofline.placed import placed
 from costmodel.roofline.probes import (
     BUFFERED,
     EMPTY,
@@ -37,8 +36,8 @@ from costmodel.roofline.probes import (
     WorkingSets,
     probes,
 )
+from costmodel.roofline.products import Products
 from costmodel.roofline.program import NumpyCall, begun_lines_of, lines_of
-from costmodel.roofline.signature import ProductSignature, signature_of
 
 POWERS = tuple(2 ** (step / 8) for step in range(40, -9, -1))
 """Exponents p of how compute and memory time overlap, (compute^p + memory^p)^(1/p), of which the one is chosen that
@@ -46,8 +45,6 @@ fits best: from 32, where the longer hides the other, to 1, where they add up, a
 
 LEAST = 1e-10
 """No call takes less [s]."""
-NEAR_BYTES = 16 * 1024
-"""What the first cache holds beside a call's own code and arrays [bytes]."""
 
 SLOW = 1.25
 """By how much longer a function takes at most than one that only loads and stores, if it waits for that alone."""
@@ -92,7 +89,6 @@ class Rates:
         self.gathered = cache(self._gathered)
         self.masked = cache(self._masked)
         self._apart = cache(self._apart_of)
-        self.fit = cache(self._fit)
 
     # Calls
 
@@ -341,72 +337,15 @@ class Rates:
         """Calls that were measured in place, by name."""
         return self.others.placed()
 
-    def cold(self, manner: str, code: Code) -> float:
-        """What a call takes longer if so much came into the caches since its code was last run [s]."""
-        common = self._common(code.any) + self._own(code.own)
-        return common + (self._manners[manner](code.manner) if manner in self._manners else 0.0)
-
-    def arguments(self, distance: float) -> float:
-        """What a call takes longer whose arguments, Python's own objects, were last used so far ago [s]: as long as the
-        first bytes of rows do from there."""
-        way = self.gathered_far(FAR_WIDTHS[0], distance, distance)
-        return self._left * way / max(self.gathered_far(FAR_WIDTHS[0], *[self.sets.beyond] * 2), LEAST)
+    @cached_property
+    def cold(self) -> ColdCalls:
+        """What calls take longer for what was left alone."""
+        return ColdCalls(self)
 
     @cached_property
-    def _left(self) -> float:
-        """The same of those from memory, which all of a program are that no cache holds."""
-        kinds = [(name, number) for name in FIRST for number in range(len(LARGE_PRODUCTS))]
-        return max(median(self._longer(name, "fresh", number) for name, number in kinds), 0.0)
-
-    def _longer(self, name: str, place: str, number: int) -> float:
-        """How much longer a tiny call took after a large product than over and over, at the clock that leaves [s]."""
-        function, _, scalar = name.partition(" ")
-        again = self.slower * self.call(function, "float32", int(bool(scalar)))
-        return self.seconds[f"{place} {name} {number}"] - again
-
-    def _since(self, name: str, number: int, place: str = "stale") -> Code:
-        """What came into the caches since the code of such a call was last run."""
-        return Code(*self.placed[f"{place} {name} {number}"][1][-3:])
-
-    def _table(self, came: Callable[[int], float], longer: Callable[[int], float]) -> LogTable:
-        """What is cold by what came into the caches, both after each large product: it never falls, and is nothing
-        where all is near."""
-        points = sorted([(float(NEAR_BYTES), 0.0), *((came(n), longer(n)) for n in range(len(LARGE_PRODUCTS)))])
-        return LogTable([far for far, _ in points], rising([max(more, 0.0) for _, more in points]))
-
-    @cached_property
-    def _own(self) -> LogTable:
-        """For a function's own code: the median, since one alone is measured too rarely to be told apart."""
-        leading = [names[0] for names in STALE_MANNERS.values()]
-        plain = [name for name in STALE if name not in leading]
-        return self._table(
-            lambda number: median(self._since(name, number).own for name in plain),
-            lambda number: median(self._longer(name, "stale", number) for name in plain) - self._left,
-        )
-
-    @cached_property
-    def _common(self) -> LogTable:
-        """For the code of any call: what the first after a product takes longer than when others came before it."""
-        return self._table(
-            lambda number: median(self._since(name, number, "first").any for name in FIRST),
-            lambda number: median(self._longer(name, "first", number) - self._extra(name, number) for name in FIRST),
-        )
-
-    def _extra(self, name: str, number: int) -> float:
-        """What the code of a manner and a function adds to the first call after a product [s]."""
-        leading = next((names[0] for names in STALE_MANNERS.values() if name in names), name)
-        return self._longer(leading, "stale", number)
-
-    @cached_property
-    def _manners(self) -> dict[str, LogTable]:
-        """For the code of a manner: what its first call takes longer than a function's own code accounts for."""
-        return {manner: self._of_manner(names[0]) for manner, names in STALE_MANNERS.items()}
-
-    def _of_manner(self, name: str) -> LogTable:
-        return self._table(
-            lambda number: self._since(name, number).manner,
-            lambda number: self._longer(name, "stale", number) - self._left - self._own(self._since(name, number).own),
-        )
+    def products(self) -> Products:
+        """The time of matrix products."""
+        return Products(self)
 
     @cached_property
     def private(self) -> int:
@@ -443,7 +382,7 @@ class Rates:
     def peak(self, dtype: str) -> float:
         """Of the fastest matrix product [FLOP/s]."""
         names = [name for name in self.seconds if name.startswith("product ") and name.endswith(dtype)]
-        return max(self._product(name).flops / self.seconds[name] for name in names)
+        return max(self.ops[name].contractions / self.seconds[name] for name in names)
 
     # Functions
 
@@ -576,74 +515,6 @@ class Rates:
         tables = [self.rows(pattern, "float32", even) for pattern in patterns for even in (True, False)]
         errors = [e for table in tables for e in table.left_out()]
         return sorted(errors)[int(0.9 * len(errors))]
-
-    # Products
-
-    def _product(self, name: str) -> ProductSignature:
-        signature = signature_of(self.ops[name])
-        assert isinstance(signature, ProductSignature)
-        return signature
-
-    def _fit(self, regime: str, dtype: str) -> ProductFit:
-        """The fitted time of products of a regime."""
-        kinds = "product ", "products ", "curve matmul "
-        names = [name for name in self.seconds if name.startswith(kinds) and name.endswith(f" {dtype}")]
-        products = {name: self._product(name) for name in names}
-        products = {name: p for name, p in products.items() if regime_of(p) == regime}
-        call = self._call("matmul", dtype)
-
-        def one(name: str, p: ProductSignature) -> float:
-            return max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
-
-        far = [self.operand_times(p) for p in products.values()]
-        times = [one(name, p) for name, p in products.items()]
-        fitted = fit([*products.values()], far, times, [call / p.batch for p in products.values()])
-        if dtype != "float32":
-            return fitted
-        placed, more, extra = [], [], []
-        for name, (op, distances) in self.placed.items():
-            p = signature_of(op)
-            if name.startswith("cold ") and isinstance(p, ProductSignature) and regime_of(p) == regime:
-                placed.append(p)
-                more.append(further(self.operand_times(p), self.operand_times(p, distances[: len(op.accesses)])))
-                extra.append(one(name, p) - one(name.replace("cold", "warm", 1), p))
-        return exposing(fitted, placed, more, extra)
-
-    def product(self, p: ProductSignature, distances: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
-        """Time of one product of a batch, its operands at reuse distances, and how much of it is memory [s].
-
-        sizes: what each operand takes up [bytes]; what all products of a batch share comes from afar only once, and
-        then from where the product before left it.
-        """
-        shares = [min(size / (p.batch * one), 1.0) for size, one in zip(sizes, _sizes(p), strict=True)]
-        after = self.operand_times(p, [sum(_sizes(p))] * 3)
-
-        def shared(times: Sequence[float]) -> list[float]:
-            return [near + share * (far - near) for near, far, share in zip(after, times, shares, strict=True)]
-
-        home = shared(self.operand_times(p, [sum(sizes)] * 3))
-        return self.fit(regime_of(p), p.dtype).placed(p, home, shared(self.operand_times(p, distances)))
-
-    def operand_times(self, p: ProductSignature, distances: Sequence[float] = ()) -> list[float]:
-        """Time to load each operand of one product of a batch, beyond that from cache [s].
-
-        Without distances they are those of the product run over and over.
-        """
-        sizes, lengths = _sizes(p), [READ_LENGTHS[0]] * 3
-        if p.batch == 1 and regime_of(p) == "vector":  # others pack their operands, or find them in parts
-            rows = (p.m if p.a_transposed else p.k, p.k if p.b_transposed else p.n)
-            matrix = int(p.m == 1)
-            lengths[matrix] = rows[matrix]
-        *read, written = distances or [p.batch * sum(sizes)] * 3
-        parts = zip(sizes, read, lengths, strict=False)
-        loaded = (max(size * self.read(distance, length), 0.0) for size, distance, length in parts)
-        return [*loaded, sizes[2] * self.far(written, "in place")]
-
-
-def _sizes(p: ProductSignature) -> list[int]:
-    """Of both operands of one product of a batch, and of its result [bytes]."""
-    item = ITEM_BYTES[p.dtype]
-    return [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
 
 
 def _share(beyond: Mapping[int, float], whole: LogTable) -> LogTable:

@@ -153,7 +153,7 @@ def test_few_rows_of_a_product_take_a_pass_of_four_and_passes_of_two_and_one() -
 
     def each(rows: int) -> float:
         p = ProductSignature(1, rows, 900, 700, False, False, True, "float32")
-        return rates.product(p, [0.0] * 3, [0, 0, 0])[0] / (p.n * p.k)
+        return rates.products.time(p, [0.0] * 3, [0, 0, 0])[0] / (p.n * p.k)
 
     for rows in (2, 3, 4, 5, 7, 9, 11, 13):
         expected = 80e-12 + passes(ProductSignature(1, rows, 900, 700, False, False, True, "float32"))
@@ -403,11 +403,13 @@ def test_loops_of_rows_overlap_by_how_far_their_operands_are(manner: str) -> Non
 def test_what_all_products_of_a_batch_share_comes_from_memory_once() -> None:
     """As weights of a convolution that unrolls images one by one."""
     rates, far = slow_memory(SETS.curve[-2]).rates, [float(SETS.curve[-1])] * 3
-    rates.fit = lambda regime, dtype: ProductFit({"": {"a far": 1.0}}, np.zeros(1), ((1.0, 0.0), *[(0.0, 0.0)] * 2))
+    rates.products.fit = lambda regime, dtype: ProductFit(
+        {"": {"a far": 1.0}}, np.zeros(1), ((1.0, 0.0), *[(0.0, 0.0)] * 2)
+    )
     p = ProductSignature(32, 512, 49, 2304, a_transposed=False, b_transposed=False, plain=True, dtype="float32")
     a, b, c = (4 * each for each in (p.m * p.k, p.k * p.n, p.m * p.n))
-    _, apart = rates.product(p, far, [32 * a, 32 * b, 32 * c])
-    _, shared = rates.product(p, far, [a, 32 * b, 32 * c])
+    _, apart = rates.products.time(p, far, [32 * a, 32 * b, 32 * c])
+    _, shared = rates.products.time(p, far, [a, 32 * b, 32 * c])
     assert 0 < shared < apart / 4
 
 
@@ -543,7 +545,7 @@ def test_products_in_place_show_what_a_result_from_memory_costs() -> None:
     known = slow_memory().rates
     for name, (op, distances) in known.placed.items():
         if name.startswith("cold ") and name.endswith(" result"):
-            *read, written = known.operand_times(signature_of(op), distances[:3])
+            *read, written = known.products.operand_times(signature_of(op), distances[:3])
             assert written > 10 * sum(read) > 0, name
             assert distances[2] > SETS.beyond, "it was left alone for a pass"
 
