@@ -139,7 +139,7 @@ def test_every_rank_of_a_layout_is_that_of_predict(name: str) -> None:
     data = engine.data["models"][0]
     fixed = {name: int(label) if label.isdecimal() else label for name, label in data["fixed"].items()}
     outcomes: Counter[str] = Counter()
-    for sizes, choices in settings_drawn(engine, how_many(300)):
+    for sizes, choices in settings_drawn(engine, how_many(120)):
         found = engine.at(sizes, choices)
         try:
             p = predicted(model, data, sizes, choices, **fixed)
