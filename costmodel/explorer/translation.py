@@ -20,7 +20,18 @@ from costmodel.training.frozen import Frozen
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%", ast.Pow: "**"}
 _CALLED = {ast.FloorDiv: "floored", ast.BitOr: "joined", ast.BitAnd: "met"}
-_COMPARED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_COMPARED = {
+    ast.Lt: "{}<{}",
+    ast.LtE: "{}<={}",
+    ast.Gt: "{}>{}",
+    ast.GtE: "{}>={}",
+    ast.Is: "({}??null)===({}??null)",
+    ast.IsNot: "({}??null)!==({}??null)",
+    ast.Eq: "equal({},{})",
+    ast.NotEq: "!equal({},{})",
+    ast.In: "contains({1},{0})",
+    ast.NotIn: "!contains({1},{0})",
+}
 _OWN = {"None": "null", "True": "true", "False": "false"}
 _OF_BUILTINS = ("append", "clear", "index", "items", "join", "pop", "popleft", "rpartition", "startswith", "tolist")
 """Methods of lists, dicts, text and arrays, which `python.js` has as functions."""
@@ -343,21 +354,7 @@ class FunctionWriter:
 
     def comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> str:
         """Whether two are as an operator says."""
-        a, b = self.expression(left), self.expression(right)
-        match op:
-            case ast.Is():
-                return f"({a}??null)===({b}??null)"
-            case ast.IsNot():
-                return f"({a}??null)!==({b}??null)"
-            case ast.Eq():
-                return f"equal({a},{b})"
-            case ast.NotEq():
-                return f"!equal({a},{b})"
-            case ast.In():
-                return f"contains({b},{a})"
-            case ast.NotIn():
-                return f"!contains({b},{a})"
-        return f"{a}{_COMPARED[type(op)]}{b}"
+        return _COMPARED[type(op)].format(self.expression(left), self.expression(right))
 
     def comprehension(self, part: str, loops: Sequence[ast.comprehension]) -> str:
         """A generator of parts, with names of its own."""
