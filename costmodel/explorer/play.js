@@ -110,7 +110,7 @@ function timeOf({ played }, machine) {
     tasks, kernels, floors, sums: step.sums, seconds: step.seconds, least: least.seconds, bubble: step.bubble, devices: layout.devices, rank: shown?.rank,
     hostOf: (phase) => tasks.reduce((all, task, at) => all + (task.phase === phase ? task.times * host[at] : 0), 0),
     secondsOf: (phase) => step.phases.get(phase, 0),
-    useful: (layout.samplers / layout.devices) * played.contractions,
+    useful: layout.share * played.contractions,
     exposed: step.sums.reduce((all, each) => all + each.exposed, 0),
     secondsAt: (end) => played.on(modelOf(machine, layout, "typical", end))[1].seconds,
     widened(low, typical, high) {

@@ -77,7 +77,7 @@ _METHODS: dict[type, tuple[str, ...]] = {
     Prices: ("__init__", "__call__", "_price"),
     CollectiveModel: tuple(name for name, of in vars(CollectiveModel).items() if callable(of) and name != "__repr__"),
     Cluster: ("group", "group_of", "place", "link_bandwidth", "network_bandwidth"),
-    Layout: ("devices", "shards", "expert_tp", "samplers", "megatron"),
+    Layout: ("devices", "shards", "expert_tp", "samplers", "share", "megatron"),
 }
 _FUNCTIONS = (
     *(queues.hidden, queues._larger, queues._lesser, queues._everywhere, queues.are_close, queues.is_no_less),

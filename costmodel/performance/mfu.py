@@ -10,7 +10,6 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import read_amount, show_rate, show_seconds, show_share
 from costmodel.errors import SettingError, unknown
-from costmodel.performance.work import work_of
 
 if TYPE_CHECKING:
     from costmodel.performance.time import Time
@@ -111,10 +110,9 @@ def measured_mfu(time: Time, measured: float | str | Mapping[str, float | str]) 
         apart = {name: read_amount(value, "measured", "s") for name, value in measured.items()}
     whole = sum(apart.values()) if apart else read_amount(measured, "measured", "s")
     flops: dict[str, float] = dict.fromkeys(names, 0.0)
-    settings, layout = time.prediction.settings, time.prediction.settings.layout
-    for task in work_of(time.prediction.tape, settings).tasks:
+    for task in time.model_tasks:
         if not task.again and task.phase in flops:
-            flops[task.phase] += layout.samplers / layout.devices * task.contractions
+            flops[task.phase] += time.prediction.settings.layout.share * task.contractions
 
     def row(phase: str, seconds: float) -> MfuRow:
         own = apart.get(phase)

@@ -52,7 +52,7 @@ from costmodel.performance.mfu import MeasuredMfu, measured_mfu
 from costmodel.performance.parallel import Prices, RankWork, StagedPass, no_price
 from costmodel.performance.pipelines import PipelineWork, step_of
 from costmodel.performance.queues import QueueEvent, chrome_trace
-from costmodel.performance.work import StepWork, work_of
+from costmodel.performance.work import StepWork, Task, work_of
 from costmodel.training.layout import Layout
 from costmodel.training.stacks import Stack
 from costmodel.training.values import OneStack
@@ -135,11 +135,14 @@ class Time(Answer):
     @cached_property
     def _contractions(self) -> tuple[float, float]:
         """A device's share of the model's FLOPs, without and with what is run again."""
-        p, layout = self.prediction, self.prediction.settings.layout
-        tasks = work_of(p.tape, p.settings).tasks
-        share = layout.samplers / layout.devices
-        once = share * sum(task.contractions for task in tasks if not task.again)
-        return once, share * sum(task.contractions for task in tasks)
+        share = self.prediction.settings.layout.share
+        once = share * sum(task.contractions for task in self.model_tasks if not task.again)
+        return once, share * sum(task.contractions for task in self.model_tasks)
+
+    @cached_property
+    def model_tasks(self) -> Sequence[Task]:
+        """Of the whole model on one batch, however it is laid out."""
+        return work_of(self.prediction.tape, self.prediction.settings).tasks
 
     @cached_property
     def _table(self) -> KernelTable:

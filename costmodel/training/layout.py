@@ -116,6 +116,11 @@ class Layout(NamedTuple):
         return self.tp * self.cp * self.samplers * self.pp
 
     @property
+    def share(self) -> float:
+        """What one device does of the work on its samplers' batches."""
+        return self.samplers / self.devices
+
+    @property
     def shards(self) -> int:
         """Ranks that weights, gradients and optimizer states are split over: those of one sequence among them.
 
