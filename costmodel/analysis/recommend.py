@@ -85,8 +85,8 @@ class Recommendation:
 
     @property
     def samples(self) -> int:
-        """Samples of a step."""
-        return self.batch * self.accumulate
+        """Samples of a step, on all devices."""
+        return self.prediction.samples
 
     @cached_property
     def peak(self) -> int:
@@ -372,7 +372,7 @@ def recommend(
     Args:
         model: as `predict` takes it.
         memory: such as "24 GiB", as `Prediction.fits` takes it or a machine (default: that of the setting `on`).
-        samples: of an optimizer step, reached by accumulating (default: one batch, as large as fits).
+        samples: of an optimizer step on all devices, reached by accumulating (default: one batch, as large as fits).
         reserve: memory to leave for what is not modelled (default: of a machine what its driver takes at most).
         flops_per_byte: FLOPs that the device could do while it moves a byte.
         **settings: all that `predict` takes; of a list of precisions, optimizers, kinds of attention, checkpoints or
@@ -399,7 +399,7 @@ def recommend(
     fixed = {name: value for name, value in options.items() if not isinstance(value, list)}
     first = predict(model, **fixed)
     if first.settings.global_batch is not None:
-        raise SettingError(f"global_batch={first.settings.global_batch}: give samples, those of one rank's step")
+        raise SettingError(f"global_batch={first.settings.global_batch} is a step's samples: give samples instead")
     batches, choices = _batches(first.settings, samples, options), _choices(first, options)
     names = (*choices, *(name for name in RUN if name not in fixed))
     room = budget.bytes - spared
@@ -455,9 +455,12 @@ def _batches(first: Settings, samples: int | None, options: Mapping[str, Any]) -
         batches = sorted({replace(first, batch=n).batch for n in (batch if isinstance(batch, list) else [batch])})
     if samples is None:
         return batches
-    parts = [n for n in divisors(samples) if n in batches]
+    own, rest = divmod(samples, first.layout.samplers)
+    if rest:
+        raise SettingError(f"samples={samples} is no multiple of the {first.layout.samplers} batches of a pass")
+    parts = [n for n in divisors(own) if n in batches]
     if "accumulate" in options:
-        parts = [n for n in parts if n * first.accumulate == samples]
+        parts = [n for n in parts if n * first.accumulate == own]
     if not parts:
         step = " and ".join(f"{name}={shown(options[name])}" for name in RUN if name in options)
         raise SettingError(f"samples={samples} is no step with {step}: use what batch times accumulate can be")
@@ -547,7 +550,7 @@ def _largest_step(
     check_applies(first.model, settings)
 
     def with_batch(batch: int) -> Prediction:
-        passes = settings.micro_batches if samples is None else samples // batch
+        passes = settings.micro_batches if samples is None else samples // (settings.layout.samplers * batch)
         return Prediction(first.model, replace(settings, batch=batch, accumulate=passes))
 
     peaks = Curve(batches, with_batch, lambda p: p.timeline.peak)

@@ -65,7 +65,7 @@ def _choices(settings: Mapping[str, Any]) -> dict[str, Any]:
 @verb(
     MODEL,
     click.Argument(["memory"], required=False, metavar="[MEMORY]"),
-    option("--samples", metavar="N", type=int, help="Of an optimizer step, by accumulating (default: one batch)."),
+    option("--samples", metavar="N", type=int, help="Of a step on all devices, by accumulating (default: one batch)."),
     RESERVE,
     option(
         "--flops-per-byte",

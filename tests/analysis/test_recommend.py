@@ -85,11 +85,11 @@ def test_what_is_given_stays_and_of_a_list_one_is_chosen() -> None:
     assert {entry.batch for entry in cm.recommend(TINY, memory="8 MiB", batch=range(2, 5), **ONE)} <= {2, 3, 4}
 
 
-@pytest.mark.parametrize("samples", [1, 24, 97, 4096])
-def test_a_step_has_the_samples_that_are_asked_for(samples: int) -> None:
-    found = cm.recommend(TINY, memory="8 MiB", samples=samples, **ONE)
+@pytest.mark.parametrize(("samples", "dp"), [(1, 1), (24, 1), (97, 1), (4096, 1), (4096, 4)])
+def test_a_step_has_the_samples_that_are_asked_for(samples: int, dp: int) -> None:
+    found = cm.recommend(TINY, memory="8 MiB", samples=samples, dp=dp, **ONE)
     for entry in found:
-        assert entry.batch * entry.accumulate == entry.samples == samples
+        assert dp * entry.batch * entry.accumulate == entry.samples == samples
         assert peak(**entry.settings) <= 8 * 2**20
 
 
@@ -204,6 +204,7 @@ def test_a_straight_line_leads_to_the_last_within_a_target(slope: int, offset: i
         ({"memory": "1 GiB", "checkpoint": ["none", ("mlpp",)]}, "unknown part to checkpoint 'mlpp'"),
         ({"memory": "1 GiB", "samples": 10, "batch": 3}, "samples=10 is no step with batch=3"),
         ({"memory": "1 GiB", "samples": 0}, "samples=0 is not a whole number"),
+        ({"memory": "1 GiB", "samples": 10, "dp": 4}, "samples=10 is no multiple of the 4 batches of a pass"),
         ({"memory": "1 GiB", "samples": 8, "mode": "inference"}, "samples=8 is of an optimizer step"),
         ({"memory": "1 GiB", "flops_per_byte": -1}, "flops_per_byte=-1 is not a number of FLOPs"),
         ({"memory": "1 GiB", "optimiser": "sgd"}, "unknown setting 'optimiser'"),
