@@ -66,7 +66,7 @@ SHARED: Mapping[str, tuple[str, ...]] = {
     "loop": ("multiply-adds", "m"),
     "vector": ("multiply-adds", "pieces"),
     "small": ("multiply-adds", "whole tiles", "a far", "b far"),
-    "narrow": ("call", "whole tiles", "m fours of tiles", "m rest", "n ends", "n rest"),
+    "narrow": ("call", "whole tiles", "m fours of tiles", "m rest", "n ends", "n fours"),
     "packed": ("multiply-adds", "m fours", "m rest", "pieces by k", "c by block", "c beyond", "c clash", *FAR[:3]),
 }
 """The parts of each regime that do not depend on the layout."""
@@ -105,7 +105,7 @@ def parts(p: ProductSignature, far: Sequence[float]) -> dict[str, float]:
         "m fours": p.m // FEW_ROWS * n * k,
         "m rest": _ends(p.m, FEW_ROWS) * n * k,
         "m fours of tiles": p.m // FEW_ROWS * (p.n // wide * wide) * k,
-        "n rest": p.n % wide * m * k,
+        "n fours": (p.n % wide // FEW_ROWS).bit_count() * m * k,
         "m ends": _ends(p.m, wide) * n * k,
         "n ends": _ends(p.n, wide) * m * k,
         "c by block": m * n * blocks,

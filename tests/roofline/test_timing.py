@@ -18,7 +18,7 @@ from costmodel.roofline.clock import Clock, Elapsed, Gears, Sentinel
 from costmodel.roofline.inplace import CallGroup, measure_in_place
 from costmodel.roofline.program import ArenaLayout, Program, Thunk, lay_out
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls, together
+from costmodel.roofline.timing import STEADY, Protocol, Timing, at_rest, measure, time_calls, together
 from tests.roofline.made_up import HOSTS, MadeUpClock
 from tests.roofline.synthetic import Clockwork, Neighbour
 
@@ -50,6 +50,12 @@ def test_a_sample_is_long_enough_and_an_item_not_too_long(clock: Clockwork) -> N
     assert (short.inner, short.count) == (100, 20)
     assert (long.inner, long.count) == (1, 11), "two passes of 5 ms a turn, until 100 ms are over"
     assert (longest.inner, longest.count) == (1, 3)
+
+
+def test_what_caches_of_a_core_do_not_hold_is_run_without_a_pause_that_lets_them_write_back(clock: Clockwork) -> None:
+    protocol = Protocol(rounds=4, enough=0, sample_seconds=4e-5)
+    near, far = time_calls([taking(clock, 100_000)] * 2, protocol, far=[False, True])
+    assert (near.inner, far.inner) == (1, STEADY // 100_000)
 
 
 @pytest.mark.parametrize("reuse_bytes", [0, 65_536])
