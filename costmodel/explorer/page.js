@@ -811,7 +811,7 @@ function showCurve() {
 
 // ---- Devices
 
-const AXES = ["tp", "cp", "fsdp", "dp", "pp"]; // whose degrees multiply; experts are spread over ranks of these
+const AXES = DATA.axes.filter((axis) => axis !== "ep"); // whose degrees multiply; experts are spread over ranks of these
 const SAMPLERS = ["fsdp", "dp"];
 
 // The degree of an axis as it is set, or as it is for the whole page.

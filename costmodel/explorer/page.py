@@ -30,7 +30,7 @@ from costmodel.explorer.javascript import identifiers
 from costmodel.explorer.laws import Laws
 from costmodel.explorer.playing import script
 from costmodel.explorer.regimes import OF_DECODING, PageForms, SliderSize, uncollected
-from costmodel.hardware.cluster import machine_of
+from costmodel.hardware.cluster import AXES, machine_of
 from costmodel.hardware.machine import Machine
 from costmodel.training.optimizers import Optimizer
 from costmodel.training.precision import Precision
@@ -288,7 +288,7 @@ def _page(
     formulas = ",\n".join(bundle.formulas.script() for _, _, bundle, _ in models)
     kernels = {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
     offered = [laws.machine(device, kernels) for device in devices]
-    whole = {"models": data, "colours": COLOURS, "training": OF_A_STEP, "stack": laws.stack.name}
+    whole = {"models": data, "colours": COLOURS, "training": OF_A_STEP, "axes": AXES, "stack": laws.stack.name}
     tables = {"models": [bundle.data() for _, _, bundle, _ in models], "machines": offered}
     player = "null" if laws.runtime is None else script()
     html = page_of(whole, tables, formulas, f"[{','.join(laws.texts)}];\nconst LAYOUTS={player}")
