@@ -262,8 +262,7 @@ def transformer(
         torch.device("meta"),
         patch.object(models, "Attention", attention),
         patch.object(models, "Latent", Latent),
-        patch.object(mixers, "Causal", states.Causal),
-        patch.object(mixers, "mixer", states.mixer),
+        patch.multiple(mixers, **{name: getattr(states, name) for name in states.KINDS}),
         patch.object(models, "Relative", lambda spec, seq: Relative(spec, seq, past + seq)),
     ):
         model = Transformer(spec, seq, kernel, "gpu").eval()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.models.mamba.modeling_mamba import mamba_selective_state_update
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan, mamba2_selective_state_update
 from transformers.models.qwen3_next.modeling_qwen3_next import (
@@ -159,8 +159,5 @@ class ShortConvolution(Mixing, mixers.ShortConvolution):
     pass
 
 
-def mixer(spec: Any, device: Any) -> nn.Module:
-    """As `mixers.mixer`, whose convolutions keep tokens as well."""
-    if spec.state_space is None:
-        return ShortConvolution(spec) if spec.gated_delta is None else GatedDelta(spec, device)
-    return (Mamba2 if spec.state_space.kind == "mamba2" else Mamba)(spec, device)
+KINDS = ("Causal", "Mamba2", "Mamba", "GatedDelta", "ShortConvolution")
+"""What stands for those of `mixers` by the same names."""
