@@ -403,7 +403,7 @@ def deployments(
         if candidate.missed not in closest or candidate.least < closest[candidate.missed].value:
             closest[candidate.missed] = Closest(candidate.degrees, candidate.least)
     any_of = candidates[0].serving
-    where = f"{devices:,} x {any_of.machine.name}"
+    where = f"{devices:,} × {any_of.machine.name}"
     how = serving_question(transformer, where, any_of.settings, input, output, any_of.engine)
     return Deployments(
         transformer.title,

@@ -52,6 +52,10 @@ SHOWN = (
 """Settings that tell layouts apart, in words."""
 MOST_SHOWN = 10
 """Rows of the table; `Layouts` has all."""
+MOST_REASONS = 3
+"""Why layouts are not worked out, in words; `Layouts.refused` has all."""
+HELPLESS = "no one change makes room: give more devices, or devices with more memory"
+"""Where nothing helps those that would be fastest."""
 SPEEDS = (0.5, 1.0, 2.0)
 """Shares of the bandwidth between nodes, with each of which the first layouts are timed."""
 
@@ -285,12 +289,22 @@ class Layouts(Ranking[RankedLayout]):
         if self.slower:
             notes.append(f"{self.slower:,} are slower, as bounds on their seconds show, fitting or not")
         for reason in self.unfit:
-            helps = f"; what helps most: {reason.change}" if reason.change else ""
-            notes.append(f"{reason.candidates:,} do not fit: {reason.text}{helps}")
-        if refused := sum(reason.candidates for reason in self.refused):
-            notes.append(f"{refused:,} more are not worked out, most of them since: {self.refused[0].text}")
+            helps = f"what helps most: {reason.change}" if reason.change else HELPLESS
+            notes.append(f"{reason.candidates:,} do not fit: {reason.text}; {helps}")
+        notes += self._refused_notes()
         tables = [*([self.table()] if self else []), *([self._network_table()] if self.networks else [])]
         return Sheet(head, tables, self._warnings(), notes=[printable(note) for note in notes])
+
+    def _refused_notes(self) -> list[str]:
+        """How many are not worked out, and how many of them for each of the most frequent reasons."""
+        if not (refused := sum(reason.candidates for reason in self.refused)):
+            return []
+        named, others = self.refused[:MOST_REASONS], self.refused[MOST_REASONS:]
+        notes = [f"{refused:,} more are not worked out:", *(f"{each.candidates:,}: {each.text}" for each in named)]
+        if others:
+            count = sum(reason.candidates for reason in others)
+            notes.append(f"{count:,}: {len(others):,} other reasons, which --json and .refused have")
+        return notes
 
     def _warnings(self) -> list[str]:
         """That the machine has no units for the type that products run in, if it has none."""
@@ -444,7 +458,7 @@ def _question(model: Architecture, options: Mapping[str, Sequence[Any]]) -> str:
     left_out = {"on", "batch", "checkpoint", *LAYOUT_NAMES} | {name for name, each in options.items() if len(each) > 1}
     single = {name: each[0] for name, each in options.items() if name not in left_out}
     on, devices = options.get("on"), options["devices"][0]
-    where = _devices(devices) if on is None else f"{devices:,} x {machine_of(on[0]).name}"
+    where = _devices(devices) if on is None else f"{devices:,} × {machine_of(on[0]).name}"
     checkpoint = options.get("checkpoint", ())
     words = [f"global_batch {options['global_batch'][0]:,}"]
     words += [f"checkpoint {shown(each)}" for each in checkpoint if len(checkpoint) == 1]

@@ -156,6 +156,7 @@ def _with_run(time: Time, options: dict[str, Any]) -> Reply:
     if losses:
         mtbf, checkpoint, restart = map(_plain, losses.values())
         answers["goodput"] = run.goodput(mtbf=mtbf, checkpoint=checkpoint, restart=restart)
+        run = answers["goodput"].whole
     if {"power", "intensity"} & bill.keys() and "pue" not in bill:
         raise click.UsageError("energy and carbon need --pue RATIO: 1 for the devices alone, 1.1 in a good data centre")
     if "pue" in bill:

@@ -23,6 +23,7 @@ from costmodel.cost.quantities import (
     LineItems,
     Memory,
     Traffic,
+    check_formula,
 )
 from costmodel.cost.ranks import Collectives, Ranks
 from costmodel.cost.recipes import Polynomials, Recipe, recipe_of, settings_at
@@ -31,7 +32,7 @@ from costmodel.cost.runtimes import rank_of
 from costmodel.cost.timeline import Timeline, timeline_of, timeline_of_rank, timelines_of
 from costmodel.cost.walk import reserved_bytes
 from costmodel.documents.arguments import typed
-from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, ShapeError, shown
 from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import RoundLayout
 from costmodel.importers.files import asked_in, settings_of
@@ -379,8 +380,7 @@ class Costs:
 
         Raises UnknownNameError.
         """
-        if not isinstance(quantity, str) or quantity not in QUANTITIES:
-            raise unknown("quantity", quantity, QUANTITIES)
+        check_formula(quantity)
         if self._forms is not None or self._recipe is None:  # of a trace each is worked out by itself
             return self._number(quantity)
         value: Any = self

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.base import Definition
 from costmodel.cost.costs import Costs
-from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
+from costmodel.cost.quantities import ROW_COLUMNS, check_formula
 from costmodel.cost.question import question
 from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
 from costmodel.display.answer import Data
 from costmodel.display.table import wrapped
 from costmodel.display.units import UNITS
 from costmodel.documents.citation import entry, latex_text, software
-from costmodel.errors import unknown
 from costmodel.graph.call import Block
 from costmodel.symbolic.guards import expression
 from costmodel.symbolic.reading import Sum, readable
@@ -250,8 +249,7 @@ def _depth(text: str) -> int:
 
 def explain(costs: Costs, quantity: str) -> Explanation:
     """See `Prediction.explain`."""
-    if not isinstance(quantity, str) or quantity not in QUANTITIES:
-        raise unknown("quantity", quantity, QUANTITIES)
+    check_formula(quantity)
     value = int(costs.number(quantity))
     for generic in (True, False):  # each is a trace, and most need one
         symbolic = costs.symbolic(generic=generic)

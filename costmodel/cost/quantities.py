@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.display.units import show_bytes, show_flops
-from costmodel.errors import SettingError, no_attribute, shown
+from costmodel.errors import SettingError, no_attribute, shown, unknown
 from costmodel.training.frozen import Frozen, frozen
 
 if TYPE_CHECKING:
@@ -196,6 +196,16 @@ BETTER = frozenset({"samples_per_second", "tokens_per_second", "mfu", "hfu"})
 """Quantities of which more is better."""
 ALL = (*QUANTITIES, *TIMED)
 """Every quantity, by the name that `value` and the questions over many predictions take."""
+
+
+def check_formula(quantity: object) -> None:
+    """Raise SettingError for a quantity of a step on a machine, UnknownNameError for what is none."""
+    if quantity in TIMED:
+        raise SettingError(
+            f"{quantity} is of a step on a machine, without a formula: ask predict with on='h100-sxm', say"
+        )
+    if not isinstance(quantity, str) or quantity not in QUANTITIES:
+        raise unknown("quantity", quantity, QUANTITIES)
 
 
 def plain(value: Any) -> Any:

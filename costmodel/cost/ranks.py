@@ -168,10 +168,13 @@ class Ranks(Answer, Sequence["Costs"]):
         return {"ranks": self.rows()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each kind: which it is, in flight, parameters, FLOPs of a step, memory and what is sent [bytes]."""
+        """A row for each kind: which it is, of how many devices, what each has in flight, its parameters, FLOPs of a
+        step, memory and what it sends [bytes]."""
         return [
             {
                 "rank": label(rank),
+                "pipeline_rank": _pipeline_rank(rank),
+                "devices": _alike(rank),
                 "in_flight": rank.in_flight,
                 "params": held_params(rank),
                 "flops": rank.flops.hardware,
@@ -260,7 +263,7 @@ def whose(rank: Costs) -> str:
     """Which devices are alike, in words."""
     layout = rank.settings.layout
     if (number := _pipeline_rank(rank)) is not None:
-        return f"each of {layout.devices // layout.pp:,} devices of pipeline rank {number}"
+        return f"each of {_alike(rank):,} devices of pipeline rank {number}"
     return "the device" if layout.devices == 1 else f"each of {layout.devices:,} devices"
 
 
@@ -269,12 +272,17 @@ def _pipeline_rank(rank: Costs) -> int | None:
     return rank.tape.layout.stage if rank.place is None else rank.place.rank
 
 
+def _alike(rank: Costs) -> int:
+    """Devices that do as a rank does: all of a stage."""
+    layout = rank.settings.layout
+    return layout.devices // layout.pp
+
+
 def label(rank: Costs) -> str:
     """The same as a heading: its place in a pipeline, and how many are alike."""
-    layout = rank.settings.layout
     number = _pipeline_rank(rank)
     place = "" if number is None else f"pp {number} "
-    return f"{place}×{layout.devices // layout.pp:,}"
+    return f"{place}×{_alike(rank):,}"
 
 
 def beside_model(p: Costs) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.display.figures import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 MOST_DOTS = 20_000
 MOST_NAMED = 40
+LONGEST_NAME, MOST_LISTED, LINE = 24, 15, 44
+"""Of names with more characters than fit beside a point so many at most are listed, in lines of so many, by number."""
 MOST_AVOIDED = 500
 """Dots that names keep clear of."""
 
@@ -74,7 +77,6 @@ def picture(
     axes.margins(x=0.06, y=0.08)
     places = [front[name].to_numpy(float) / units[name][0] for name in (across, up)]
     varied = [name for name in columns if len(set((frame if len(front) == 1 else front)[name].tolist())) > 1]
-    axes.legend(frameon=False, labelcolor=theme.ink, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     every = list(zip(*(dots[name].to_numpy(float) / units[name][0] for name in (across, up)), strict=True))
     joined = list(zip(*places, strict=True))
     path = (
@@ -83,8 +85,15 @@ def picture(
     on_line = between(path, 60) if len(set(names)) == 2 else []
     texts = texts or [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
     labels = [(text, place) for text, place in zip(texts, joined, strict=True) if text]
-    if len(labels) > MOST_NAMED:  # evenly along the front, its ends among them
-        labels = [labels[(len(labels) - 1) * n // (MOST_NAMED - 1)] for n in range(MOST_NAMED)]
+    listed = max((len(text) for text, _ in labels), default=0) > LONGEST_NAME
+    if len(labels) > (most_named := MOST_LISTED if listed else MOST_NAMED):  # evenly along the front, with its ends
+        labels = [labels[(len(labels) - 1) * n // (most_named - 1)] for n in range(most_named)]
+    if listed:
+        for number, (text, _) in enumerate(labels, 1):
+            axes.plot([], [], " ", label=fill(f"{number}: {text}", LINE, subsequent_indent="     "))
+        labels = [(str(number), place) for number, (_, place) in enumerate(labels, 1)]
+    legend = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "fontsize": 7.5 if listed else None}
+    axes.legend(frameon=False, labelcolor=theme.ink, **legend)
     write_beside(axes, labels, [*on_line, *every[:MOST_AVOIDED]], radius=7, ink=theme.ink, size=7.5)
     return figure
 

@@ -269,7 +269,7 @@ class Cluster(Answer, Description):
         notes = [printable(self.notes)] if self.notes else []
         if self.sources:
             tables.append(table_of(self.sources))
-        return Sheet([printable(f"{self.name}: nodes of {self.size} x {self.machine.name}")], tables, notes=notes)
+        return Sheet([printable(f"{self.name}: nodes of {self.size} × {self.machine.name}")], tables, notes=notes)
 
     def _figures(self) -> Iterator[tuple[str, Any, str, str]]:
         """Name, value and text of each figure, and the field that it is of."""
@@ -277,7 +277,7 @@ class Cluster(Answer, Description):
         yield "link, each way", self.inside.bandwidth, _described(self.inside), "link"
         yield "topology", self.joined, self.joined, "topology"
         if self.shape:
-            yield "shape", list(self.shape), " x ".join(map(str, self.shape)), "shape"
+            yield "shape", list(self.shape), " × ".join(map(str, self.shape)), "shape"
         yield "in-switch reduction", self.in_switch_reduction, _yes(self.in_switch_reduction), "in_switch_reduction"
         if self.network is None:
             yield "network", None, "none", "network"

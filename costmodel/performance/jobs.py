@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import exp, expm1, inf, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
@@ -109,9 +109,9 @@ class Job(Answer):
         failure until the job runs again; interval: between checkpoints, the best one unless given; each in seconds, or
         text such as "50000 h". Raises SettingError.
         """
-        between = None if interval is None else _duration("interval", interval)
-        single = _duration("mtbf", mtbf)
-        return Goodput(self, single, _duration("checkpoint", checkpoint), _duration("restart", restart), between)
+        between = None if interval is None else _duration("interval", interval, "2 h")
+        writing, again = _duration("checkpoint", checkpoint, "60 s"), _duration("restart", restart, "10 min")
+        return Goodput(self, _duration("mtbf", mtbf, "50000 h"), writing, again, between)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s]."""
@@ -322,6 +322,12 @@ class Goodput(Bill):
         return self.job.seconds / self.share if self.share else inf
 
     @property
+    def whole(self) -> Job:
+        """The job with all of that, which energy and money are of; as it is where failures never let it end."""
+        share = self.share or 1.0
+        return replace(self.job, **{name: getattr(self.job, name) / share for name in ("seconds", "low", "high")})
+
+    @property
     def failures(self) -> float:
         """That are expected in that time."""
         return self.total_seconds / self.between_failures
@@ -342,15 +348,15 @@ class Goodput(Bill):
         return Sheet([self.job.question, head], [Table(("of", "is"), rows, frozenset({0, 1}))])
 
 
-def _duration(what: str, value: float | str) -> float:
+def _duration(what: str, value: float | str, example: str) -> float:
     """In seconds, from a number, or text with a unit such as "50000 h". Raises SettingError."""
     parts = re.fullmatch(rf"\s*({NUMBER})\s*([a-z]+)\s*", value) if isinstance(value, str) else None
     scale = None if parts is None else LONG.get(parts[2].removesuffix("s"))
     if parts is None or scale is None:
-        return read_amount(value, what, "s", example="50000 h")
+        return read_amount(value, what, "s", example=example)
     if seconds := scale * float(parts[1].replace(",", "")):
         return seconds
-    raise SettingError(f"{what}={shown(value)} is not a time above 0: use one such as '50000 h'")
+    raise SettingError(f"{what}={shown(value)} is not a time above 0: use one such as {example!r}")
 
 
 LONG = {"min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0, "year": 365.25 * 86400}

@@ -261,7 +261,7 @@ class Serving(Answer):
         if self.devices == 1:
             return self.machine.name
         degrees = ", ".join(f"{name} {degree}" for name in SERVED if (degree := getattr(self.layout, name)) > 1)
-        return f"{self.devices:,} x {self.machine.name} ({degrees})"
+        return f"{self.devices:,} × {self.machine.name} ({degrees})"
 
     @property
     def question(self) -> str:

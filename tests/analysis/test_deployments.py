@@ -55,7 +55,7 @@ def test_tighter_targets_never_serve_more() -> None:
 
 def test_degrees_that_are_given_stay_and_experts_are_split_too() -> None:
     where = {entry.serving.where for entry in ranked(tp=2)}
-    assert where == {"4 x h100-sxm (tp 2, dp 2)", "4 x h100-sxm (tp 2, pp 2)"}
+    assert where == {"4 × h100-sxm (tp 2, dp 2)", "4 × h100-sxm (tp 2, pp 2)"}
     found = ranked("deepseek-v2-lite", pp=1, tp=1)
     assert {entry.degrees["ep"] for entry in found} == {1, 2, 4}
     assert {entry.degrees["dp"] for entry in found} == {4}
@@ -249,7 +249,7 @@ def test_pools_from_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(done.out)["pools"]["prefill"] == pools().over(8).prefill
     network = ["--network", "100 Gb/s"]
     other = here(capsys, *asked, "--prefill", "tp=1,on=l40s", "--decode", "tp=2", *network)
-    assert "l40s (prompts) and 2 x h100-sxm (tp 2) (tokens)" in " ".join(other.out.split())
+    assert "l40s (prompts) and 2 × h100-sxm (tp 2) (tokens)" in " ".join(other.out.split())
     for wrong in ("4", "tp=1,tp=2", "gpus=3", "tp=none", ""):
         failed = here(capsys, *asked, "--prefill", wrong, "--decode", "tp=2")
         assert failed.code == 2

@@ -536,6 +536,12 @@ def test_where_weights_alone_take_too_much_passes_alone_are_traced_once(monkeypa
     assert traced.count("kinds_of") == 1
     assert [reason.text for reason in found.unfit] == [TOO_MUCH_HELD]
     assert found.candidates == found.unfit[0].candidates + sum(reason.candidates for reason in found.refused)
+    text = " ".join(str(found).split())
+    assert f"{found.unfit[0].candidates:,} do not fit: {TOO_MUCH_HELD}; no one change makes room" in text
+    for reason in found.refused[:3]:
+        assert f"{reason.candidates:,}: {reason.text}" in text
+    others = sum(reason.candidates for reason in found.refused[3:])
+    assert f"{others:,}: {len(found.refused) - 3} other reasons" in text
 
 
 @pytest.mark.parametrize("devices", [0, -3, 1.5, True, "8", [8]])

@@ -164,6 +164,21 @@ def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
     assert "batch 1, checkpoint none" in texts(axes)[0]
 
 
+def test_long_names_of_a_front_are_listed_by_numbers_beside_their_points() -> None:
+    import pandas
+
+    from costmodel.display.scatter import MOST_LISTED, picture
+
+    frame = pandas.DataFrame({"seconds": range(1, 41), "memory.peak": range(40, 0, -1)})
+    names = [f"dp {n} tp 4 sp pp 4 interleaved-1f1b batch 1" for n in range(40)]
+    (axes,) = axes_of(picture(frame, frame, (), ["seconds", "memory.peak"], (), texts=names))
+    listed = [" ".join(text.get_text().split()) for text in axes.get_legend().get_texts()[2:]]
+    assert [text.partition(": ")[0] for text in listed] == [str(n) for n in range(1, MOST_LISTED + 1)]
+    assert [listed[0], listed[-1]] == [f"1: {names[0]}", f"{MOST_LISTED}: {names[-1]}"]
+    assert set(texts(axes)) <= {str(n) for n in range(1, MOST_LISTED + 1)}
+    assert len(texts(axes)) > MOST_LISTED / 2
+
+
 def test_several_budgets_are_contours_that_are_named() -> None:
     grid = cm.sweep("gpt2-small", batch=range(1, 33), seq=range(64, 1025, 64), quantities=["memory.peak"])
     figure = grid.plot()

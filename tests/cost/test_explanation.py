@@ -14,7 +14,7 @@ import costmodel as cm
 from costmodel.analysis.predict import predict
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.quantities import QUANTITIES, TIMED
 from costmodel.errors import UnknownNameError
 
 MODEL = Transformer(vocab=50257, context=1024, layers=12, width=768, heads=12)
@@ -35,6 +35,14 @@ def test_an_explanation_puts_the_numbers_in() -> None:
     assert "L     =     12  number of blocks" in text
     assert "torch.nn.Linear" in text
     assert "softmax" not in text
+
+
+@pytest.mark.parametrize("quantity", TIMED)
+def test_what_is_of_a_machine_has_no_formula_and_says_so(quantity: str) -> None:
+    p = predict(MODEL, seq=8)
+    for ask in (p.explain, p.formula):
+        with pytest.raises(cm.SettingError, match=f"{quantity} is of a step on a machine, without a formula"):
+            ask(quantity)
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)

@@ -207,6 +207,13 @@ def test_stages_that_no_model_has_are_refused_in_one_line(split: Any, error: str
     assert "\n" not in str(raised.value)
 
 
+def test_rows_of_ranks_have_their_number_and_of_how_many_devices_they_are_as_numbers() -> None:
+    rows = cm.predict("gpt2-small", pp=3, dp=4, accumulate=6).ranks.rows()
+    assert {row["pipeline_rank"]: row["devices"] for row in rows} == {0: 4, 1: 4, 2: 4}
+    (alone,) = cm.predict("gpt2-small", tp=2, dp=4).ranks.rows()
+    assert (alone["pipeline_rank"], alone["devices"]) == (None, 8)
+
+
 def test_models_that_are_not_cut_are_refused_by_name() -> None:
     for name, asked, error in (
         ("t5-small", {}, "pp=2 is not worked out for EncoderDecoder 't5-small'"),

@@ -73,13 +73,13 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "Layouts": (
         lambda: cm.layouts("gpt2-small", devices=2, on="l4", seq=512, global_batch=4, tp=2, batch=4, runtime="torch"),
-        "gpt2-small on 2 x l4: one training step, seq 512, bf16-master-fp32-gradients, adamw, attention flash, "
+        "gpt2-small on 2 × l4: one training step, seq 512, bf16-master-fp32-gradients, adamw, attention flash, "
         "global_batch 4",
     ),
     "Serving": (served, f"{SERVED}, requests together"),
     "Deployments": (
         lambda: cm.deployments("gpt2-small", on="l4", devices=1, input=64, output=8),
-        SERVED.replace("on l4", "on 1 x l4") + ", requests steady",
+        SERVED.replace("on l4", "on 1 × l4") + ", requests steady",
     ),
     "Disaggregated": (
         lambda: cm.disaggregated(served("h100-sxm"), served("h100-sxm")),

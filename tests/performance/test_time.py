@@ -392,6 +392,26 @@ def test_every_ready_model_has_a_time(name: str, mode: Any) -> None:
         assert t.mfu <= 1
 
 
+def test_energy_and_money_are_of_a_run_with_its_failures() -> None:
+    lossy = (
+        cm.predict("gpt2-small", batch=8, seq=512, on="h100-sxm")
+        .time.run(steps="1e6")
+        .goodput(mtbf="20 h", checkpoint="60 s", restart="10 min")
+    )
+    whole = lossy.whole
+    assert whole.seconds == lossy.total_seconds > lossy.job.seconds
+    assert whole.money(price=2).amount == pytest.approx(lossy.job.money(price=2).amount / lossy.share)
+    waiting, working = whole.energy(pue=1).joules, lossy.job.energy(pue=1).joules
+    assert working < waiting < working / lossy.share
+
+
+@pytest.mark.parametrize(("name", "example"), [("mtbf", "50000 h"), ("checkpoint", "60 s"), ("restart", "10 min")])
+def test_a_duration_that_is_none_is_told_one_of_its_kind(name: str, example: str) -> None:
+    run = cm.predict("gpt2-small", on="h100-sxm").time.run(steps=10)
+    with pytest.raises(cm.SettingError, match=f"{name}=.*such as '{example}'"):
+        run.goodput(**{"mtbf": 1, "checkpoint": 1, "restart": 1, name: "often"})
+
+
 def test_goodput_is_what_failures_checkpoints_and_restarts_leave() -> None:
     """The best interval loses least; without failures nothing but writing is lost; twice the devices fail twice."""
     run = cm.predict("gpt2-small", batch=8, seq=512).on("h100-sxm").run(steps=1e7, devices=1000)
