@@ -241,7 +241,14 @@ class Ranks(Answer, Sequence["Costs"]):
             "params": show_count,
             "flops": show_flops,
         }
-        rows = [[shows.get(name, show_bytes)(value) for name, value in row.items()] for row in self.rows()]
+        rows = [
+            [
+                shows.get(name, show_bytes)(value)
+                for name, value in row.items()
+                if name not in ("pipeline_rank", "devices")
+            ]
+            for row in self.rows()
+        ]
         header = ("Ranks", "in flight", "params", "FLOPs", *_MEMORY, "sent")
         return Table(header, rows, worth=("peak", "FLOPs", "params", "sent", "activations", *_MEMORY, "in flight"))
 

@@ -41,7 +41,7 @@ def test_an_explanation_puts_the_numbers_in() -> None:
 def test_what_is_of_a_machine_has_no_formula_and_says_so(quantity: str) -> None:
     p = predict(MODEL, seq=8)
     for ask in (p.explain, p.formula):
-        with pytest.raises(cm.SettingError, match=f"{quantity} is of a step on a machine, without a formula"):
+        with pytest.raises(cm.CostModelError, match=f"{quantity} is of a step on a machine, without a formula"):
             ask(quantity)
 
 

@@ -408,7 +408,7 @@ def test_energy_and_money_are_of_a_run_with_its_failures() -> None:
 @pytest.mark.parametrize(("name", "example"), [("mtbf", "50000 h"), ("checkpoint", "60 s"), ("restart", "10 min")])
 def test_a_duration_that_is_none_is_told_one_of_its_kind(name: str, example: str) -> None:
     run = cm.predict("gpt2-small", on="h100-sxm").time.run(steps=10)
-    with pytest.raises(cm.SettingError, match=f"{name}=.*such as '{example}'"):
+    with pytest.raises(cm.CostModelError, match=f"{name}=.*such as '{example}'"):
         run.goodput(**{"mtbf": 1, "checkpoint": 1, "restart": 1, name: "often"})
 
 
