@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 MOST_DOTS = 20_000
 MOST_NAMED = 40
-LONGEST_NAME, MOST_LISTED, LINE = 24, 15, 44
-"""Of names with more characters than fit beside a point so many at most are listed, in lines of so many, by number."""
+MOST_LETTERS, MOST_LISTED, LINE = 400, 15, 44
+"""Of names of more letters than fit beside their points so many at most are listed, in lines of so many, by number."""
 MOST_AVOIDED = 500
 """Dots that names keep clear of."""
 
@@ -85,7 +85,7 @@ def picture(
     on_line = between(path, 60) if len(set(names)) == 2 else []
     texts = texts or [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
     labels = [(text, place) for text, place in zip(texts, joined, strict=True) if text]
-    listed = max((len(text) for text, _ in labels), default=0) > LONGEST_NAME
+    listed = sum(len(text) for text, _ in labels) > MOST_LETTERS
     if len(labels) > (most_named := MOST_LISTED if listed else MOST_NAMED):  # evenly along the front, with its ends
         labels = [labels[(len(labels) - 1) * n // (most_named - 1)] for n in range(most_named)]
     if listed:
