@@ -94,7 +94,8 @@ class _Pending:
         defaults = {name: getattr(cls, name) for name in (*cls.__annotations__, "__post_init__") if hasattr(cls, name)}
         names = {"__annotations__": annotations, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         stand_in: Any = type(cls.__name__, (), {"__doc__": cls.__doc__ or "-", **names, **inherited, **defaults})
-        dataclasses.dataclass(eq=False, repr=False, match_args=False, kw_only=self.kw_only)(stand_in)
+        # frozen: its ``__init__`` sets fields past `Frozen.__setattr__`, which Python would run for each.
+        dataclasses.dataclass(eq=False, repr=False, match_args=False, kw_only=self.kw_only, frozen=True)(stand_in)
         stand_in.__init__.__doc__ = cls.__doc__  # whose example an error shows
         type.__setattr__(cls, "__init__", called(stand_in.__init__))
         type.__setattr__(cls, "__dataclass_fields__", stand_in.__dataclass_fields__)
