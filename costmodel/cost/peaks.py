@@ -9,11 +9,11 @@ then: one who asks for the peaks of layouts that compute alike one after the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from costmodel.architectures.trace import trace
 from costmodel.cost.allocator import exactly
@@ -120,9 +120,9 @@ class StageExtents(dict[str, Extent]):
 
 
 class StageKey(NamedTuple):
-    """What stages have in common that cost the same.
+    """What stages have in common of which the same is recorded.
 
-    common: a number for what of batch, checkpoint and layout matters to them.
+    common: a number for what of batch, checkpoint and layout matters to that.
     """
 
     common: int
@@ -132,12 +132,40 @@ class StageKey(NamedTuple):
     arrival: tuple[RoundLayout, ...]
 
 
-class RecordedStage(NamedTuple):
-    """How a stage is recorded: under which settings, on which layout. common: as of `StageKey`, for what it records."""
+@dataclass(frozen=True, eq=False)
+class RecordedStage:
+    """A stage, one for all that cost the same, and how it is recorded: under which settings, on which layout.
 
-    common: int
+    record: a number for its `StageKey`. arrival: what comes from the stage before.
+    """
+
+    record: int
     settings: Settings
     layout: Layout
+    arrival: tuple[RoundLayout, ...]
+
+
+class Stages(Sequence[RecordedStage]):
+    """Those of a pipeline, each told from others once it is asked for: what comes to it is what the one before records.
+
+    tell: what tells a stage, by its number and the one before it.
+    """
+
+    def __init__(self, count: int, tell: Callable[[int, RecordedStage | None], RecordedStage]) -> None:
+        self._count = count
+        self._tell = tell
+        self._known: list[RecordedStage] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, stage: Any) -> Any:
+        for number in range(len(self._known), range(self._count)[stage] + 1):
+            self._known.append(self._tell(number, self._known[-1] if number else None))
+        return self._known[stage]
+
+    def __repr__(self) -> str:
+        return f"<Stages: {len(self._known)} of {self._count} told>"
 
 
 @dataclass(frozen=True)
@@ -236,11 +264,9 @@ class RankPeaks:
         schedule = settings.layout.pipeline(settings.micro_batches)
         settings = self._once(("like", like), lambda: self._without_sequences(like, schedule))
         stages = self._stages(settings, schedule)
-        ranks = [
-            self._held(settings, [stages[stage] for stage in schedule.stages_of(rank)])
-            for rank in range(schedule.ranks)
-        ]
-        return ranks[0]._replace(least=max(rank.least for rank in ranks))
+        ranks = [tuple(stages[stage] for stage in schedule.stages_of(rank)) for rank in range(schedule.ranks)]
+        different = [self._held(settings, own) for own in dict.fromkeys(ranks)]
+        return different[0]._replace(least=max(rank.least for rank in different))
 
     def _without_sequences(self, settings: Settings, schedule: Schedule) -> Settings:
         """Settings of which fewer differ yet, whose ranks have the same weights: those of a sequence have others."""
@@ -287,8 +313,8 @@ class RankPeaks:
             self._last = Costs(self.model, settings, trace(self.model, settings))
         return self._last
 
-    def _stages(self, settings: Settings, schedule: Schedule) -> list[StageKey]:
-        """What tells each stage of a pipeline from those of others. Raises CostModelError."""
+    def _stages(self, settings: Settings, schedule: Schedule) -> Stages:
+        """Those of a pipeline, which others have in common with it. Raises CostModelError, as each of them may."""
         layout = settings.layout
         alike = _alike(layout)._replace(pp=2, vpp=1, schedule="1f1b")
         if layout.fsdp > 2:  # how many ranks these are matters to whether it is legal, and to what is made of a tape
@@ -299,27 +325,22 @@ class RankPeaks:
             self._once(("common", settings.batch, settings.checkpoint, each), lambda: len(self._known))
             for each in (alike, split)
         )
-        return self._once(
-            ("stages", common, schedule.stages), lambda: [*self._traced(settings, schedule, common, recorded)]
-        )
 
-    def _traced(self, settings: Settings, schedule: Schedule, common: int, recorded: int) -> Iterator[StageKey]:
-        arrival: tuple[RoundLayout, ...] = ()
-        for stage in range(schedule.stages):
-            here = settings.layout._replace(stage=stage)
-            key = StageKey(common, self.model.stage_kind(here), here.first, here.last, arrival)
-            self._once(key, partial(RecordedStage, recorded, settings, here))
-            yield key
-            arrival = self._tape(key).handed_on
+        def tell(stage: int, before: RecordedStage | None) -> RecordedStage:
+            here, arrival = layout._replace(stage=stage), () if before is None else self._tape(before).handed_on
+            key = StageKey(recorded, self.model.stage_kind(here), here.first, here.last, arrival)
+            record = self._once(key, lambda: len(self._known))
+            return self._once((common, record), lambda: RecordedStage(record, settings, here, arrival))
 
-    def _tape(self, key: StageKey) -> Tape:
+        return self._once(("stages", common, schedule.stages), lambda: Stages(schedule.stages, tell))
+
+    def _tape(self, stage: RecordedStage) -> Tape:
         """What is recorded of a stage, on its own layout. Raises CostModelError."""
-        own: RecordedStage = self._known[key]  # type: ignore[assignment]
 
         def record() -> Tape:
-            return Recording(trace(self.model, own.settings, layout=own.layout, arrival=key.arrival)).copied
+            return Recording(trace(self.model, stage.settings, layout=stage.layout, arrival=stage.arrival)).copied
 
-        return _laid_out(self._tapes.of(key._replace(common=own.common), record), own.layout)
+        return _laid_out(self._tapes.of(stage.record, record), stage.layout)
 
     def _least_sharded(self, settings: Settings) -> int:
         """What the ranks of a pipeline of sharded weights have at least, that has most [bytes].
@@ -330,7 +351,7 @@ class RankPeaks:
         schedule = settings.layout.pipeline(settings.micro_batches)
         stages = self._stages(settings, schedule)
         turns_taken = schedule.name in TURNS_TAKEN and schedule.microbatches >= 2 * schedule.ranks
-        most: dict[tuple[StageKey, ...], int] = {}
+        most: dict[tuple[RecordedStage, ...], int] = {}
         for rank in range(schedule.ranks):
             own = tuple(stages[stage] for stage in schedule.stages_of(rank))
             if own in most:
@@ -343,16 +364,16 @@ class RankPeaks:
                 most[own] = throughout + sum(gradients) + (schedule.in_flight(rank) - 1) * kept
         return max(most.values())
 
-    def _gradients(self, key: StageKey, settings: Settings) -> int:
+    def _gradients(self, key: RecordedStage, settings: Settings) -> int:
         """Those of all weights of a stage, whole [bytes]."""
         dtype = settings.policy.gradient_dtype
         return sum(size_bytes(storage.graded * storage.times, dtype) for storage in self._tape(key).updated)
 
-    def _kept_bytes(self, key: StageKey) -> int:
+    def _kept_bytes(self, key: RecordedStage) -> int:
         """What a stage keeps of a micro-batch for backward [bytes]."""
         return sum(size for *_, size in kept_of(self._tape(key)))
 
-    def _least_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
+    def _least_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: Stages) -> int:
         """What a rank has with most micro-batches in flight, at least [bytes]."""
         own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
         throughout = self._held(settings, [stages[stage] for stage in own]).throughout
@@ -360,7 +381,7 @@ class RankPeaks:
         ahead = (min(schedule.in_flight(rank), schedule.microbatches * len(own)) - 1) * max(0, kept)
         return throughout + ahead + min(map(_once_through, own.values()))
 
-    def _peak_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> int:
+    def _peak_of_rank(self, settings: Settings, schedule: Schedule, rank: int, stages: Stages) -> int:
         course = self._course(settings, schedule, rank)
         own = {stage: self._passes(settings, schedule, stage, stages[stage]) for stage in schedule.stages_of(rank)}
         m = schedule.microbatches
@@ -391,7 +412,7 @@ class RankPeaks:
         return self._once(key, lambda: RankCourse.of(schedule, rank, layout))
 
     def _passes(
-        self, settings: Settings, schedule: Schedule, stage: int, key: StageKey, gathered: Gathered = "none"
+        self, settings: Settings, schedule: Schedule, stage: int, key: RecordedStage, gathered: Gathered = "none"
     ) -> StageExtents:
         """A stage's passes, of whose weights so much is gathered before, and what each takes."""
         manner = StagePasses.manner(settings, schedule, stage)
@@ -407,7 +428,7 @@ class RankPeaks:
         return self._once(name, lambda: StageExtents(lambda: self._kept(name, make)))
 
     def _passes_on_copies(
-        self, settings: Settings, schedule: Schedule, stage: int, key: StageKey, gathered: Gathered = "none"
+        self, settings: Settings, schedule: Schedule, stage: int, key: RecordedStage, gathered: Gathered = "none"
     ) -> StagePasses:
         """A stage's passes, whose tape knows how many copies of the model there are."""
         extents = self._passes(settings, schedule, stage, key, gathered)
@@ -421,15 +442,15 @@ class RankPeaks:
         """Passes or an ending, made if they are not kept."""
         return self._passages.of(name, make)  # type: ignore[return-value]
 
-    def _on_copies(self, settings: Settings, key: StageKey) -> Tape:
+    def _on_copies(self, settings: Settings, key: RecordedStage) -> Tape:
         """The tape of a stage on as many copies of the model, and shares of its weights, as there are."""
         tape, layout = self._tape(key), settings.layout
         return _laid_out(tape, tape.layout._replace(dp=layout.dp, fsdp=layout.fsdp))
 
-    def _held(self, settings: Settings, stages: Sequence[StageKey]) -> Held:
+    def _held(self, settings: Settings, stages: Sequence[RecordedStage]) -> Held:
         """What a rank's weights take, of these stages."""
 
-        def held(stage: StageKey) -> Held:
+        def held(stage: RecordedStage) -> Held:
             copies = settings.layout.dp, settings.layout.fsdp
             return self._once(("held", stage, copies), lambda: _held(self._on_copies(settings, stage), settings))
 
@@ -441,7 +462,7 @@ class RankPeaks:
         stages = self._stages(settings, schedule)
         return [self._staged(settings, schedule, rank, stages) for rank in range(schedule.ranks)]
 
-    def _staged(self, settings: Settings, schedule: Schedule, rank: int, stages: list[StageKey]) -> StagedRank:
+    def _staged(self, settings: Settings, schedule: Schedule, rank: int, stages: Stages) -> StagedRank:
         own = schedule.stages_of(rank)
         keys = [stages[stage] for stage in own]
         passes = {stage: self._passes_on_copies(settings, schedule, stage, stages[stage]) for stage in own}
