@@ -122,7 +122,7 @@ class Calibration(BaseModel):
     @cached_property
     def rates(self) -> Rates:
         """Ceilings, curves and fits through the probes."""
-        return Rates(self.seconds, self.sets, self.clock.slower)
+        return Rates(self.seconds, self.sets, self.clock.slower, self.machine.threads)
 
     @cached_property
     def host(self) -> Host:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.roofline.memory import ITEM_BYTES
 from costmodel.roofline.signature import ProductSignature
@@ -47,6 +47,8 @@ SMALL, SMALL_RESULT, SMALL_DEPTH = 1e6, 1200, 32
 """Multiply-adds up to which there are kernels without packing; with the second operand transposed, if the result is no
 larger than so many elements and k no less than so many."""
 NARROW = 16
+COARSE = 12
+"""Places among products by size at which it is tried whether threads begin there, before all that are next to one."""
 FOLDS = 8
 """Folds of the cross-validation."""
 FEWEST = 6
@@ -152,12 +154,18 @@ class ProductFit:
     """One regime: the weight of each feature, by layout, and the cross-validated errors of log time.
 
     shares: how much of the way of each operand that is further than when run over and over adds to the time, and how
-    much more the shorter its rows are; see `exposed`.
+    much more the shorter its rows are; see `exposed`. threaded: from how many multiply-adds on another fit holds, since
+    threads share them, and that fit; None where there is one thread.
     """
 
     weights: Mapping[str, Mapping[str, float]]
     errors: Array
     shares: tuple[tuple[float, float], ...] = ((1.0, 0.0),) * 3
+    threaded: tuple[float, ProductFit] | None = None
+
+    def of(self, p: ProductSignature) -> ProductFit:
+        """The one that holds for a product."""
+        return self.threaded[1] if self.threaded and multiply_adds(p) >= self.threaded[0] else self
 
     @property
     def doubt(self) -> float:
@@ -233,18 +241,43 @@ def exposed(shares: Sequence[tuple[float, float]], p: ProductSignature, operand:
     return way + row / row_length_of(p, operand)
 
 
-def fit(
-    products: Sequence[ProductSignature],
-    far: Sequence[Sequence[float]],
-    seconds: Sequence[float],
-    call: Sequence[float],
-) -> ProductFit:
-    """Non-negative least squares on relative errors, for the regime that the products are of.
+def multiply_adds(p: ProductSignature) -> int:
+    """Of one product of a batch."""
+    return p.m * p.n * p.k
 
-    seconds: of each product of a batch, without `call`, its share of the call's overhead, with which errors are small.
-    """
+
+class Measured(NamedTuple):
+    """A product, how long each operand takes to come, its time without the call's overhead, of one of a batch, and its
+    share of that [s]."""
+
+    product: ProductSignature
+    far: Sequence[float]
+    seconds: float
+    call: float
+
+
+def begun_by_threads(measured: Sequence[Measured]) -> float | None:
+    """From how many multiply-adds on threads share products of a regime, by what is measured: two fits, below and from
+    there, have the least error. None of too few products to tell."""
+    ordered = sorted(measured, key=lambda each: multiply_adds(each.product))
+
+    def misfit(at: int) -> float:
+        return sum(float(abs(fit(part).errors).sum()) for part in (ordered[:at], ordered[at:]))
+
+    step = max(len(ordered) // COARSE, 1)
+    if not (places := range(FEWEST, len(ordered) - FEWEST + 1, step)):
+        return None
+    best = min(places, key=misfit)
+    near = range(max(best - step + 1, FEWEST), min(best + step, len(ordered) - FEWEST + 1))
+    return float(multiply_adds(ordered[min(near, key=misfit)].product))
+
+
+def fit(measured: Sequence[Measured]) -> ProductFit:
+    """Non-negative least squares on errors relative to times with the call's overhead, for the regime that the products
+    are of."""
     import numpy as np
 
+    products, far, seconds, call = zip(*measured, strict=True)
     regime = regime_of(products[0])
     features = [parts(p, f) for p, f in zip(products, far, strict=True)]
     layouts = [layout_of(p) for p in products]

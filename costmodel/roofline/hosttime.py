@@ -199,7 +199,7 @@ def _error(calls: tuple[tuple[NumpyCall, TimeTerms], ...], rates: Rates) -> floa
     for op, terms in calls:
         signature = signature_of(op) if op.name == "matmul" else None
         if isinstance(signature, ProductSignature):
-            products += terms.seconds * rates.products.fit(regime_of(signature), signature.dtype).doubt
+            products += terms.seconds * rates.products.fit(regime_of(signature), signature.dtype).of(signature).doubt
         else:
             rest += terms.seconds * rates.doubt
     whole = sum(terms.seconds for _, terms in calls)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from costmodel.roofline.gemm import ProductFit, exposing, fit, further, regime_of
+from costmodel.roofline.gemm import (
+    Measured,
+    ProductFit,
+    begun_by_threads,
+    exposing,
+    fit,
+    further,
+    multiply_adds,
+    regime_of,
+)
 from costmodel.roofline.memory import ITEM_BYTES
 from costmodel.roofline.probes import READ_LENGTHS
 from costmodel.roofline.signature import ProductSignature, signature_of
@@ -28,29 +38,41 @@ class Products:
         return signature
 
     def _fit(self, regime: str, dtype: str) -> ProductFit:
-        """The fitted time of products of a regime."""
+        """The fitted time of products of a regime; where there are threads, of those that share them too."""
         kinds = "product ", "products ", "curve matmul "
         names = [name for name in self.rates.seconds if name.startswith(kinds) and name.endswith(f" {dtype}")]
         products = {name: self._signature(name) for name in names}
-        products = {name: p for name, p in products.items() if regime_of(p) == regime}
         call = self.rates.call("matmul", dtype)
+        measured = [
+            Measured(p, self.operand_times(p), self._one(name, p), call / p.batch)
+            for name, p in products.items()
+            if regime_of(p) == regime
+        ]
+        least = begun_by_threads(measured) if self.rates.threads > 1 else None
+        if least is None:
+            return self._exposing(fit(measured), lambda p: regime_of(p) == regime)
+        below = [each for each in measured if multiply_adds(each.product) < least]
+        above = [each for each in measured if multiply_adds(each.product) >= least]
+        threaded = self._exposing(fit(above), lambda p: regime_of(p) == regime and multiply_adds(p) >= least)
+        alone = self._exposing(fit(below), lambda p: regime_of(p) == regime and multiply_adds(p) < least)
+        return replace(alone, threaded=(least, threaded))
 
-        def one(name: str, p: ProductSignature) -> float:
-            return max(self.rates.seconds[name] - call, 0.1 * self.rates.seconds[name]) / p.batch
-
-        far = [self.operand_times(p) for p in products.values()]
-        times = [one(name, p) for name, p in products.items()]
-        fitted = fit([*products.values()], far, times, [call / p.batch for p in products.values()])
-        if dtype != "float32":
-            return fitted
+    def _exposing(self, fitted: ProductFit, like: Callable[[ProductSignature], bool]) -> ProductFit:
+        """With what of the way of operands is not hidden, by products in place that are like those."""
         placed, more, extra = [], [], []
         for name, (op, distances) in self.rates.placed.items():
             p = signature_of(op)
-            if name.startswith("cold ") and isinstance(p, ProductSignature) and regime_of(p) == regime:
+            if name.startswith("cold ") and isinstance(p, ProductSignature) and like(p):
                 placed.append(p)
                 more.append(further(self.operand_times(p), self.operand_times(p, distances[: len(op.accesses)])))
-                extra.append(one(name, p) - one(name.replace("cold", "warm", 1), p))
+                extra.append(self._one(name, p) - self._one(name.replace("cold", "warm", 1), p))
         return exposing(fitted, placed, more, extra)
+
+    def _one(self, name: str, p: ProductSignature) -> float:
+        """Time of one product of the batch of a probe, without the call's overhead [s]."""
+        return (
+            max(self.rates.seconds[name] - self.rates.call("matmul", p.dtype), 0.1 * self.rates.seconds[name]) / p.batch
+        )
 
     def time(self, p: ProductSignature, distances: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
         """Time of one product of a batch, its operands at reuse distances, and how much of it is memory [s].
@@ -65,7 +87,7 @@ class Products:
             return [near + share * (far - near) for near, far, share in zip(after, times, shares, strict=True)]
 
         home = shared(self.operand_times(p, [sum(sizes)] * 3))
-        return self.fit(regime_of(p), p.dtype).placed(p, home, shared(self.operand_times(p, distances)))
+        return self.fit(regime_of(p), p.dtype).of(p).placed(p, home, shared(self.operand_times(p, distances)))
 
     def operand_times(self, p: ProductSignature, distances: Sequence[float] = ()) -> list[float]:
         """Time to load each operand of one product of a batch, beyond that from cache [s].

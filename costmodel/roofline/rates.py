@@ -69,12 +69,12 @@ LIKE = {"multiply": ("add",)}
 class Rates:
     """Rates and costs from `seconds`, the time of each probe by its name [s], at working sets.
 
-    slower: how many times as long anything takes to compute after dense arithmetic. step: overhead of a program without
-    calls [s], which each probe that is a program of one call has too.
+    slower: how many times as long anything takes to compute after dense arithmetic. threads: how many products may use.
+    step: overhead of a program without calls [s], which each probe that is a program of one call has too.
     """
 
-    def __init__(self, seconds: Mapping[str, float], sets: WorkingSets, slower: float = 1.0) -> None:
-        self.sets, self.slower = sets, slower
+    def __init__(self, seconds: Mapping[str, float], sets: WorkingSets, slower: float = 1.0, threads: int = 1) -> None:
+        self.sets, self.slower, self.threads = sets, slower, threads
         self.ops = {name: op for thorough in (True, False) for name, op in probes(sets, thorough) if name in seconds}
         self.step = seconds[EMPTY]
         self.seconds = {name: max(each - self.step * (name in self.ops), LEAST) for name, each in seconds.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -13,7 +14,16 @@ import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.curves import LogTable, behind, joined, parted
-from costmodel.roofline.gemm import MOST_FAR, ProductFit, exposing, fit, regime_of
+from costmodel.roofline.gemm import (
+    MOST_FAR,
+    Measured,
+    ProductFit,
+    begun_by_threads,
+    exposing,
+    fit,
+    multiply_adds,
+    regime_of,
+)
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES, Ref
@@ -492,19 +502,26 @@ def test_between_working_sets_costs_change_as_what_streams_does() -> None:
     assert wider(SETS.curve[-4]) == pytest.approx(3.0, abs=0.01), "caches take in twice as much"
 
 
+def measured(
+    products: Sequence[ProductSignature], far: Sequence[Sequence[float]], seconds: Sequence[float]
+) -> list[Measured]:
+    """Single products whose calls take no time."""
+    return [Measured(*each, 0.0) for each in zip(products, far, seconds, strict=True)]
+
+
 def test_products_say_what_an_operand_from_afar_costs_and_what_none_shows_is_bounded() -> None:
     shapes = [(m, 64 * n, 64 * k) for m in (2, 3, 5, 8) for n, k in ((8, 9), (11, 7), (14, 13), (20, 17))]
     products = [ProductSignature(1, *shape, False, True, True, "float32") for shape in shapes]
     plain = [2e-11 * p.m * p.n * p.k + 5e-11 * p.n * p.k for p in products]
     ways = [(0.0, 1e-11 * p.n * p.k * (number % 2), 0.0) for number, p in enumerate(products)]
-    fitted = fit(products, ways, [a + 3 * b[1] for a, b in zip(plain, ways, strict=True)], [0.0] * len(products))
+    fitted = fit(measured(products, ways, [a + 3 * b[1] for a, b in zip(plain, ways, strict=True)]))
     assert fitted.weights["b"]["b far"] == pytest.approx(3, rel=0.1)
     hardly = [(0.0, 1e-3 * way, 0.0) for _, way, _ in ways]
-    fitted = fit(products, hardly, [a + 9 * b[1] for a, b in zip(plain, hardly, strict=True)], [0.0] * len(products))
+    fitted = fit(measured(products, hardly, [a + 9 * b[1] for a, b in zip(plain, hardly, strict=True)]))
     assert fitted.weights["b"]["b far"] <= MOST_FAR
     hardly = [(0.0, 1e-3 * way, 0.0) for _, way, _ in [(0.0, 1e-11 * p.n * p.k, 0.0) for p in products]]
     seconds = [a + 5000 * b[1] for a, b in zip(plain, hardly, strict=True)]
-    fitted = fit(products, hardly, seconds, [0.0] * len(products))
+    fitted = fit(measured(products, hardly, seconds))
     assert [fitted.seconds(p, far)[0] for p, far in zip(products, hardly, strict=True)] == pytest.approx(seconds), (
         "what it may not be, others are"
     )
@@ -524,9 +541,34 @@ def test_products_of_few_columns_take_a_pass_for_each_power_of_two_in_them() -> 
 
     probed = [product(m, n, k) for m, k in ((1500, 300), (700, 900), (2048, 400)) for n in (3, 5, 6, 9, 12)]
     probed += [product(m, n, 200) for m in (4, 8, 12) for n in (1600, 2032)]
-    fitted = fit(probed, [(0.0,) * 3] * len(probed), [*map(seconds, probed)], [0.0] * len(probed))
+    fitted = fit(measured(probed, [(0.0,) * 3] * len(probed), [*map(seconds, probed)]))
     for p in (product(4096, 4, 500), product(1300, 8, 500), product(1300, 13, 700)):
         assert fitted.seconds(p, (0.0,) * 3)[0] == pytest.approx(seconds(p), rel=0.03), p
+
+
+@pytest.mark.parametrize("begun", [3e6, 4e7])
+def test_from_which_product_on_threads_share_the_work_is_found_by_measuring(begun: float) -> None:
+    """Libraries begin them at sizes of their own; a fit of both would be off by what threads save."""
+    random = np.random.default_rng(0)
+    shapes = [[int(n) for n in np.exp(random.uniform(np.log(17), np.log(1500), 3))] for _ in range(120)]
+    products = [ProductSignature(1, *shape, False, False, True, "float32") for shape in shapes]
+    seconds = [
+        1e-11 * multiply_adds(p) / (2 if multiply_adds(p) >= begun else 1) + 5e-6 * (multiply_adds(p) >= begun)
+        for p in products
+    ]
+    packed = [each for each in measured(products, [(0.0,) * 3] * 120, seconds) if regime_of(each.product) == "packed"]
+    least = begun_by_threads(packed)
+    assert least == min(size for each in packed if (size := multiply_adds(each.product)) >= begun)
+    assert begun_by_threads(packed[:8]) is None, "too few to tell"
+
+
+def test_products_that_threads_share_are_fitted_apart() -> None:
+    alone, threaded = ProductFit({"": {"one": 1.0}}, np.zeros(1)), ProductFit({"": {"one": 2.0}}, np.zeros(1))
+    fitted = replace(alone, threaded=(1e6, threaded))
+    small, large = (ProductSignature(1, n, n, n, False, False, True, "float32") for n in (99, 100))
+    assert fitted.of(small) is fitted
+    assert fitted.of(large) is threaded
+    assert alone.of(large) is alone
 
 
 def test_what_is_exposed_of_an_operand_is_a_share_and_what_its_rows_begin_with() -> None:
