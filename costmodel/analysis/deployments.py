@@ -368,7 +368,7 @@ def deployments(
         >>> import costmodel as cm
         >>> found = cm.deployments("llama-3.1-70b", devices=8, on="h100-sxm", input=512, output=64, tp=8)
         >>> [entry.serving.where for entry in found]
-        ['8 x h100-sxm (tp 8)']
+        ['8 × h100-sxm (tp 8)']
 
     """
     transformer = decoder(model, settings.pop("over", None))
