@@ -104,7 +104,7 @@ class RankedLayout:
         """What it computes for longer than another, in words."""
         own, other = (entry.settings.get("checkpoint", "none") for entry in (self, best))
         if own != other and own != "none":
-            return f"computing, which recomputes {own}"
+            return f"computing, with checkpoint {own}"
         if self.settings["batch"] < best.settings["batch"]:
             return f"computing, in micro-batches of {self.settings['batch']}"
         return "computing"
