@@ -303,6 +303,9 @@ def _far(
     accesses = list(zip(op.accesses, loop.strands, operands, strict=True))
     distinct = {ref: (ref, strand, far) for ref, strand, far in (accesses[:-1] if loop.in_place else accesses)}
     access = "two" if len(distinct) > 2 and not loop.in_place else "one" if op.operands else "fill"
+    plain = (
+        loop.name == "copyto" and len(op.operands) == 1 and all(each.flat and each.step == 1 for each in loop.strands)
+    )
     total = apart = 0.0
     for ref, strand, far in distinct.values():
         lines = ref.bytes * lines_of(ref)
@@ -314,10 +317,9 @@ def _far(
             apart += lines * begun_lines_of(ref) * rates.windowed(far, "part", loop.inner)
         else:
             each = rates.far(far, "in place" if loop.in_place and written else access, written=written)
+            each *= rates.copied(op.traffic_bytes, far) if plain else 1.0
             total += lines * each * (slower if far <= rates.private else 1.0)
         total += sum(again * rates.far(between, access) for again, between in strand.again if not loop.reduced)
-    if loop.name == "copyto" and len(op.operands) == 1 and all(each.flat and each.step == 1 for each in loop.strands):
-        total *= rates.copied(op.traffic_bytes)
     if loop.reduced == "outer":  # to what it begins with one row after the other is added, there and back
         total += _begun(loop, rates)[0] * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
     return total, apart

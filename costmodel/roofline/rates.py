@@ -132,10 +132,17 @@ class Rates:
         parts = ((size, parted(rate, floor, power(size)) / per_element) for size, rate in rates.items())
         return {size: each if size > RESIDENT_BYTES else 0.0 for size, each in parts}
 
+    def copied(self, moved: int, distance: float) -> float:
+        """How much of what any function costs beyond cache that reads one array and writes another a copy does that
+        moves so many bytes, of an array at a reuse distance: large ones store past the caches, however far their arrays
+        are; small ones differ only on the way from a core's own caches."""
+        if moved > self.private:
+            return self._copies(moved)
+        return self._copies(distance) if distance <= self.private else 1.0
+
     @cached_property
-    def copied(self) -> LogTable:
-        """How much of what any function costs beyond cache that reads one array and writes another a copy does, by the
-        bytes that a call moves: large ones store past the caches, however far their arrays are."""
+    def _copies(self) -> LogTable:
+        """The same of copies over and over, by the bytes that one moves."""
         return _share(self._beyond("copyto", 8, self.power), self._streams["one"])
 
     def far(self, distance: float, access: str = "two", *, written: bool = False) -> float:

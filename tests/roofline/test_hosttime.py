@@ -379,6 +379,9 @@ def test_a_small_copy_from_afar_takes_what_any_function_does_however_fast_large_
     small, large = RESIDENT_BYTES, SETS.curve[-1]
     assert copied(small, halved) == pytest.approx(copied(small, slow), rel=1e-3)
     assert copied(large, halved) == pytest.approx(copied(large, slow) / 2, rel=0.01)
+    near = next(size for size in SETS.curve if size > RESIDENT_BYTES)
+    nothing = calibration(seconds=slow.seconds | {f"curve copyto {near} float32": ALONE + near // 8 * ELEMENT})
+    assert copied(small, nothing) == pytest.approx(copied(small, slow), rel=1e-3), "but from a core's own caches"
 
 
 def test_a_matrix_takes_what_its_bytes_and_its_rows_do() -> None:
