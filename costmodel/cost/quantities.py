@@ -200,12 +200,12 @@ ALL = (*QUANTITIES, *TIMED)
 
 def check_formula(quantity: object) -> None:
     """Raise SettingError for a quantity of a step on a machine, UnknownNameError for what is none."""
+    if not isinstance(quantity, str) or quantity not in ALL:
+        raise unknown("quantity", quantity, QUANTITIES)
     if quantity in TIMED:
         raise SettingError(
             f"{quantity} is of a step on a machine, without a formula: ask predict with on='h100-sxm', say"
         )
-    if not isinstance(quantity, str) or quantity not in QUANTITIES:
-        raise unknown("quantity", quantity, QUANTITIES)
 
 
 def plain(value: Any) -> Any:
