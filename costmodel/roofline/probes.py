@@ -268,7 +268,7 @@ ROWS_ELEMENTS = 45_000
 
 ROW_LENGTHS = (1, 2, 7, 8, 14, 28, 56, 62, 112, 210, 440, 600, 776, 1800, 4088, 4090, 4616, 9000)
 """Lengths of inner loops at which the cost of starting one is measured: multiples of `VECTOR`, and others. Where a
-loop of vectors ends is guessed only up to some length, on an AMD EPYC 512, and 680 where there are two."""
+loop of vectors ends is guessed only up to some length, on an AMD EPYC 512 and 680."""
 VECTOR, BUFFERED = 8, 4096
 """Elements that loads and stores move at once: rows of multiples of it begin where these do, and others are slower by
 up to a quarter. So long at most are rows that NumPy joins in a buffer; of longer ones each is a loop of its own."""

@@ -43,26 +43,29 @@ class Products:
         names = [name for name in self.rates.seconds if name.startswith(kinds) and name.endswith(f" {dtype}")]
         products = {name: self._signature(name) for name in names}
         call = self.rates.call("matmul", dtype)
+
+        def fitted(least: float = 0.0, most: float = float("inf")) -> ProductFit:
+            """Of those of the regime from so many multiply-adds on, and of fewer than so many."""
+
+            def among(p: ProductSignature) -> bool:
+                return regime_of(p) == regime and p.dtype == dtype and least <= multiply_adds(p) < most
+
+            return self._exposing(fit([each for each in measured if among(each.product)]), among)
+
         measured = [
             Measured(p, self.operand_times(p), self._one(name, p), call / p.batch)
             for name, p in products.items()
             if regime_of(p) == regime
         ]
         least = begun_by_threads(measured) if self.rates.threads > 1 else None
-        if least is None:
-            return self._exposing(fit(measured), lambda p: regime_of(p) == regime)
-        below = [each for each in measured if multiply_adds(each.product) < least]
-        above = [each for each in measured if multiply_adds(each.product) >= least]
-        threaded = self._exposing(fit(above), lambda p: regime_of(p) == regime and multiply_adds(p) >= least)
-        alone = self._exposing(fit(below), lambda p: regime_of(p) == regime and multiply_adds(p) < least)
-        return replace(alone, threaded=(least, threaded))
+        return fitted() if least is None else replace(fitted(most=least), threaded=(least, fitted(least)))
 
-    def _exposing(self, fitted: ProductFit, like: Callable[[ProductSignature], bool]) -> ProductFit:
-        """With what of the way of operands is not hidden, by products in place that are like those."""
+    def _exposing(self, fitted: ProductFit, among: Callable[[ProductSignature], bool]) -> ProductFit:
+        """With what of the way of operands is not hidden, by products in place that are among those."""
         placed, more, extra = [], [], []
         for name, (op, distances) in self.rates.placed.items():
             p = signature_of(op)
-            if name.startswith("cold ") and isinstance(p, ProductSignature) and like(p):
+            if name.startswith("cold ") and isinstance(p, ProductSignature) and among(p):
                 placed.append(p)
                 more.append(further(self.operand_times(p), self.operand_times(p, distances[: len(op.accesses)])))
                 extra.append(self._one(name, p) - self._one(name.replace("cold", "warm", 1), p))

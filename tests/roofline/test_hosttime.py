@@ -586,6 +586,14 @@ def test_what_is_exposed_of_an_operand_is_a_share_and_what_its_rows_begin_with()
     assert found[0] == found[2] == (1.0, 0.0), "of what no product shows all is exposed"
 
 
+def test_products_in_place_say_nothing_of_another_type() -> None:
+    seconds = slow_memory().seconds
+    placed_ones = {name: 3 * took for name, took in seconds.items() if name.startswith("cold product")}
+    products = calibration(seconds=seconds | placed_ones).rates.products
+    assert products.fit("packed", "float32").shares != ProductFit({}, np.zeros(1)).shares
+    assert products.fit("packed", "float64").shares == ProductFit({}, np.zeros(1)).shares
+
+
 def test_products_in_place_show_what_a_result_from_memory_costs() -> None:
     """Of gradients of weights from few rows, which are most that is touched."""
     known = slow_memory().rates
