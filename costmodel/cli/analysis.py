@@ -7,7 +7,18 @@ from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, counted, option, public, verb
+from costmodel.cli.commands import (
+    MODEL,
+    NETWORK,
+    QUANTITY,
+    RESERVE,
+    argument,
+    counted,
+    option,
+    public,
+    read_share,
+    verb,
+)
 from costmodel.cli.options import AXES, CHANGED, OPTIONS, OVER, QUANTITIES, SINGLE, read_several
 from costmodel.errors import SettingError, SpecError, shown
 from costmodel.training.setting import from_text
@@ -105,23 +116,15 @@ def recommend(
     )
 
 
-def _share(_: click.Context, __: click.Parameter, text: str) -> float:
-    """A share such as 5% or 0.05. Raises click.BadParameter."""
-    try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no share: use one such as 5%") from None
-
-
 @verb(
     MODEL,
     click.Argument(["memory"], required=False, metavar="[MEMORY]"),
     RESERVE,
-    option("--network", metavar="RATE", help="With --on, of one adapter between nodes: '400 Gb/s'."),
+    NETWORK,
     option(
         "--within",
         metavar="SHARE",
-        callback=_share,
+        callback=read_share,
         default="5%",
         help="Work out those at most so much slower than the best, and name the simplest of them.",
     ),

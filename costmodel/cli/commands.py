@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from inspect import Parameter, signature
+from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -86,7 +88,7 @@ class Verb(click.Command):
                 raise click.UsageError(self._too_many(rest[0]), ctx)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise click.UsageError(self._no_option(error.option_name), ctx) from None
+            raise click.UsageError(self._no_option(error.option_name, args), ctx) from None
         except click.MissingParameter as error:
             missing = error.format_message().rstrip(".").splitlines()[0]
             sample = f": type such as costmodel {min(self.examples, key=len)}" if self.examples else ""
@@ -109,12 +111,19 @@ class Verb(click.Command):
         plain = isinstance(sample, int | float | str) and not isinstance(sample, bool)
         return f"{message}, as in {error.option_name} {sample}" if plain else message
 
-    def _no_option(self, option_name: str) -> str:
-        """What to say of an option that there is not."""
-        from costmodel.training.settings import SETTINGS
+    def _no_option(self, option_name: str, args: Sequence[str]) -> str:
+        """What to say of an option that there is not, in a command line."""
+        from costmodel.training.settings import SETTINGS, checked
 
-        if option_name[1:2].isdigit():  # what was meant as a number
-            return f"an amount that starts with {option_name} is not positive: use one such as '24 GiB'"
+        if option_name[1:2].isdecimal():  # what was meant as a number
+            words = [word for each in args for word in each.split("=")]
+            before = next((a for a, b in pairwise(["", *words]) if b.startswith(option_name)), "")
+            for each in self.params:
+                if isinstance(each, SettingOption) and before in each.opts:  # which may stand alone, or had taken it
+                    checked(str(each.name), int(option_name))
+            if any(each.name in ("memory", "target") for each in self.params if isinstance(each, click.Argument)):
+                return f"an amount that starts with {option_name} is not positive: use one such as '24 GiB'"
+            return f"a number that starts with {option_name} follows no option that takes one"
         if option_name in OLDER:
             return f"{option_name}: {OLDER[option_name]}"
         if option_name == "--memory" and any(p.name == "memory" for p in self.params):
@@ -359,6 +368,19 @@ def epilog(*examples: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  costmodel {line}" for line in examples)
 
 
+def read_share(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """A share such as 25% or 0.25; None where it is not given. Raises click.BadParameter."""
+    if text is None:
+        return None
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if 0 <= value < inf:
+        return value
+    raise click.BadParameter(f"{shown(text)} is not a share: use one such as 25%")
+
+
 def writable(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
     """A path, refused before the work for it if no file can be written there. Raises CostModelError."""
     if path is not None:
@@ -370,6 +392,9 @@ def writable(_: click.Context, __: click.Parameter, path: str | None) -> str | N
 
 MODEL = argument("model", "A ready model's name, or the path of a YAML or JSON file.")
 QUANTITY = argument("quantity", "params, flops.forward, memory.activations, memory.peak, ...")
+NETWORK = option(
+    "--network", metavar="RATE", help="With --on, of one adapter between nodes of a layout, such as '400 Gb/s'."
+)
 RESERVE = option(
     "--reserve",
     metavar="SIZE",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Reply, option, verb
+from costmodel.cli.commands import MODEL, NETWORK, QUANTITY, RESERVE, Reply, option, verb
 from costmodel.cli.options import OPTIONS
 from costmodel.training.layout import DEGREES
 
@@ -29,10 +29,25 @@ BILL = (
     option("--price", type=float, metavar="MONEY", help="Of a device for an hour (default: the machine's own)."),
 )
 """Of what a run draws, emits and costs; nothing of it has a value of its own."""
+
+
+def _duration(name: str, example: str, text: str) -> click.Option:
+    """An option that takes a time; text: what it is of, for its help."""
+
+    def seconds(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        from costmodel.performance.jobs import read_duration
+
+        return read_duration(str(parameter.name), _plain(value), example)
+
+    return option(name, metavar="TIME", callback=seconds, help=f"{text}: '{example}'.")
+
+
 FAILURES = (
-    option("--mtbf", metavar="TIME", help="Of a run whose devices fail, between failures of one: '50000 h'."),
-    option("--checkpoint-time", metavar="TIME", help="With --mtbf, that writing a checkpoint holds it up: '60 s'."),
-    option("--restart-time", metavar="TIME", help="With --mtbf, from a failure until it runs again: '10 min'."),
+    _duration("--mtbf", "50000 h", "Of a run whose devices fail, between failures of one"),
+    _duration("--checkpoint-time", "60 s", "With --mtbf, that writing a checkpoint holds it up"),
+    _duration("--restart-time", "10 min", "With --mtbf, from a failure until it runs again"),
 )
 """Of what is lost where devices fail."""
 
@@ -55,7 +70,7 @@ def _measured(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> 
     option("--shapes", is_flag=True, help="Also print the shape of each layer's output."),
     option("--allow-tf32", is_flag=True, default=None, help="With --on, let products of fp32 be rounded to tf32."),
     option("--channels-last", is_flag=True, help="With --on, convolutions have channels last in memory."),
-    option("--network", metavar="RATE", help="With --on, of one adapter between nodes of a layout: '400 Gb/s'."),
+    NETWORK,
     option(
         "--measured",
         multiple=True,
@@ -154,7 +169,7 @@ def _with_run(time: Time, options: dict[str, Any]) -> Reply:
     run = time.run(**options)
     answers: dict[str, Any] = {"run": run}
     if losses:
-        mtbf, checkpoint, restart = map(_plain, losses.values())
+        mtbf, checkpoint, restart = losses.values()
         answers["goodput"] = run.goodput(mtbf=mtbf, checkpoint=checkpoint, restart=restart)
         run = answers["goodput"].whole
     if {"power", "intensity"} & bill.keys() and "pue" not in bill:
@@ -257,7 +272,7 @@ def ranks(model: str, settings: dict[str, Any]) -> Any:
 
 @verb(
     MODEL,
-    option("--network", metavar="RATE", help="With --on, of one adapter between nodes: '400 Gb/s'."),
+    NETWORK,
     *OPTIONS,
     examples=(
         "collectives llama-3.1-8b --seq 4096 --tp 8 --sp true",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, Reply, Verbs, argument, epilog, option, verb, writable
+from costmodel.cli.commands import MODEL, Reply, Verbs, argument, epilog, option, read_share, verb, writable
 from costmodel.cli.options import SINGLE
 from costmodel.display.table import is_terminal
-from costmodel.errors import SettingError, shown
+from costmodel.errors import SettingError
 from costmodel.training.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -92,7 +92,12 @@ def validate(budget: float | None, threads: int) -> Any:
         help="How long to go on for what is unresolved (8, or four passes of a model that takes longer).",
     ),
     THREADS,
-    option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
+    option(
+        "--fail-over",
+        metavar="SHARE",
+        callback=read_share,
+        help="Exit 1 if the median error of the layers is more, such as 25%.",
+    ),
     SAVE,
     AGAINST,
     *RUN,
@@ -112,7 +117,7 @@ def check(
     reuse: str | None,
     budget: float | None,
     threads: int,
-    fail_over: str | None,
+    fail_over: float | None,
     save: str | None,
     against: str | None,
     settings: dict[str, Any],
@@ -122,7 +127,6 @@ def check(
     from costmodel.roofline.checking import check as checked
     from costmodel.roofline.recorder import runnable
 
-    most = None if fail_over is None else _share(fail_over)
     prediction = runnable(model, settings)
     history = History(save, against, lambda: headline(prediction))
     check = checked(
@@ -137,12 +141,12 @@ def check(
         say=_note,
     )
     answer, code = history.answer(check)
-    if most is None:
+    if fail_over is None:
         return answer, code
-    fails = check.fails(most)
+    fails = check.fails(fail_over)
     if not check.errors.predicted:
         return Reply(answer.data, f"{answer.text}\n\nno layer is resolved, so none is judged", check), code
-    verdict = f"median error {check.errors.median:.1%}, {'over' if fails else 'within'} {most:.1%}"
+    verdict = f"median error {check.errors.median:.1%}, {'over' if fails else 'within'} {fail_over:.1%}"
     return Reply(answer.data, f"{answer.text}\n\n{verdict}", check), 1 if fails else code
 
 
@@ -266,18 +270,6 @@ class History:
 def _note(message: str) -> None:
     """What there is to know of the calibration, apart from the answer."""
     click.echo(f"note: {message}", err=True)
-
-
-def _share(text: str) -> float:
-    """``25%`` or ``0.25``. Raises SettingError."""
-    number, percent, rest = text.partition("%")
-    try:
-        value = float(number) / (100 if percent else 1)
-    except ValueError:
-        value = -1.0
-    if rest or not 0 <= value < float("inf"):
-        raise SettingError(f"--fail-over {shown(text)} is not a share: use one such as 25%")
-    return value
 
 
 roofline = Verbs(

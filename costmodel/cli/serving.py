@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, SettingOption, option, public, verb
+from costmodel.cli.commands import MODEL, NETWORK, SettingOption, option, public, verb
 from costmodel.cli.options import CHANGED, SINGLE, read_several
 from costmodel.errors import SettingError, shown
 from costmodel.training.setting import from_text
@@ -50,7 +50,7 @@ _SERVING = (
     option("--on", metavar="MACHINE", required=True, help="A ready machine's or cluster's name, or a file."),
     option("--input", type=int, metavar="N", required=True, help="Tokens of a prompt."),
     option("--output", type=int, metavar="N", required=True, help="Tokens that a request asks for."),
-    option("--network", metavar="BANDWIDTH", help="Of one adapter between nodes, such as '400 Gb/s'."),
+    NETWORK,
     option(
         "--engine", metavar="NAME", help="Such as vllm, tensorrt-llm, sglang or llama.cpp (default: kernels alone)."
     ),

@@ -152,7 +152,7 @@ _TIMES: dict[str, Callable[[Any], str]] = {
     **dict.fromkeys((UNITS["samples_per_second"], UNITS["tokens_per_second"], UNITS["money"]), show_few),
 }
 
-NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.[0-9]{1,9})?(?:[eE][+-]?[0-9]{1,2})?"
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9]{1,30})(?:\.[0-9]{1,9})?(?:[eE][+-]?[0-9]{1,2})?"
 """What is read as a number, such as 24, 1,210, 24.5, 1.5e9 or 8.1e-2."""
 LONGEST_AMOUNT = 80
 """Characters of a text that is read as one."""
@@ -275,7 +275,9 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
         prefix, binary = name[:1].lower().replace("b", ""), "i" in name.lower()
         unit = f"{prefix if prefix == 'k' and not binary else prefix.upper()}{'i' * binary}B"
         reading = f"{memory.strip()[: -len(name)].strip()} {unit} = {size:,} bytes"
-    if not 0 < size < 2**63:
+    if size >= 2**63:
+        raise SettingError(f"{what}={shown(memory)} is more memory than there is: use an amount such as '24 GiB'")
+    if size <= 0:
         raise SettingError(f"{what}={shown(memory)} is not a positive amount of memory: use text such as '24 GiB'")
     return Budget(size, reading)
 

@@ -109,9 +109,9 @@ class Job(Answer):
         failure until the job runs again; interval: between checkpoints, the best one unless given; each in seconds, or
         text such as "50000 h". Raises SettingError.
         """
-        between = None if interval is None else _duration("interval", interval, "2 h")
-        writing, again = _duration("checkpoint", checkpoint, "60 s"), _duration("restart", restart, "10 min")
-        return Goodput(self, _duration("mtbf", mtbf, "50000 h"), writing, again, between)
+        between = None if interval is None else read_duration("interval", interval, "2 h")
+        writing, again = read_duration("checkpoint", checkpoint, "60 s"), read_duration("restart", restart, "10 min")
+        return Goodput(self, read_duration("mtbf", mtbf, "50000 h"), writing, again, between)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s]."""
@@ -348,8 +348,8 @@ class Goodput(Bill):
         return Sheet([self.job.question, head], [Table(("of", "is"), rows, frozenset({0, 1}))])
 
 
-def _duration(what: str, value: float | str, example: str) -> float:
-    """In seconds, from a number, or text with a unit such as "50000 h". Raises SettingError."""
+def read_duration(what: str, value: float | str, example: str) -> float:
+    """A time in seconds, from a number, or text with a unit such as "50000 h". Raises SettingError."""
     parts = re.fullmatch(rf"\s*({NUMBER})\s*([a-z]+)\s*", value) if isinstance(value, str) else None
     scale = None if parts is None else LONG.get(parts[2].removesuffix("s"))
     if parts is None or scale is None:
@@ -467,7 +467,7 @@ def _check_devices(devices: int) -> None:
 
 def _check_pue(pue: float) -> None:
     if not 1 <= pue < 10:
-        raise SettingError(f"pue={shown(pue)} is no ratio of at least 1: use one such as 1.1")
+        raise SettingError(f"pue={shown(pue)} is not a ratio from 1 to below 10: use one such as 1.1")
 
 
 def _count(number: float) -> str:

@@ -1,5 +1,6 @@
 """The command line answers as Python does, and ends as a command should."""
 
+import itertools
 import json
 import os
 import re
@@ -162,6 +163,35 @@ def test_help_lists_the_commands(capsys, asked: list[str]) -> None:
 )
 def test_a_command_line_that_cannot_be_read_is_one_line(capsys, arguments: list[str], said: list[str]) -> None:
     refused(here(capsys, *arguments), *said)
+
+
+RUN = ["predict", "mlp-mnist", "--on", "h100-sxm", "--steps", "1000"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["predict", "gpt2-small", "--tp", "2", "--sp", "-1"], "sp=-1 is neither True nor False"),
+        (["sweep", "gpt2-small", "--tp", "2", "--sp=-1"], "sp=-1 is neither True nor False"),
+        (["sweep", "gpt2-small", "--tp", "-1", "-1"], "tp=-1 is not between 1 and"),
+        (["predict", "gpt2-small", "-1"], "-1 follows no option that takes one"),
+        ([*RUN, "--pue", "1e30"], "pue=1e+30 is not a ratio from 1 to below 10"),
+        (
+            [*RUN, "--mtbf", "1h", "--restart-time", "1s", "--checkpoint-time", "often"],
+            "checkpoint_time='often' is not",
+        ),
+        ([*RUN, "--mtbf", "1h", "--checkpoint-time", "1s", "--restart-time", "-3"], "restart_time=-3.0 is not a time"),
+        (["fits", "mlp-mnist", "99999999999999999PiB"], "is more memory than there is"),
+        (["layouts", "gpt2-small", "--devices", "2", "--within", "nan"], "'nan' is not a share"),
+    ],
+)
+def test_a_wrong_number_is_refused_for_what_is_wrong_with_it(capsys, arguments: list[str], said: str) -> None:
+    refused(here(capsys, *arguments), said)
+
+
+def test_a_count_is_read_with_all_its_digits(capsys) -> None:
+    run = json.loads(here(capsys, *RUN[:-1], "99999999999999999999", "--json").out)["run"]
+    assert run["steps"] == pytest.approx(1e20)
 
 
 @pytest.mark.slow
@@ -393,6 +423,24 @@ def test_a_field_is_no_option(capsys) -> None:
     refused(here(capsys, "predict", "gpt2", "--layers", "24"), "--layers is a field of the model: use --over layers=")
     refused(here(capsys, "predict", "gpt2", "--over", "layers"), "names no field and value")
     refused(here(capsys, "predict", "gpt2", "--over", "layers=2", "--over", "layers=3"), "given twice")
+
+
+def test_nodes_of_a_sweep_are_joined_by_the_network_that_is_given(capsys) -> None:
+    question = ("sweep", "gpt2-small", "--seq", "64", "--tp", "1,2", "--fsdp", "8", "--on", "h100-sxm,p4d")
+    network = ("--network", "10 Gb/s")
+    rows, wide = (
+        json.loads(here(capsys, *question, *between, "--quantities", "seconds", "--json").out)
+        for between in (network, ())
+    )
+    for row, (tp, machine) in zip(rows, itertools.product((1, 2), ("h100-sxm", "p4d")), strict=True):
+        asked = cm.predict("gpt2-small", seq=64, tp=tp, fsdp=8).on(machine, network="10 Gb/s")
+        assert row["seconds"] == asked.seconds
+    assert rows[2]["seconds"] > wide[2]["seconds"]
+    quantities = ("seconds", "memory.peak")
+    front = json.loads(here(capsys, "pareto", question[1], *quantities, *question[2:], *network, "--json").out)
+    assert min(row["seconds"] for row in front) == min(row["seconds"] for row in rows)
+    refused(here(capsys, *question[:-2], *network), "give --on CLUSTER too")
+    refused(here(capsys, *question[:2], *question[-2:], *network), "between devices, of which there is one")
 
 
 def test_what_was_measured_stands_beside_the_prediction(capsys) -> None:
