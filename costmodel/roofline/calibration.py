@@ -28,13 +28,13 @@ from costmodel.roofline.clock import Clock, Gears, Sentinel
 from costmodel.roofline.host import Host, this_machine
 from costmodel.roofline.inplace import measure_in_place
 from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES, NoMemory
-from costmodel.roofline.placed import BETWEEN, left_alone, placed
+from costmodel.roofline.placed import BETWEEN, in_place, left_alone
 from costmodel.roofline.probes import EMPTY, FIRST_BYTES, GATHERED_ROWS, WorkingSets, probes, streaming, working_sets
 from costmodel.roofline.program import NumpyCall, Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together
 
-FORMAT = 20
+FORMAT = 21
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -42,8 +42,8 @@ MANY_UNRESOLVED = 0.05
 """From this share on it is used with a warning."""
 AT_REST, BUDGET = {False: 20.0, True: 60.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
-PLACED_SHARE = 0.12
-"""Of the budget, what calls in place may take."""
+PLACED_SHARES = 0.02, 0.12
+"""Of the budget, what calls in place may take, in either program."""
 LEAST_SHARE = 0.25
 """Of the budget, what single calls may take at least, however long it took to find working sets and to touch memory."""
 LEAST_BUDGET = 10.0
@@ -219,7 +219,7 @@ def measure_probes(
         agree=NEEDED,
         longer_enough=0 if thorough else FEWEST,
         longer_warm=0,
-        budget=max((1 - PLACED_SHARE) * seconds - (clock.now() - began) * 1e-9, LEAST_SHARE * seconds),
+        budget=max((1 - sum(PLACED_SHARES)) * seconds - (clock.now() - began) * 1e-9, LEAST_SHARE * seconds),
         threads=threads,
     )
     timings = time_calls(
@@ -233,18 +233,19 @@ def measure_probes(
     names = [*ops, EMPTY]
     del calls
     sentinel.fix()
-    run = measure_in_place(
-        placed(sets.beyond),
-        settled=SETTLED,
-        stretches=1,
-        threads=threads,
-        budget=PLACED_SHARE * seconds,
-        sentinel=sentinel,
-        progress=lambda share: tell(0.8 + 0.2 * share),
-    )
-    in_place = run.of_calls()
-    timings += in_place.values()
-    names += in_place
+    for program, share in zip(in_place(sets.beyond), PLACED_SHARES, strict=True):
+        run = measure_in_place(
+            program,
+            settled=SETTLED,
+            stretches=1,
+            threads=threads,
+            budget=share * seconds,
+            sentinel=sentinel,
+            progress=lambda done, share=share: tell(1 - 0.2 * share / max(PLACED_SHARES) * (1 - done)),
+        )
+        calls_in_place = run.of_calls()
+        timings += calls_in_place.values()
+        names += calls_in_place
     judged = [timing for name, timing in zip(names, timings, strict=True) if not name.startswith(BETWEEN)]
     busy = conditions()
     try:

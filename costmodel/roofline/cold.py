@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.roofline.curves import LogTable, rising
 from costmodel.roofline.footprint import Code
-from costmodel.roofline.placed import FIRST, LARGE_PRODUCTS, STALE, STALE_MANNERS
+from costmodel.roofline.placed import FEW_PRODUCTS, FIRST, LARGE_PRODUCTS, RECURRING, STALE, STALE_MANNERS
 from costmodel.roofline.probes import FAR_WIDTHS
 
 if TYPE_CHECKING:
@@ -21,42 +21,56 @@ NEAR_BYTES = 16 * 1024
 
 
 class ColdCalls:
-    """By the rates of a host, beside which tiny calls are held."""
+    """By the rates of a host, beside which tiny calls are held.
 
-    def __init__(self, rates: Rates) -> None:
-        self.rates = rates
+    where: what the layers of those begin with; after how many `products` they were measured.
+    """
 
-    def longer(self, manner: str, code: Code) -> float:
-        """What a call takes longer if so much came into the caches since its code was last run [s]."""
+    def __init__(self, rates: Rates, where: str = "", products: int = len(LARGE_PRODUCTS)) -> None:
+        self.rates, self.where, self.products = rates, where, range(products)
+
+    @cached_property
+    def recurring(self) -> ColdCalls:
+        """The same in a program that caches hold."""
+        return ColdCalls(self.rates, RECURRING, len(FEW_PRODUCTS))
+
+    def missed(self, distance: float) -> float:
+        """How long the first bytes of rows take that were last used so far ago, as a share of what they take from
+        memory: what a program uses once in a pass comes from there."""
+        way, memory = (self.rates.gathered_far(FAR_WIDTHS[0], far, far) for far in (distance, self.rates.sets.beyond))
+        return min(way / memory, 1.0) if memory else 0.0
+
+    def longer(self, manner: str, code: Code, missed: float) -> float:
+        """What a call takes longer if so much came into the caches since its code was last run, in a program of which
+        so much is missed, as its own arguments are, Python's own objects [s]."""
+        found = self.recurring.of_code(manner, code)
+        return found + missed * (self.of_code(manner, code) - found + self._left)
+
+    def of_code(self, manner: str, code: Code) -> float:
+        """What a call takes longer for its code in such a program [s]."""
         common = self._common(code.any) + self._own(code.own)
         return common + (self._manners[manner](code.manner) if manner in self._manners else 0.0)
 
-    def arguments(self, distance: float) -> float:
-        """What a call takes longer whose arguments, Python's own objects, were last used so far ago [s]: as long as the
-        first bytes of rows do from there."""
-        way, memory = (self.rates.gathered_far(FAR_WIDTHS[0], far, far) for far in (distance, self.rates.sets.beyond))
-        return self._left * way / memory if memory else 0.0
-
     @cached_property
     def _left(self) -> float:
-        """The same of those from memory, which all of a program are that no cache holds."""
-        kinds = [(name, number) for name in FIRST for number in range(len(LARGE_PRODUCTS))]
+        """What a call takes longer whose arguments were last used a pass ago [s]."""
+        kinds = [(name, number) for name in FIRST for number in self.products]
         return max(median(self._longer(name, "fresh", number) for name, number in kinds), 0.0)
 
     def _longer(self, name: str, place: str, number: int) -> float:
         """How much longer a tiny call took after a large product than over and over, at the clock that leaves [s]."""
         function, _, scalar = name.partition(" ")
         again = self.rates.slower * self.rates.call(function, "float32", int(bool(scalar)))
-        return self.rates.seconds[f"{place} {name} {number}"] - again
+        return self.rates.seconds[f"{self.where}{place} {name} {number}"] - again
 
     def _since(self, name: str, number: int, place: str = "stale") -> Code:
         """What came into the caches since the code of such a call was last run."""
-        return Code(*self.rates.placed[f"{place} {name} {number}"][1][-3:])
+        return Code(*self.rates.placed[f"{self.where}{place} {name} {number}"][1][-3:])
 
     def _table(self, came: Callable[[int], float], longer: Callable[[int], float]) -> LogTable:
         """What is cold by what came into the caches, both after each large product: it never falls, and is nothing
         where all is near."""
-        points = sorted([(float(NEAR_BYTES), 0.0), *((came(n), longer(n)) for n in range(len(LARGE_PRODUCTS)))])
+        points = sorted([(float(NEAR_BYTES), 0.0), *((came(n), longer(n)) for n in self.products)])
         return LogTable([far for far, _ in points], rising([max(more, 0.0) for _, more in points]))
 
     @cached_property

@@ -146,10 +146,10 @@ def predict_seconds(
         sharing = rates.others.sharing(traffic) if seconds else None
         distances = reuse_distances(uses, seconds, sharing)
         ago = sharing.brought(touched, sum(seconds)) if sharing and touched > sharing.private else touched
-        arguments = rates.cold.arguments(ago)  # each call's own, used once in a pass
+        missed = rates.cold.missed(ago)
         slower = _slowed(program, seconds, rates.slower) if seconds else [1.0] * len(uses)
         calls = zip(signatures, distances, slower, strict=True)
-        return tuple((op, _call(op, own, rates, level, far, arguments, each)) for (op, own), far, each in calls)
+        return tuple((op, _call(op, own, rates, level, far, missed, each)) for (op, own), far, each in calls)
 
     calls = priced()
     if level < 6:
@@ -225,11 +225,11 @@ def _call(
     rates: Rates,
     level: int,
     distances: Sequence[float],
-    arguments: float,
+    missed: float,
     slower: float,
 ) -> TimeTerms:
-    """Of one call; distances: of its operands, then of the code that it runs; arguments: what it takes longer for where
-    those are [s]. slower: see `_slowed`."""
+    """Of one call; distances: of its operands, then of the code that it runs; missed: how far what is used once in a
+    pass comes from memory, see `ColdCalls`. slower: see `_slowed`."""
     operands, code = distances[:-3], Code(*distances[-3:])
     if level < 4 or (level == 4 and isinstance(signature, ProductSignature)):
         moved = op.traffic_bytes / rates.memory_bandwidth
@@ -238,7 +238,7 @@ def _call(
         return _roof((op.contractions + op.pointwise) / rates.peak(signature.dtype), moved)
     terms = _terms(signature, op, rates, operands, slower)
     if level == 6:
-        return replace(terms, overhead=terms.overhead + rates.cold.longer(manner_of(op), code) + arguments)
+        return replace(terms, overhead=terms.overhead + rates.cold.longer(manner_of(op), code, missed))
     return TimeTerms(terms.compute, terms.memory, reach=terms.reach)
 
 
@@ -249,8 +249,8 @@ def _terms(signature: Signature, op: NumpyCall, rates: Rates, operands: Sequence
         seconds, memory = rates.products.time(signature, operands, [ref.bytes for ref in op.accesses])
         batch, call = signature.batch, slower * rates.call("matmul", signature.dtype)
         return TimeTerms(slower * (seconds - memory) * batch, memory * batch, call, reach=max(operands))
-    reach = _reach(op, rates, operands)
-    compute, rows, overhead = (slower * each for each in _loop(signature, rates, reach))
+    reach, axes = _reach(op, rates, operands), max(len(ref.shape) for ref in op.accesses)
+    compute, rows, overhead = (slower * each for each in _loop(signature, rates, reach, axes))
     if signature.name != "copyto" and any(each.step * each.itemsize >= LINE for each in signature.strands):
         compute += slower * signature.elements * rates.lines(reach)
     moved, apart = _far(op, signature, rates, operands, slower)
@@ -340,14 +340,17 @@ def _gather(g: GatherSignature, rates: Rates, operands: Sequence[float], slower:
     return TimeTerms(compute, memory, overhead, reach=reach)
 
 
-def _loop(loop: LoopSignature, rates: Rates, reach: float) -> tuple[float, float, float]:
-    """Compute on operands in cache, at a reuse distance of `reach`, starting rows, overhead of the call [s]."""
+def _loop(loop: LoopSignature, rates: Rates, reach: float, axes: int) -> tuple[float, float, float]:
+    """Compute on operands in cache, at a reuse distance of `reach`, starting rows, overhead of the call [s].
+
+    axes: most that an array has.
+    """
     if loop.reduced:
         table = rates.reduced(loop.name, loop.reduced, loop.dtype, loop.inner % 16 == 0)
         rows, begun = _begun(loop, rates) if loop.reduced == "outer" else (loop.rows, 0.0)
         whole = rows * table(loop.inner)
         compute = min(rows * loop.inner * (table(LONG) / LONG), whole)
-        return compute + begun, whole - compute, rates.call(loop.name, loop.dtype)
+        return compute + begun, whole - compute, rates.call(loop.name, loop.dtype, 0, axes)
     name, (*read, written) = loop.name, (strand.itemsize for strand in loop.strands)
     if name == "copyto" and read == [1] and written > 1 and not loop.scalars:
         name = WIDENED
@@ -361,9 +364,9 @@ def _loop(loop: LoopSignature, rates: Rates, reach: float) -> tuple[float, float
     ragged = [number for number, strand in enumerate(loop.strands) if not strand.flat or strand.step != 1]
     rate = rates.rate(name, loop.dtype, bool(scalars), loop.in_place)
     if not ragged:
-        overhead = rates.call(name, loop.dtype, scalars)
+        overhead = rates.call(name, loop.dtype, scalars, axes)
         if loop.iterated:
-            overhead = max(overhead, rates.call("repeated", loop.dtype))
+            overhead = max(overhead, rates.call("repeated", loop.dtype, scalars, axes))
         if name != "fill":
             access = name if name == "copyto" else "in place" if loop.in_place else "two" if len(read) > 1 else "one"
             rate = rates.near(rate, access, reach, max(*read, written))
@@ -371,12 +374,12 @@ def _loop(loop: LoopSignature, rates: Rates, reach: float) -> tuple[float, float
     if name == "copyto":
         whole = loop.rows * max(rates.row(_copying(loop, number), loop.dtype, loop.inner) for number in ragged)
         compute = min(loop.elements * rate, whole)
-        return compute, whole - compute, rates.call(name, loop.dtype, scalars)
+        return compute, whole - compute, rates.call(name, loop.dtype, scalars, axes)
     step = loop.strands[ragged[0]].step
     if len(ragged) == 1 and len(loop.strands) == 3 and ragged[0] != 2 and step < 2:
-        return _repeated(loop, step, rates, rate)
+        return *_repeated(loop, step, rates, rate), rates.call("repeated", loop.dtype, scalars, axes)
     extra = sum(rates.row(_pattern(loop, number), loop.dtype, loop.inner) for number in ragged)
-    return loop.elements * rate, loop.rows * extra, rates.call("repeated", loop.dtype)
+    return loop.elements * rate, loop.rows * extra, rates.call("repeated", loop.dtype, scalars, axes)
 
 
 def _begun(loop: LoopSignature, rates: Rates) -> tuple[int, float]:
@@ -387,13 +390,13 @@ def _begun(loop: LoopSignature, rates: Rates) -> tuple[int, float]:
     return loop.rows - 1, loop.inner * rates.rate("copyto", loop.dtype, False)
 
 
-def _repeated(loop: LoopSignature, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
+def _repeated(loop: LoopSignature, step: int, rates: Rates, rate: float) -> tuple[float, float]:
     """A broadcast row or column: an addition's measured time, and by how much the function is slower than adding."""
     pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
     slower = max(rate - rates.rate("add", loop.dtype, False, loop.in_place), 0.0)
     whole = loop.rows * rates.row(pattern, loop.dtype, loop.inner) + loop.elements * slower
     compute = min(loop.elements * rate, whole)
-    return compute, whole - compute, rates.call("repeated", loop.dtype)
+    return compute, whole - compute
 
 
 def _is_masked(loop: LoopSignature) -> bool:

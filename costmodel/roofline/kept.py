@@ -29,7 +29,7 @@ from costmodel.roofline.calibration import (
     measure_probes,
 )
 from costmodel.roofline.host import Host, this_machine
-from costmodel.roofline.placed import placed
+from costmodel.roofline.placed import in_place
 from costmodel.roofline.probes import EMPTY, probes
 
 MOST_UNRESOLVED = 0.25
@@ -93,7 +93,7 @@ def read(path: Path, machine: Host) -> Calibration:
         changes = "; ".join(machine.changes_from(calibration.machine))
         raise CalibrationError(f"{path} is of another machine: {changes}")
     expected = {name for name, _ in probes(calibration.sets, calibration.thorough)}
-    expected |= {EMPTY, *(op.layer for op in placed(calibration.sets.beyond))}
+    expected |= {EMPTY, *(op.layer for program in in_place(calibration.sets.beyond) for op in program)}
     if missing := sorted(expected - calibration.seconds.keys()):
         raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
     return calibration

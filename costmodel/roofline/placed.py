@@ -20,6 +20,9 @@ LARGE_PRODUCTS: tuple[Triple, ...] = (
     (270, 3000, 790),
 )
 """Products that take 0.1 to 14 ms, after which tiny calls find code and arrays that were left alone meanwhile."""
+FEW_PRODUCTS = LARGE_PRODUCTS[:3]
+"""Those of a program that caches hold: there the code comes from the cache that cores share, which keeps it only by and
+by where much else streams through it, as it does in a program with all of them."""
 STALE_CALLS = ("add", "subtract", "multiply", "divide", "maximum", "sqrt", "reciprocal", "exp", "tanh")
 STALE_MANNERS = {"reduced": ("add.reduce", "maximum.reduce"), "scaled": ("multiply scalar", "divide scalar")}
 """Calls of manners that take code of their own, the first of which runs it anew after a large product."""
@@ -34,12 +37,13 @@ little of the cache that cores share, or it would be they that evict. From one, 
 within some milliseconds, to many, since a large one takes long, and since moments of rest are short, and what evicts
 nothing in them is no traffic."""
 COLD_BOXES = (
-    SizeBox(6, (24, 400, 400), (320, 3000, 3000), 2e7, 2e8, layout="b"),
-    SizeBox(2, (24, 400, 400), (320, 3000, 3000), 2e7, 2e8),
-    SizeBox(3, (2, 400, 400), (15, 2500, 2500), 1e6, 6e7, layout="b"),
-    SizeBox(3, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
+    SizeBox(6, (24, 400, 400), (320, 1300, 1300), 1e7, 2e8, layout="b"),
+    SizeBox(4, (24, 400, 400), (320, 1300, 1300), 1e7, 2e8),
+    SizeBox(3, (2, 400, 400), (15, 1300, 1300), 1e6, 2e7, layout="b"),
+    SizeBox(3, (1, 400, 400), (1, 1300, 1300), 2e5, 2e6, layout="b"),
 )
-"""Products whose weights come from DRAM."""
+"""Products whose weights come from DRAM, and are so small that caches keep them from the second use on: of 10 MB and
+more an AMD EPYC keeps a part, so that those made again are not warm, and the difference says too little."""
 COLD_RESULTS = (SizeBox(3, (300, 1000, 2), (1000, 4500, 15), 2e6, 2e7, layout="b"),)
 """The same whose result goes there: of gradients of weights from few rows."""
 COLD_FIRST = (
@@ -58,8 +62,15 @@ AGES_NOW = AGES[:4]
 AGED_NAME, KEPT_NAME = "aged ", "kept "
 """What the layers begin with of arrays that were used once and left alone, and of those that were used often, before
 the way and after how many products."""
+RECURRING = "recurring "
+"""What the layers begin with of calls in a program that caches hold."""
 BETWEEN = "between "
 """What the layers of calls begin with that come between those that are measured."""
+
+
+def in_place(beyond: int) -> tuple[Program, Program]:
+    """The programs whose calls a calibration measures in place; beyond: see `placed`."""
+    return recurring(), placed(beyond)
 
 
 def placed(beyond: int = 0) -> Program:
@@ -70,7 +81,7 @@ def placed(beyond: int = 0) -> Program:
 
     Each is of a layer that has the probe's name.
     """
-    ops = [*_stale()]
+    ops = [*_stale(LARGE_PRODUCTS), *_aging({AGED_NAME: AGES, KEPT_NAME: KEPT_AGES}, LONGEST_AGE)]
 
     def cold(call: NumpyCall, name: str) -> list[NumpyCall]:
         return [replace(call, layer=layer) for layer in (f"cold {name}", f"{BETWEEN}again {name}", f"warm {name}")]
@@ -97,8 +108,15 @@ def placed(beyond: int = 0) -> Program:
     return program_of(ops, [op.output for op in ops], name="placed")
 
 
-def _stale() -> Iterator[NumpyCall]:
-    """After each large product: tiny calls one after the other, some of them first, and arrays it left alone."""
+def recurring() -> Program:
+    """Tiny calls after products in a program that caches hold."""
+    ops = [*_stale(FEW_PRODUCTS, RECURRING)]
+    return program_of(ops, [op.output for op in ops], name="recurring")
+
+
+def _stale(products: Sequence[Triple], where: str = "") -> Iterator[NumpyCall]:
+    """After each large product: tiny calls one after the other, and some of them first. where: what the layers of those
+    that are measured begin with."""
     few = array(8)
 
     def tiny(name: str, layer: str) -> NumpyCall:
@@ -108,15 +126,14 @@ def _stale() -> Iterator[NumpyCall]:
         inputs = (few, 2.0) if scalar else (few, few) if function in BINARY else (few,)
         return NumpyCall(function, inputs, array(8), layer=layer)
 
-    for number, shape in enumerate(LARGE_PRODUCTS):
+    for number, shape in enumerate(products):
         large = replace(product(*shape, "float32"), layer=f"{BETWEEN}product {number}")
         yield from (tiny(name, f"{BETWEEN}warming {name}") for name in STALE)
         yield from (large, tiny("negative", f"{BETWEEN}warming"))
-        yield from (tiny(name, f"stale {name} {number}") for name in STALE)
-        yield from (tiny(name, f"fresh {name} {number}") for name in FIRST)
+        yield from (tiny(name, f"{where}stale {name} {number}") for name in STALE)
+        yield from (tiny(name, f"{where}fresh {name} {number}") for name in FIRST)
         for name in FIRST:
-            yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
-    yield from _aging({AGED_NAME: AGES, KEPT_NAME: KEPT_AGES}, LONGEST_AGE)
+            yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"{where}first {name} {number}"))
 
 
 def left_alone() -> Program:

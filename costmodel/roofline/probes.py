@@ -140,6 +140,9 @@ SCALED = ("maximum", "minimum", "multiply", "add", "subtract", "divide")
 STEADY = ("add", "subtract", "maximum", "minimum", "negative", "absolute", "tanh", "sqrt", "reciprocal")
 """Functions that can be done in place over and over: numbers stay finite and normal."""
 
+CALL_AXES = {2: (2, 12), 4: (1, 2, 3, 4)}
+"""Shapes of calls by the number of their axes."""
+
 FIRST_BYTES = 4 * 4250
 """The smallest working set, in the first cache; others are powers of two of it, and no network's sizes are [bytes]."""
 LARGEST_BYTES = 1 << 42
@@ -383,6 +386,21 @@ def _overheads(dtype: str) -> Iterator[Named]:
     yield f"call random {dtype}", NumpyCall("random", (), array(4, dtype=dtype))
     for name in ("add.reduce", "maximum.reduce"):
         yield f"call {name} {dtype}", NumpyCall(name, (array(2, 4, dtype=dtype),), array(2, dtype=dtype), {"axis": -1})
+    if dtype == "float32":
+        yield from _axes()
+
+
+def _axes() -> Iterator[Named]:
+    """Calls for which NumPy makes an iterator, which takes longer the more axes there are."""
+    for axes, shape in CALL_AXES.items():
+        yield f"call copyto axes {axes} float32", NumpyCall("copyto", (array(*shape),), array(*shape))
+        yield f"call fill axes {axes} float32", NumpyCall("copyto", (0.5,), array(*shape))
+    shape = CALL_AXES[max(CALL_AXES)]
+    one = (*shape[:-1], 1)
+    yield f"call repeated axes {len(shape)} float32", NumpyCall("add", (array(*shape), array(*one)), array(*shape))
+    for name in ("add.reduce", "maximum.reduce"):
+        kept = {"axis": -1, "keepdims": True}
+        yield f"call {name} axes {len(shape)} float32", NumpyCall(name, (array(*shape),), array(*one), kept)
 
 
 def _curves(sets: WorkingSets) -> Iterator[Named]:

@@ -141,11 +141,16 @@ class NumpyCall:
         raise KeyError(f"no rule for counting {self.name}")
 
     def bind(self, memory: ArrayMemory) -> Thunk:
-        """(function, arguments, options) of the real call, on the arrays of `memory`."""
+        """(function, arguments, options) of the real call, on the arrays of `memory`.
+
+        What is read and written in the same place is one object, as in ``np.exp(x, out=x)``: of two views of the same
+        memory NumPy works out how they overlap, which takes an iterator.
+        """
         out = memory.array(self.output)
         if self.name == "random":
             return memory.random.random, (), {"out": out, "dtype": self.output.dtype}
-        arrays = tuple(memory.array(x) if isinstance(x, Ref) else x for x in self.inputs)
+        refs = ((x, isinstance(x, Ref) and _same(x, self.output)) for x in self.inputs)
+        arrays = tuple(out if same else memory.array(x) if isinstance(x, Ref) else x for x, same in refs)
         if self.name == "searchsorted":
             return _search, (out, *arrays), {}
         if self.name == "copyto":

@@ -16,6 +16,7 @@ from costmodel.roofline.others import Others, Placed
 from costmodel.roofline.placed import placed
 from costmodel.roofline.probes import (
     BUFFERED,
+    CALL_AXES,
     EMPTY,
     FAR_WIDTHS,
     FEW_GATHERED,
@@ -78,6 +79,7 @@ class Rates:
         self.ops = {name: op for thorough in (True, False) for name, op in probes(sets, thorough) if name in seconds}
         self.step = seconds[EMPTY]
         self.seconds = {name: max(each - self.step * (name in self.ops), LEAST) for name, each in seconds.items()}
+        self._axes = cache(self._axes_of)
         self.call = cache(self._call)
         self.rate = cache(self._rate)
         self._nearest = cache(self._nearest_of)
@@ -92,13 +94,22 @@ class Rates:
 
     # Calls
 
-    def _call(self, name: str, dtype: str, scalars: int = 0) -> float:
-        """Overhead of one call [s]."""
+    def _call(self, name: str, dtype: str, scalars: int = 0, axes: int = 1) -> float:
+        """Overhead of one call [s]. axes: of the arrays; what is contiguous takes as long for many as for one, but for
+        copies."""
         s = self.seconds
         own, scalar = s.get(f"call {name} {dtype}", s[f"call add {dtype}"]), f"call {name} scalar {dtype}"
+        own += self._axes(name)(axes)
         if not scalars or scalar in s:
             return s[scalar] if scalars else own
         return own + max(s[f"call multiply scalar {dtype}"] - s[f"call multiply {dtype}"], 0.0)
+
+    def _axes_of(self, name: str) -> LogTable:
+        """What a call takes longer than its own probe, whose arrays have one axis or two, by the number of axes [s]."""
+        probed = {axes: self.seconds.get(f"call {name} axes {axes} float32") for axes in CALL_AXES}
+        longer = {axes: each - self.seconds[f"call {name} float32"] for axes, each in probed.items() if each}
+        fewest = 1 if min(CALL_AXES) in longer else min(CALL_AXES)
+        return LogTable([fewest, *longer], rising([0.0, *(max(each, 0.0) for each in longer.values())]), mixing=True)
 
     # Memory
 
@@ -275,7 +286,7 @@ class Rates:
         names = [f"windows {manner} {length} {size} float32" for size in sizes]
         ops, seconds = [self.ops[name] for name in names], [self.seconds[name] for name in names]
         in_place = "in place" in manner
-        call = self._call("repeated" if in_place else "copyto", "float32")
+        call = self._call("repeated" if in_place else "copyto", "float32", axes=2)
         plain = self._rate("maximum", "float32", False, True) if in_place else self.plain("copy")
         power = self.power_of("row" if in_place else f"copy {manner}")
         access = "in place" if in_place else "one"
@@ -447,7 +458,7 @@ class Rates:
             if name in self.seconds and (like or dtype != "float32"):
                 size = self.ops[name].output.size
                 plain = 0.0 if whole else self._rate("add", dtype, False, "in place" in pattern) * size
-                call = self._call("copyto" if pattern.startswith("copy") else "repeated", dtype)
+                call = self._call("copyto" if pattern.startswith("copy") else "repeated", dtype, axes=2)
                 lengths.append(length)
                 values.append(max(self.seconds[name] - call - plain, 0.0) / (size // length))
         return LogTable(lengths, values, growing=whole)

@@ -33,7 +33,7 @@ from costmodel.roofline.classification import BOUNDS, Verdict, classify, predict
 from costmodel.roofline.clock import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.inplace import RunInPlace, measure_in_place
-from costmodel.roofline.placed import placed
+from costmodel.roofline.placed import in_place
 from costmodel.roofline.probes import WorkingSets, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
@@ -111,7 +111,7 @@ def _fitting(programs: Iterable[Program], free: int | None) -> list[Program]:
 def keep_apart(programs: Iterable[Program], sets: WorkingSets) -> None:
     """Assert that no matrix product or row loop to be predicted is one that a calibration measures."""
     probed = {signature_of(op): name for thorough in (False, True) for name, op in probes(sets, thorough)}
-    probed |= {signature_of(op): op.layer for op in placed(sets.beyond)}
+    probed |= {signature_of(op): op.layer for program in in_place(sets.beyond) for op in program}
     for program in programs:
         for op in program:
             same = probed.get(signature_of(op))

@@ -12,7 +12,7 @@ from costmodel.roofline import clock, timing
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.clock import Clock, Elapsed, Gears, Sentinel, Work
 from costmodel.roofline.host import Host
-from costmodel.roofline.placed import placed
+from costmodel.roofline.placed import in_place
 from costmodel.roofline.probes import EMPTY, FIRST_BYTES, WorkingSets, probes
 from costmodel.roofline.program import NumpyCall, Program, Thunk
 from costmodel.roofline.signature import ProductSignature, signature_of
@@ -41,7 +41,7 @@ def took(op: NumpyCall) -> float:
 @cache
 def _seconds() -> dict[str, float]:
     seconds = {name: STEP + took(op) for name, op in probes(SETS)}
-    return seconds | {op.layer: took(op) for op in placed(SETS.beyond)} | {EMPTY: STEP}
+    return seconds | {op.layer: took(op) for program in in_place(SETS.beyond) for op in program} | {EMPTY: STEP}
 
 
 @cache
