@@ -36,9 +36,10 @@ class ColdCalls:
 
     def missed(self, distance: float) -> float:
         """How long the first bytes of rows take that were last used so far ago, as a share of what they take from
-        memory: what a program uses once in a pass comes from there."""
-        way, memory = (self.rates.gathered_far(FAR_WIDTHS[0], far, far) for far in (distance, self.rates.sets.beyond))
-        return min(way / memory, 1.0) if memory else 0.0
+        memory, where all is that a program uses once in a pass and no cache holds."""
+        beyond = self.rates.sets.beyond
+        way, memory = (self.rates.gathered_far(FAR_WIDTHS[0], far, far) for far in (distance, beyond))
+        return min(way / memory, 1.0) if memory else float(distance >= beyond)
 
     def longer(self, manner: str, code: Code, missed: float) -> float:
         """What a call takes longer if so much came into the caches since its code was last run, in a program of which

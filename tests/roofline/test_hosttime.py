@@ -26,9 +26,20 @@ from costmodel.roofline.gemm import (
 )
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels import ArrayTape
-from costmodel.roofline.memory import RESIDENT_BYTES, Ref
+from costmodel.roofline.memory import RESIDENT_BYTES, ArrayMemory, Ref
 from costmodel.roofline.others import REPEATED, TOLD, _middle
-from costmodel.roofline.placed import AGED, AGED_NAME, AGES, KEPT_AGES, KEPT_NAME, LARGE_PRODUCTS, STALE, placed
+from costmodel.roofline.placed import (
+    AGED,
+    AGED_NAME,
+    AGES,
+    FEW_PRODUCTS,
+    KEPT_AGES,
+    KEPT_NAME,
+    LARGE_PRODUCTS,
+    RECURRING,
+    STALE,
+    placed,
+)
 from costmodel.roofline.probes import (
     LINES_APART,
     RATE_BYTES,
@@ -237,6 +248,7 @@ def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
 def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
     """Its code was evicted by what was touched since its last call, whichever arrays that were."""
     slow = {f"stale {name} {number}": CALL + 5e-6 for number in range(1, len(LARGE_PRODUCTS)) for name in STALE}
+    slow |= {f"{RECURRING}{name}": took for name, took in slow.items() if int(name[-1]) < len(FEW_PRODUCTS)}
     by = calibration(seconds=calibration().seconds | slow)
 
     def sqrt_overhead(elements: int) -> float:
@@ -257,7 +269,7 @@ def test_a_first_reduction_after_long_costs_more_than_the_next() -> None:
     last = len(LARGE_PRODUCTS) - 1
     by = calibration(seconds=calibration().seconds | {f"stale add.reduce {last}": CALL + 20e-6})
     t = ArrayTape()
-    x, few = t.array((8_000_000,), "input"), t.array((4, 4), "input")
+    x, few = t.array((SETS.beyond,), "input"), t.array((4, 4), "input")
     t.exp(x, out=x)
     t.sum(few, -1)
     t.reduce("maximum", few, -1)
@@ -284,6 +296,74 @@ def test_calls_of_what_no_cache_holds_find_their_arguments_in_memory_however_nea
 
     assert overheads(2 * SETS.beyond // 4) == pytest.approx([CALL + 3e-6] * 3, rel=0.02), "once, not with the code too"
     assert overheads(1000) == pytest.approx([CALL] * 3, rel=0.02)
+
+
+def test_code_that_a_program_leaves_in_the_shared_cache_is_run_anew_sooner_than_where_no_cache_holds_the_program() -> (
+    None
+):
+    gathers = {f"loading gather 200 {SETS.far[-1]} float32": 5.0}
+    stale = {name: CALL + 9e-6 for name in calibration().seconds if name.startswith("stale ")}
+    found = {name: CALL + 1e-6 for name in calibration().seconds if name.startswith(f"{RECURRING}stale ")}
+    by = calibration(seconds=calibration().seconds | gathers | stale | found)
+
+    def overhead(elements: int) -> float:
+        t = ArrayTape()
+        x, few = t.array((elements,), "input"), t.array((4,), "input")
+        t.exp(x, out=x)
+        t.sqrt(few, out=few)
+        return predict_seconds(program_of(t.ops, [x, few]), by).calls[1][1].overhead
+
+    assert overhead(RESIDENT_BYTES) == pytest.approx(CALL + 1e-6, rel=0.02)
+    assert overhead(2 * SETS.beyond) == pytest.approx(CALL + 9e-6, rel=0.02)
+
+
+def test_copies_and_iterators_of_more_axes_take_longer_to_begin() -> None:
+    """Not so what is contiguous and needs no iterator, however many axes it has."""
+    longer = {"copyto axes 2": 1e-7, "copyto axes 4": 3e-7, "fill axes 4": 4e-7, "add.reduce axes 4": 5e-7}
+    longer |= {"repeated axes 4": 6e-7}
+    seconds = calibration().seconds
+    slow = {f"call {name} float32": seconds[f"call {name} float32"] + more for name, more in longer.items()}
+    by = calibration(seconds=seconds | slow)
+
+    def overhead(name: str, *shapes: tuple[int, ...], **params: object) -> float:
+        *read, written = (array(*shape) for shape in shapes)
+        op = NumpyCall(name, tuple(read) or (0.5,), written, params)
+        return predict_seconds(program_of([op], [op.output]), by).calls[0][1].overhead - CALL
+
+    many, one = (2, 3, 2, 2), (2, 3, 2, 1)
+    assert overhead("copyto", (24,), (24,)) == pytest.approx(0.0, abs=3e-8)
+    assert overhead("copyto", (2, 12), (2, 12)) == pytest.approx(1e-7, abs=3e-8)
+    assert 1e-7 < overhead("copyto", (2, 3, 4), (2, 3, 4)) < overhead("copyto", many, many) * 0.9
+    assert overhead("copyto", many, many) == pytest.approx(3e-7, abs=3e-8)
+    assert overhead("copyto", many) == pytest.approx(4e-7, abs=3e-8)
+    assert overhead("add.reduce", many, one, axis=-1, keepdims=True) == pytest.approx(5e-7, abs=3e-8)
+    assert overhead("add.reduce", (6, 4), (6,), axis=-1) == pytest.approx(0.0, abs=3e-8)
+    assert overhead("add", many, one, many) == pytest.approx(6e-7, abs=3e-8)
+    assert overhead("add", many, many, many) == pytest.approx(0.0, abs=3e-8)
+
+
+def test_a_number_is_converted_for_every_other_element_too() -> None:
+    slow = {"call divide scalar float32": 4e-7, "call multiply scalar float32": 4e-7}
+    by = calibration(seconds={name: took + slow.get(name, 0.0) for name, took in calibration().seconds.items()})
+    apart = array(50, strides=(36,), elements=1800)
+
+    def overhead(*inputs: Ref | float) -> float:
+        op = NumpyCall("divide", inputs, apart)
+        return predict_seconds(program_of([op], [op.output]), by).calls[0][1].overhead
+
+    assert overhead(apart, 2.0) - overhead(apart, array(50)) == pytest.approx(4e-7, rel=0.02)
+
+
+def test_what_is_written_where_it_is_read_is_one_object_to_numpy() -> None:
+    """Of two views of the same memory it works out how they overlap, for which it makes an iterator."""
+    x = array(3, 8)
+    rows = x.buffer, (8, 1), 0
+    for read, same in ((x, True), (Ref((3, 8), *rows), True), (Ref((3, 8), x.buffer, (8, 1), 24), False)):
+        op = NumpyCall("exp", (read,), Ref((3, 8), x.buffer))
+        memory = ArrayMemory(lambda elements, dtype: np.ones(2 * elements, dtype))
+        memory.make(x.buffer)
+        _, (own,), options = op.bind(memory)
+        assert (own is options["out"]) == same
 
 
 def test_a_small_operand_that_is_far_makes_no_call_one_of_memory() -> None:
