@@ -9,8 +9,9 @@ from dataclasses import replace
 from itertools import chain
 
 from costmodel.roofline.memory import Buffer, Ref
-from costmodel.roofline.probes import BINARY, KIB, SizeBox, Triple, array, attended, elementwise, heads, product
+from costmodel.roofline.probes import BINARY, KIB, array, elementwise, heads, product
 from costmodel.roofline.program import NumpyCall, Program, program_of
+from costmodel.roofline.sizes import SizeBox, Triple, attended
 
 LARGE_PRODUCTS: tuple[Triple, ...] = (
     (120, 260, 130),
