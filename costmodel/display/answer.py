@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from costmodel.display.table import Marked, Table, narrowed, styled, wrapped
 from costmodel.documents.arguments import typed
-from costmodel.errors import SettingError, no_attribute, not_installed
+from costmodel.errors import SettingError, no_attribute, not_installed, shown
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -158,7 +158,11 @@ class Ranking(Answer, Generic[Entry]):
         return iter(self.entries)
 
     def __getitem__(self, rank: int) -> Entry:
-        return self.entries[rank]
+        """As of any sequence, IndexError where there is none. Raises SettingError for a name, which is no rank."""
+        if not isinstance(rank, str):
+            return self.entries[rank]
+        of, known = type(self).__name__.lower(), rank if hasattr(type(self), rank) else "best"
+        raise SettingError(f"{of} has entries by rank, none such as {shown(rank)}: use {of}.{known}, or {of}[0]")
 
     @property
     def best(self) -> Entry:
