@@ -20,7 +20,7 @@ from costmodel.performance.communication import CollectiveModel, CollectiveTime,
 from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, RankWork, StagedPass, overlaps
 from costmodel.performance.pipelines import PipelineWork, StagePass, StageWork, step_of
 from costmodel.performance.programs import Arrival, Drain, Event, Parts, RankProgram, Repeated, Sending, Stretch
-from costmodel.performance.queues import CollectiveSum, Flight, Player, Price, QueueEvent
+from costmodel.performance.queues import CollectiveSum, Flight, Player, Price, QueueEvent, Wait
 from costmodel.performance.work import Task
 from costmodel.training import schedules
 from costmodel.training.layout import Layout
@@ -51,6 +51,7 @@ _ORDERS: dict[type, tuple[str, ...]] = {
 _METHODS: dict[type, tuple[str, ...]] = {
     **dict.fromkeys(_RECORDS, ()),
     Flight: ("__init__",),
+    Wait: ("__init__",),
     RankProgram: (),
     Player: tuple(name for name, of in vars(Player).items() if callable(of) and not name.startswith("_note_")),
     ProgramSet: ("kernel_seconds",),
@@ -82,7 +83,7 @@ _METHODS: dict[type, tuple[str, ...]] = {
 _FUNCTIONS = (
     *(queues.hidden, queues._larger, queues._lesser, queues._everywhere, queues.are_close, queues.is_no_less),
     *(intervals.slower_end, intervals.faster_end),
-    *(communication._fastest, communication._least, communication._most, parallel.overlapped),
+    *(communication._fastest, communication._least, communication._most, parallel.links_taken, parallel.overlapped),
     *(
         pipelines._work_of,
         pipelines.ends_of,

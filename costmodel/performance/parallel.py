@@ -6,7 +6,7 @@ has seconds by the cluster. Both are played in the order of the rank's timeline,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from operator import truediv
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -141,7 +141,10 @@ class RankWork(ProgramSet):
         if self.overlaps and model.stack.sums_beside and not model.stack.blocking:
             over_copies = [own for own in player.sums.values() if own.message.axis == "dp"]
             waited = {phase: sum(own.exposed for own in over_copies if own.phase == phase) for phase in PHASES}
-            cover = {phase: (phases[phase] - waited[phase]) / self.micro_batches for phase in PHASES}
+            links = [own.price.queue for own in over_copies]
+            for phase in PHASES:
+                others = links_taken([own for own in player.sums.values() if own.phase == phase], links)
+                cover[phase] = np.maximum(phases[phase] - waited[phase] - others, 0.0) / self.micro_batches
         saved, sums = overlapped(phases, [*player.sums.values()], cover, trace)
         return kernel_seconds, PlayedStep(player.device - saved, phases, sums, optional=saved)
 
@@ -193,6 +196,11 @@ def overlaps(tape: Tape) -> bool:
     return tape.training and (layout.runtime == "megatron" or (layout.runtime == "deepspeed" and layout.zero == 3))
 
 
+def links_taken(sums: Iterable[CollectiveSum], links: Sequence[str]) -> Numbers:
+    """Seconds of some links that collectives take which are not over copies, and so leave those."""
+    return sum(own.times * own.price.seconds for own in sums if own.message.axis != "dp" and own.price.queue in links)
+
+
 def overlapped(
     phases: dict[StepPhase, Numbers],
     sums: Sequence[CollectiveSum],
@@ -201,7 +209,8 @@ def overlapped(
 ) -> tuple[Numbers, list[CollectiveSum]]:
     """Hide what is sent over copies: gradients' under the last backward pass, weights' under the next forward one.
 
-    phases: seconds of each, which are made less; cover: of one pass of each, nothing where a runtime hides nothing.
+    phases: seconds of each, which are made less; cover: of one pass of each, less what others take of the same link,
+    nothing where a runtime hides nothing.
     trace: what is on each queue, where that is then hidden too.
     Returns what is saved, and the sums as they then are.
     """

@@ -22,7 +22,16 @@ from costmodel.errors import SettingError
 from costmodel.graph.kernel import Message
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.laws import KernelModel, Numbers
-from costmodel.performance.parallel import PlayedStep, Prices, ProgramSet, RankWork, StagedPass, overlapped, overlaps
+from costmodel.performance.parallel import (
+    PlayedStep,
+    Prices,
+    ProgramSet,
+    RankWork,
+    StagedPass,
+    links_taken,
+    overlapped,
+    overlaps,
+)
 from costmodel.performance.programs import Programmer, RankProgram
 from costmodel.performance.queues import (
     MOST_TRACED,
@@ -397,7 +406,11 @@ class PipelineWork:
         cover: dict[StepPhase, Numbers] = {}
         if own[0].overlaps and stack.sums_beside and not stack.blocking:
             kinds: dict[StepPhase, str] = {"forward": "F", "backward": "B"}
-            cover = {phase: sum(players[work][kind].device for work in own) for phase, kind in kinds.items()}
+            links = [each.price.queue for each in ending.sums.values() if each.message.axis == "dp"]
+            for phase, kind in kinds.items():
+                passes = [players[work][kind] for work in own]
+                free = [each.device - links_taken([*each.sums.values()], links) for each in passes]
+                cover[phase] = np.maximum(sum(free), 0.0)
         saved, sums = overlapped(phases, [*ending.sums.values()], cover)
         return PlayedStep(ending.device - saved, phases, sums, optional=saved)
 

@@ -159,6 +159,16 @@ class Flight:
         self.noted = noted
 
 
+class Wait:
+    """From when to when kernels waited for a collective, of whose link others that began before now take a share."""
+
+    __slots__ = ("begin", "end")
+
+    def __init__(self, begin: Numbers, end: Numbers) -> None:
+        self.begin = begin
+        self.end = end
+
+
 SAME = 1e-9
 """Share of a round's seconds by which rounds that are alike may differ."""
 
@@ -192,9 +202,8 @@ class Player:
         self._half: Numbers = 0.0
         self._gathers: dict[str, list[Flight]] = {}
         self._scatters: list[Flight] = []
-        self._blocked: dict[str, Numbers] = {}
         self._copied: list[Numbers] = [self.device, self.device]
-        self._before: list[dict[str, Numbers]] = [{}, {}]
+        self._waits: list[dict[str, list[Wait]]] = [{}, {}]
         self._full: list[tuple[Sending, int]] = []
         self._marks: list[tuple[int, Numbers]] = []
         self._program = RankProgram((), (), [])
@@ -276,22 +285,23 @@ class Player:
         ]
 
     def _waited(self) -> list[Numbers]:
-        """What kernels waited for on each link since weights were last copied out, and since they were before."""
-        return [all_ - marked.get(queue, 0.0) for queue, all_ in self._blocked.items() for marked in self._before]
+        """How long ago kernels began to wait for each link, and for how long they did."""
+        waits = [wait for since in self._waits for every in since.values() for wait in every]
+        return [seconds for wait in waits for seconds in (self.device - wait.begin, wait.end - wait.begin)]
 
     def _amounts(self) -> dict[Any, tuple[Numbers, Numbers]]:
         amounts = {key: (own.times, own.exposed) for key, own in self.sums.items()}
         return {**amounts, **{phase: (0, seconds) for phase, seconds in self.phase_seconds.items()}}
 
     def _steady(self, clocks: Sequence[Numbers], steps: Sequence[Numbers]) -> bool:
-        """Whether all clocks have moved on as the device's, but for such as are behind all that is to come."""
+        """Whether all clocks have moved on as the device's, but for such as were behind all that was to come."""
         if not steps:
             return False
         device, step = clocks[0], steps[0]
         floor = _lesser(device, self._copied[0]) if self._gathers else device  # when the next may start
         close = SAME * _larger(abs(step), 1e-12)
         return all(
-            _everywhere((abs(moved - step) <= close) | ((moved < step) & (clock < floor)))
+            _everywhere((abs(moved - step) <= close) | ((moved < step) & (clock - moved < floor - step)))
             for clock, moved in zip(clocks, steps, strict=True)
         )
 
@@ -302,6 +312,10 @@ class Player:
         self.links = {link: next(moved) for link in self.links}
         for flight in self._flights():
             flight.end, flight.begun = next(moved), flight.begun + times * steps[0]
+        for since in self._waits:
+            for every in since.values():
+                for wait in every:
+                    wait.begin, wait.end = wait.begin + times * steps[0], wait.end + times * steps[0]
         for key, own in self.sums.items():
             happened, exposed = before.get(key, (0, 0.0))
             own.times, own.exposed = (
@@ -328,7 +342,7 @@ class Player:
     def _mark(self) -> None:
         """Weights are copied out of their buffer: there is room for others from now on."""
         self._copied = [self._copied[1], self.device]
-        self._before = [self._before[1], dict(self._blocked)]
+        self._waits = [self._waits[1], {}]
 
     def _settle(self) -> None:
         """The end of backward: what is on its way arrives, and buckets that were filled meanwhile are summed."""
@@ -448,17 +462,32 @@ class Player:
         seconds, queue, *_ = own.price
         start = _larger(self.links.get(queue, 0.0), ready)
         start = start if event.waiting == "sum" else _larger(start, self.host)
+        shared = self._shared(queue, start, seconds)
+        own.exposed = own.exposed + shared
+        end = start + seconds + shared
         flights = self._scatters
         if event.waiting == "gather":
             flights = self._gathers.setdefault(event.layer.rpartition(".")[0], [])
-            before = self._before[0 if event.phase == "forward" else 1].get(queue, 0.0)
-            blocked, since = self._blocked.get(queue, 0.0) - before, _larger(self.device - start, TINY)
-            shared = _lesser(seconds, blocked * _lesser(1.0, seconds / since))  # with what kernels waited for
-            seconds, self.device = seconds + shared, self.device + shared
-            own.exposed = own.exposed + shared
-        end = start + seconds
         self.links[queue] = end
         flights.append(Flight(own, self.host, end, self._sent(own, start, end)))
+
+    def _shared(self, queue: str, start: Numbers, seconds: Numbers) -> Numbers:
+        """How much longer both a collective that began so early and what kernels waited for since take on their link.
+
+        While both are there each has half of it.
+        """
+        left, at, later = seconds, start, 0.0
+        for since in self._waits:
+            for wait in since.get(queue, []):
+                wait.begin, wait.end = wait.begin + later, wait.end + later
+                left = _larger(0.0, left - _larger(0.0, wait.begin - at))
+                both = _lesser(left, _larger(0.0, wait.end - _larger(at, wait.begin)))
+                left, later, wait.end = left - both, later + both, wait.end + both
+                at = _larger(at, wait.end)
+            if since is self._waits[0]:
+                self._copied[1] = self._copied[1] + later
+        self.device = self.device + later
+        return later
 
     def _wait(self, flight: Flight) -> None:
         flight.of.exposed = flight.of.exposed + _larger(0.0, flight.end - _larger(self.device, flight.begun))
@@ -479,11 +508,12 @@ class Player:
                     self._note_later(flight, float(start), float(later))
         end = start + seconds + shared
         self.links[queue] = busy + shared
-        self._blocked[queue] = self._blocked.get(queue, 0.0) + seconds
         slowed = _lesser(earlier, seconds) * share
         self._sent(own, start, end)
         done = _larger(end, self.device + slowed)
         own.exposed = own.exposed + done - _larger(self.device, start)  # until the start the device waits for the host
+        if self._gathers or self._marks:
+            self._waits[1].setdefault(queue, []).append(Wait(start, end))
         self.device = done
         if event.waiting == "host":
             self.host = _larger(self.host, done)
