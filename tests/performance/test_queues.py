@@ -89,10 +89,16 @@ def test_rounds_that_are_alike_stand_for_all(layout: dict[str, Any], slow: float
     assert max(event.end for event in trace) == pytest.approx(float(every.seconds))
 
 
-def test_rounds_whose_weights_have_room_later_each_time_are_not_alike() -> None:
-    """The first two blocks take as long, but the room that the next gather waits for has not moved on as far."""
-    how: dict[str, Any] = {"seq": 2048, "tp": 4, "sp": True, "fsdp": 4, "dp": 4, "checkpoint": "block"}
-    time = cm.predict("gpt-j-6b", batch=1, **how).on("tpu-v5e-pod", stack="compiled")
+@pytest.mark.parametrize(
+    ("model", "on", "how"),
+    [
+        ("gpt-j-6b", "tpu-v5e-pod", {"seq": 2048, "tp": 4, "sp": True, "fsdp": 4, "dp": 4, "checkpoint": "block"}),
+        ("gpt2-small", "l40s", {"batch": 2, "tp": 2, "fsdp": 4, "checkpoint": "block", "precision": "bf16"}),
+    ],
+)
+def test_rounds_are_not_alike_before_what_the_next_gather_waits_for_is(model: str, on: str, how: Any) -> None:
+    """Of two blocks that take as long the room for weights has not moved on as far, or the link had been waited for."""
+    time = cm.predict(model, **how).on(on, stack="compiled")
     assert time.seconds == pytest.approx(max(event.end for event in time.events), rel=1e-9)
 
 
@@ -195,6 +201,18 @@ def test_a_link_does_what_is_sent_on_it_within_the_step_and_is_waited_for_no_lon
     assert sent <= time.seconds * (1 + 1e-9)
     if layout["pp"] == 1:
         assert max(event.end for event in time.events) == pytest.approx(time.seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_sums_over_copies_hide_under_kernels_and_not_under_waits_for_their_own_link(stages: int) -> None:
+    layout = {"precision": MIXED, "runtime": "megatron", "tp": 4, "dp": 4, "pp": stages, "accumulate": 2}
+    cluster = cm.Cluster(name="slow", machine="h100-sxm", node_size=64, link="1 GB/s", topology="pcie")
+    beside, apart = (
+        cm.predict(LARGE, **SMALL | layout).on(cluster, stack=cm.Stack(name="own", launch=0.0, sums_beside=runs))
+        for runs in (True, False)
+    )
+    kernels = sum(kernel.seconds for kernel in beside.kernels)
+    assert 0 < apart.seconds - beside.seconds <= kernels
 
 
 def test_gathers_of_fsdp_hide_under_blocks_and_not_under_less() -> None:
