@@ -530,8 +530,10 @@ class Time(Answer):
         events: list[QueueEvent] = []
         model = self._model(self.constants, self.tier)
         if self.cluster is None or self._rank is None:
-            RankWork(self.prediction, fuse=self.stack.fuses).step(model, no_price, events)
-        elif isinstance(self._rank, RankWork):
+            _, played = RankWork(self.prediction, fuse=self.stack.fuses).step(model, no_price, events)
+            share = self.seconds / float(played.seconds)  # less than 1 where a host binds parts of a phase, not all
+            return [event._replace(start=share * event.start, end=share * event.end) for event in events]
+        if isinstance(self._rank, RankWork):
             self._rank.step(model, self._prices(self.cluster, self.constants, self.tier), events)
         else:
             self._rank.trace(model, self._prices(self.cluster, self.constants, self.tier), events)

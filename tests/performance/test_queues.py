@@ -294,6 +294,12 @@ def test_a_trace_has_every_event_of_the_step(layout: dict[str, Any], tmp_path: P
         assert device <= 1e6 * time.forward_seconds * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("how", [{"mode": "inference"}, {"mode": "train"}, {"accumulate": 2}], ids=str)
+def test_a_trace_of_one_device_is_as_long_as_its_step_where_its_host_binds(how: dict[str, Any]) -> None:
+    time = cm.predict("gpt2-small", batch=1, seq=32, **how).on("h100-sxm")
+    assert max(event.end for event in time.events) == pytest.approx(time.seconds, rel=1e-9)
+
+
 def test_a_picture_of_the_events_has_a_lane_for_each_queue() -> None:
     figure = cm.predict(MODEL, fsdp=16, tp=2, **SMALL).on("dgx-h100").plot_events()
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["device", "links tp", "network fsdp"]
