@@ -63,6 +63,11 @@ class MachineFit(Answer):
     OF: ClassVar[str]
     """What was measured: "step" or "kernel"."""
 
+    @property
+    @abstractmethod
+    def counts(self) -> dict[str, int]:
+        """How many there are of each that was measured."""
+
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
         """A row for each measurement: what was measured as text, and seconds as measured, before and after."""
@@ -81,8 +86,8 @@ class MachineFit(Answer):
     @property
     def question(self) -> str:
         """What constants are of, and from how many measurements."""
-        number = len(self.rows())
-        return f"constants of {self.calibration.machine} from {number:,} measured {self.OF}{'s' * (number > 1)}"
+        counts = [f"{n:,} measured {what}{'s' * (n > 1)}" for what, n in self.counts.items() if n]
+        return f"constants of {self.calibration.machine} from {' and '.join(counts)}"
 
     def tables(self, constants: tuple[str, str], measurements: str, off: Callable[[float, float], str]) -> list[Table]:
         """Constants and measurements, with these headings; off: shows a predicted time beside the measured one."""
@@ -136,6 +141,11 @@ class StepFit(MachineFit):
     collectives_after: tuple[float, ...] = ()
 
     OF = "step"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Steps, and collectives."""
+        return {"step": len(self.steps), "collective": len(self.collectives)}
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each step, then for each collective."""

@@ -113,6 +113,11 @@ class KernelFit(MachineFit):
     OF = "kernel"
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Kernels."""
+        return {"kernel": len(self.timed)}
+
+    @property
     def warnings(self) -> list[str]:
         """Kernels faster than the datasheet allows, which others are fitted without; where the fit stopped."""
         possible = any(seconds >= least for seconds, least in zip(self.measured, self.least, strict=True))

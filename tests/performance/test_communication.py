@@ -353,6 +353,15 @@ def test_collectives_of_a_step_have_seconds_where_a_cluster_is_named(capsys: pyt
     assert "give --on CLUSTER too" in err
 
 
+def test_a_fit_says_of_what_it_is() -> None:
+    collective = "all-reduce 64 MiB on 4: 0.5 ms"
+    alone = str(cm.fit_machine("dgx-a100", [collective]))
+    assert alone.startswith("constants of a100-sxm-80gb from 1 measured collective\n")
+    step = "gpt2-small batch=1 seq=64: 30 ms"
+    both = str(cm.fit_machine("dgx-a100", [collective, step, collective.replace("on 4", "on 8")]))
+    assert both.startswith("constants of a100-sxm-80gb from 1 measured step and 2 measured collectives\n")
+
+
 def test_measured_collectives_narrow_the_range_of_a_step(tmp_path: Path) -> None:
     p = cm.predict("gpt2-small", batch=1, seq=1024, tp=4, precision="bf16")
     fit = cm.fit_machine("dgx-a100", ["all-reduce 64 MiB on 4: 0.5 ms"])
