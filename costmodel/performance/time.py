@@ -112,7 +112,8 @@ class Time(Answer):
         """Every kernel of the step, of a layout those of one rank."""
         if self._rank is not None:
             return StepWork([*self._rank.tasks], self._rank.fusions)
-        return work_of(self.prediction.tape, self.prediction.settings, fuse=self.stack.fuses)
+        rank = self.prediction.rank  # of one device too, whose runtime may have kernels of its own
+        return work_of(rank.tape, rank.settings, fuse=self.stack.fuses)
 
     @cached_property
     def _rank(self) -> RankWork | StagedPass | PipelineWork | None:
@@ -530,7 +531,7 @@ class Time(Answer):
         events: list[QueueEvent] = []
         model = self._model(self.constants, self.tier)
         if self.cluster is None or self._rank is None:
-            _, played = RankWork(self.prediction, fuse=self.stack.fuses).step(model, no_price, events)
+            _, played = RankWork(self.prediction.rank, fuse=self.stack.fuses).step(model, no_price, events)
             share = self.seconds / float(played.seconds)  # less than 1 where a host binds parts of a phase, not all
             return [event._replace(start=share * event.start, end=share * event.end) for event in events]
         if isinstance(self._rank, RankWork):

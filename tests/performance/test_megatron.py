@@ -233,3 +233,10 @@ def test_nothing_runs_beside_anything_where_the_host_waits_for_each_kernel(how: 
     assert sum(of.exposed for of in free.collectives) < sum(of.seconds for of in free.collectives)
     for of in blocked.collectives:
         assert of.exposed == pytest.approx(of.seconds, rel=1e-9)
+
+
+def test_one_device_runs_what_each_of_two_copies_does() -> None:
+    how: dict[str, Any] = {"seq": 64, "runtime": "megatron", "precision": "bf16-master-fp32-gradients"}
+    one, two = (cm.predict("gpt2-small", dp=copies, **how).on("h100-sxm") for copies in (1, 2))
+    assert [phase.launches for phase in one.phases] == [phase.launches for phase in two.phases]
+    assert one.seconds < two.seconds
