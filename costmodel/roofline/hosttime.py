@@ -366,7 +366,7 @@ def _loop(loop: LoopSignature, rates: Rates, reach: float, axes: int) -> tuple[f
     if not ragged:
         overhead = rates.call(name, loop.dtype, scalars, axes)
         if loop.iterated:
-            overhead = max(overhead, rates.call("repeated", loop.dtype, scalars, axes))
+            overhead = max(overhead, rates.call("repeated", loop.dtype, scalars))  # its axes are joined to one
         if name != "fill":
             access = name if name == "copyto" else "in place" if loop.in_place else "two" if len(read) > 1 else "one"
             rate = rates.near(rate, access, reach, max(*read, written))

@@ -340,6 +340,7 @@ def test_copies_and_iterators_of_more_axes_take_longer_to_begin() -> None:
     assert overhead("add.reduce", (6, 4), (6,), axis=-1) == pytest.approx(0.0, abs=3e-8)
     assert overhead("add", many, one, many) == pytest.approx(6e-7, abs=3e-8)
     assert overhead("add", many, many, many) == pytest.approx(0.0, abs=3e-8)
+    assert overhead("add", (1, 1, 1, 24), (1, 24), (1, 1, 1, 24)) == pytest.approx(0.0, abs=3e-8), "joined to one axis"
 
 
 def test_a_number_is_converted_for_every_other_element_too() -> None:
