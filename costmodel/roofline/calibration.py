@@ -233,7 +233,8 @@ def measure_probes(
     names = [*ops, EMPTY]
     del calls
     sentinel.fix()
-    for program, share in zip(in_place(sets.beyond), PLACED_SHARES, strict=True):
+    for number, (program, share) in enumerate(zip(in_place(sets.beyond), PLACED_SHARES, strict=True)):
+        before = sum(PLACED_SHARES[:number])
         run = measure_in_place(
             program,
             settled=SETTLED,
@@ -241,7 +242,9 @@ def measure_probes(
             threads=threads,
             budget=share * seconds,
             sentinel=sentinel,
-            progress=lambda done, share=share: tell(1 - 0.2 * share / max(PLACED_SHARES) * (1 - done)),
+            progress=lambda done, before=before, share=share: tell(
+                0.8 + 0.2 * (before + share * done) / sum(PLACED_SHARES)
+            ),
         )
         calls_in_place = run.of_calls()
         timings += calls_in_place.values()

@@ -47,7 +47,10 @@ def unrolling() -> Program:
 @pytest.mark.parametrize("made_up", HOSTS, ids=lambda made_up: made_up.name)
 def test_programs_take_what_is_predicted_on_a_host_that_was_calibrated(made_up: MadeUp) -> None:
     sentinel = Sentinel(MadeUpClock(made_up))
-    calibration = measure_probes(threads=made_up.threads, sentinel=sentinel)
+    told: list[float] = []
+    calibration = measure_probes(threads=made_up.threads, sentinel=sentinel, progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
     assert calibration.unresolved < 0.01
     assert calibration.took_seconds < 20, "on a host at rest"
     last = made_up.levels[0]
