@@ -22,15 +22,15 @@ from costmodel.symbolic.polynomial import Polynomial
 class SharedStep(NamedTuple):
     """What the devices of a layout do together in a step [s].
 
-    phase_seconds: of the slowest rank. contractions: a device's share of the model's FLOPs, without and with those that
-    are run again. collectives: what those of a kind take. bubble: that a rank of a pipeline waits for others. optional:
+    phase_seconds: of the slowest rank. contractions: a device's share of the model's FLOPs, with what is run again
+    if so asked. collectives: what those of a kind take. bubble: that a rank of a pipeline waits for others. optional:
     that it takes longer where what a runtime can do beside kernels is not switched on.
     """
 
     devices: int
     seconds: Numbers
     phase_seconds: Mapping[StepPhase, Numbers]
-    contractions: tuple[Numbers, Numbers]
+    contractions: Callable[[bool], Numbers]
     collectives: Sequence[CollectiveSum]
     bubble: Numbers = 0.0
     optional: Numbers = 0.0
@@ -127,7 +127,7 @@ class StepTime:
         again: whether those that are run again for backward count too. Of a layout a device's share of the model's.
         """
         if self.shared is not None:
-            return self.shared.contractions[again]
+            return self.shared.contractions(again)
         return sum(task.contractions for task in self.tasks if again or not task.again)
 
     @property

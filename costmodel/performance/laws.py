@@ -93,6 +93,8 @@ OF_EXPERTS = "expert_linear"
 TURNED = "turned"
 """In names of casts to 8 bits that write a transposed copy too, since units of most machines take operands along k
 alone; those of Blackwell for data centres take both as they are (Transformer Engine, ``non_tn_fp8_gemm_supported``)."""
+MOST_KNOWN = 10_000
+"""Kernels whose seconds a model keeps."""
 ALONE = Layout()
 """Of one device."""
 TINY = 1e-30
@@ -189,6 +191,7 @@ class KernelModel:
         self._conditions = c.conditions * (c.compiled_conditions if stack.fuses else 1.0)
         self.stack = stack
         self.attention: AttentionKernel = attention_kernel(machine, stack, layout.runtime)
+        self.known_seconds: dict[Kernel, Numbers] = {}
         self._units: dict[tuple[Dtype, bool], Units] = {}
         self._vector_tiles = self._depths(VECTOR_TILES, c.vector_tile_intensity)
 
@@ -571,7 +574,7 @@ class KernelTable:
     """
 
     def __init__(self, kernels: Sequence[Kernel], numbers: Numbers = None) -> None:
-        self.count = len(kernels)
+        self.kernels = kernels
         alike: dict[tuple[Any, ...], list[int]] = {}
         for number, kernel in enumerate(kernels):
             alike.setdefault(law_of(kernel), []).append(number)
@@ -583,7 +586,7 @@ class KernelTable:
     def seconds(self, model: KernelModel) -> Numbers:
         """Of each kernel, with all its launches [K, 1], in as many columns as steps or the model's constants have."""
         laws = [(places, model.kernel_time(kernel)) for places, kernel in self._laws]
-        times = np.empty((self.count, max((seconds.shape[1] for _, seconds in laws), default=1)))
+        times = np.empty((len(self.kernels), max((seconds.shape[1] for _, seconds in laws), default=1)))
         for places, seconds in laws:
             times[places] = seconds
         return times
@@ -592,6 +595,22 @@ class KernelTable:
         """Seconds of each kernel, with all its launches; arrays if the model's constants are arrays."""
         times = self.seconds(model)
         return times.ravel().tolist() if times.shape[1] == 1 else list(times)
+
+
+class SharedKernels:
+    """Kernels of which several tables have many in common, as stages of a pipeline do: a model takes each once."""
+
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        self.kernels = kernels
+
+    def times(self, model: KernelModel) -> list[Numbers]:
+        """As those of a `KernelTable`."""
+        known = model.known_seconds
+        if len(known) > MOST_KNOWN:
+            known.clear()
+        if others := [kernel for kernel in dict.fromkeys(self.kernels) if kernel not in known]:
+            known.update(zip(others, KernelTable(others).times(model), strict=True))
+        return [known[kernel] for kernel in self.kernels]
 
 
 def _columns(kernels: Sequence[Kernel], numbers: Numbers) -> Kernel:

@@ -17,7 +17,7 @@ from costmodel.cost.runtimes import RankRuntime, rank_of
 from costmodel.graph.kernel import Kernel, Message
 from costmodel.graph.tape import Tape
 from costmodel.performance.fusion import Fusion
-from costmodel.performance.laws import KernelModel, KernelTable, Numbers
+from costmodel.performance.laws import KernelModel, Numbers, SharedKernels
 from costmodel.performance.programs import Programmer, RankProgram
 from costmodel.performance.queues import CollectiveSum, Player, Price, QueueEvent, hidden, traced_beside
 from costmodel.performance.work import PHASES, StepPhase, Task, work_of
@@ -55,9 +55,9 @@ class ProgramSet:
         self._starts: dict[tuple[str, ...], dict[str, Numbers]] = {}
 
     @cached_property
-    def table(self) -> KernelTable:
+    def table(self) -> SharedKernels:
         """Of each task's kernel."""
-        return KernelTable([task.kernel for task in self.tasks])
+        return SharedKernels([task.kernel for task in self.tasks])
 
     def does_as(self, other: ProgramSet) -> bool:
         """Whether what is done is the same, layer for layer."""

@@ -120,7 +120,7 @@ class Time(Answer):
         """What a rank of a layout does, or all of a pipeline's."""
         if self.cluster is None:
             return None
-        model = self._model(self.constants, self.tier)
+        model = self.kernel_model
         ranks = self.prediction.ranks_in_order
         return step_of(ranks, lambda stage: stage.busy(stage.kernel_seconds(model)), fuse=self.stack.fuses)
 
@@ -130,15 +130,13 @@ class Time(Answer):
         how: dict[str, Any] = {"allow_tf32": self.allow_tf32, "channels_last": self.channels_last}
         other = time_on(self.prediction, machine, stack=self.stack, **how)
         if not isinstance(self._rank, PipelineWork):  # which depends on the machine
-            vars(other).update({name: getattr(self, name) for name in ("_rank", "work", "_table", "_contractions")})
+            vars(other).update({name: getattr(self, name) for name in ("_rank", "work", "_table", "model_tasks")})
         return other
 
-    @cached_property
-    def _contractions(self) -> tuple[float, float]:
-        """A device's share of the model's FLOPs, without and with what is run again."""
+    def _contractions(self, again: bool) -> float:
+        """A device's share of the model's FLOPs, with what is run again if so asked."""
         share = self.prediction.settings.layout.share
-        once = share * sum(task.contractions for task in self.model_tasks if not task.again)
-        return once, share * sum(task.contractions for task in self.model_tasks)
+        return share * sum(task.contractions for task in self.model_tasks if again or not task.again)
 
     @cached_property
     def model_tasks(self) -> Sequence[Task]:
@@ -149,7 +147,7 @@ class Time(Answer):
     def _table(self) -> KernelTable:
         return KernelTable([task.kernel for task in self.work.tasks])
 
-    @property
+    @cached_property
     def kernel_model(self) -> KernelModel:
         """What its kernels take."""
         return self._model(self.constants, self.tier)
@@ -166,7 +164,8 @@ class Time(Answer):
 
     def _step(self, constants: Constants, tier: Tier) -> StepTime:
         """The step with these constants, of arrays where they are arrays."""
-        model = self._model(constants, tier)
+        own = constants is self.constants and tier == self.tier
+        model = self.kernel_model if own else self._model(constants, tier)
         if self._rank is None or self.cluster is None:
             return StepTime(model, self.work.tasks, self._table.times(model), self.samples, self.tokens)
         layout = self.prediction.settings.layout

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.cost.pipeline import RankStep
+from costmodel.graph.kernel import Kernel
+from costmodel.performance import laws
+from costmodel.performance.laws import KernelTable
 from costmodel.performance.pipelines import StagePass, ends_of, play_passes
+from costmodel.performance.time import Time
 from costmodel.training.schedule import Schedule
 from costmodel.training.schedules import SCHEDULES
 from tests.profiles import examples
@@ -147,6 +151,38 @@ def test_time_of_a_pipeline_is_its_passes_its_bubble_and_what_it_hands_on(layout
     assert 0 <= handed[0].exposed <= handed[0].seconds
     assert time.low <= time.seconds <= time.high
     assert max(map(len, str(time).splitlines())) <= 80
+
+
+LAYOUT = {"tp": 2, "sp": True, "pp": 4, "dp": 2, "runtime": "megatron", "precision": "bf16-master-fp32-gradients"}
+
+
+def test_kernels_that_stages_have_in_common_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the rank that is busiest, and for the step; and again only where a model has forgotten them."""
+
+    def kernels_worked_out(kept: int) -> tuple[float, list[Kernel]]:
+        tables: list[Kernel] = []
+        seconds = KernelTable.seconds
+        with monkeypatch.context() as patch:
+            patch.setattr(laws, "MOST_KNOWN", kept)
+            patch.setattr(
+                KernelTable, "seconds", lambda table, model: tables.extend(table.kernels) or seconds(table, model)
+            )
+            time = cm.predict("llama-3.1-8b", batch=1, seq=4096, accumulate=16, **LAYOUT).on("h100-sxm")
+            return time.seconds, tables
+
+    seconds, once = kernels_worked_out(10_000)
+    again, often = kernels_worked_out(0)
+    assert seconds == again
+    assert len(once) == len(set(once))
+    assert set(often) == set(once)
+    assert len(often) > 2 * len(once)
+
+
+def test_seconds_need_no_tasks_of_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those are what its FLOPs are added up of, for MFU."""
+    monkeypatch.setattr(Time, "model_tasks", property(lambda time: pytest.fail("the whole model is gone through")))
+    time = cm.predict("llama-3.1-8b", batch=1, seq=4096, accumulate=16, **LAYOUT).on("h100-sxm")
+    assert time.seconds > time.exposed > 0
 
 
 @pytest.mark.parametrize("layout", [{"pp": 4, "accumulate": 8}, {"pp": 2, "accumulate": 4, "fsdp": 4}], ids=str)
