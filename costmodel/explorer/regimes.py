@@ -300,7 +300,7 @@ class PageForms(ClosedForms):
             alike = alike or ranks[0]
             update: list[Any] = []
             if self.stack is not None and settings.training and settings.layout.devices == 1:
-                update = self._of_tasks(update_tasks(other.tape, other.settings), numbers)
+                update = self._of_tasks(update_tasks(other.rank.tape, other.rank.settings), numbers)
             own = [[*rank[:4], _course(rank.moments, rank.loops)] for rank in ranks]
             by_optimizer[label] = [quantities, own, kernels + update, None]
             if self.stack is not None and settings.layout.devices > 1:
@@ -317,7 +317,8 @@ class PageForms(ClosedForms):
         """What a step asks of a machine whatever the optimizer."""
         if self.stack is None or prediction.settings.layout.devices > 1:
             return []
-        tasks = work_of(prediction.tape, prediction.settings, fuse=self.stack.fuses).tasks
+        rank = prediction.rank
+        tasks = work_of(rank.tape, rank.settings, fuse=self.stack.fuses).tasks
         return self._of_tasks([task for task in tasks if task.phase != "update"], numbers)
 
     def _of_tasks(self, tasks: Iterable[Task], numbers: FormulaNumbers) -> list[Any]:
