@@ -247,11 +247,34 @@ class Player:
         waited = sum(of.exposed for of in own)
         busy = np.maximum(self.device - sum(of.exposed for of in self.sums.values()), 0.0)
         share = (1 - 1 / micro_batches) * np.minimum(1.0, busy / np.maximum(waited, TINY))
+        if self.trace is not None:
+            self._note_beside(axis, sum(float(share * of.exposed * (1 - of.price.processors)) for of in own))
         for of in own:
             saved = share * of.exposed * (1 - of.price.processors)
             self.device = self.device - saved
             self.phase_seconds[of.phase] = self.phase_seconds[of.phase] - saved
             of.exposed = of.exposed - saved
+
+    def _note_beside(self, axis: MeshAxis, saved: float) -> None:
+        """What is sent along an axis beside kernels, which wait so much less for it, each time for the same share."""
+        assert self.trace is not None
+        own = sorted((event for event in self.trace if event.queue.endswith(f" {axis}")), key=lambda event: event.start)
+        waited = sum(event.end - event.start for event in own)
+        if not saved:
+            return
+        times = [0.0, *(time for event in own for time in (event.start, event.end)), float(self.device)]
+        rates = [1.0, *((1 - saved / waited, 1.0) * len(own))]
+        moved = partial(np.interp, xp=times, fp=np.cumsum([0.0, *(np.diff(times) * rates)]))
+        sent, free = set(own), 0.0
+        self.trace[:] = [
+            event._replace(start=float(moved(event.start)), end=float(moved(event.end)))
+            for event in self.trace
+            if event not in sent
+        ]
+        for event in own:
+            start = max(free, float(moved(event.start)))
+            free = start + event.end - event.start
+            self.trace.append(event._replace(start=start, end=free))
 
     def repeat(self, round_: Callable[[], None], times: int) -> None:
         """So many rounds, which are played until one is like that before it: all others then are too."""

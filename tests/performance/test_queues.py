@@ -300,6 +300,23 @@ def test_a_trace_of_one_device_is_as_long_as_its_step_where_its_host_binds(how: 
     assert max(event.end for event in time.events) == pytest.approx(time.seconds, rel=1e-9)
 
 
+def test_tokens_of_experts_that_are_sent_beside_another_micro_batch_are_so_in_a_trace() -> None:
+    layout = {"runtime": "megatron", "precision": MIXED, "ep": 4, "dp": 4, "accumulate": 3, "batch": 1, "seq": 256}
+    beside, waited = (
+        cm.predict("mixtral-8x7b", **layout).on("l40s", stack=cm.Stack(name="own", launch=0.0, experts_beside=told))
+        for told in (True, False)
+    )
+    assert beside.seconds < 0.99 * waited.seconds
+    assert max(event.end for event in beside.events) == pytest.approx(beside.seconds, rel=1e-9)
+    lanes = [
+        sorted((event.start, event.end) for event in time.events if event.queue.endswith(" ep"))
+        for time in (beside, waited)
+    ]
+    assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(lanes[0]))
+    sent = [sum(end - start for start, end in lane) for lane in lanes]
+    assert sent[0] == pytest.approx(sent[1])
+
+
 def test_a_picture_of_the_events_has_a_lane_for_each_queue() -> None:
     figure = cm.predict(MODEL, fsdp=16, tp=2, **SMALL).on("dgx-h100").plot_events()
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["device", "links tp", "network fsdp"]
