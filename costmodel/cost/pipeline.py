@@ -17,6 +17,7 @@ from costmodel.cost.sharding import Gathered
 from costmodel.cost.stage_passes import Passage, StagePasses, step_ending
 from costmodel.graph.kernel import Message, Operation
 from costmodel.graph.tape import Tape
+from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.schedule import Action, ActionKind, Run
 from costmodel.training.settings import Settings
 
@@ -195,12 +196,16 @@ class RankStep:
 
     def _messages(self, posted: tuple[tuple[ActionKind, int], ...]) -> Iterator[Message]:
         """What stages hand to neighbours or are handed: each tensor; a gradient is as large as what it is of."""
+        layout = self._pipeline.settings.layout
         for kind, stage in posted:
             tape = self.stages[stage].tape
             operation: Operation = "send" if kind.startswith("SEND") else "receive"
             for x in tape.arrived if kind in ("RECV_F", "SEND_B") else tape.result:
                 if x.requires_grad or kind.endswith("F"):
-                    yield Message(operation, "pp", self.schedule.ranks, x.size, x.dtype)
+                    size = ceil_div(x.size, layout.tp) if layout.hands_on_parts else x.size
+                    yield Message(operation, "pp", self.schedule.ranks, size, x.dtype)
+                    if layout.hands_on_parts and operation == "receive":
+                        yield Message("all_gather", "tp", layout.tp, x.size, x.dtype)
 
     def _elsewhere(self, other: Action | None) -> bool:
         return other is not None and self.schedule.rank_of(other.stage) != self.rank

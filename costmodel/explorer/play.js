@@ -21,16 +21,20 @@ ProgramSet.prototype.play = function (player, name, model, seconds, last = true)
 };
 
 class Pipeline extends PipelineWork {
-  // stages: programs of each. endings: of each rank what it does after its passes. handed: by a stage to the next, if by any.
+  // stages: programs of each. endings: of each rank what it does after its passes. messages: what a stage hands to the next, if any does.
   // blocking_sends: whether a rank waits for that.
-  constructor(schedule, stages, endings, handed, blocking_sends) {
+  constructor(schedule, stages, endings, messages, blocking_sends) {
     super();
     const ranks = endings.map((_, rank) => ({ rank, stages: schedule.stages_of(rank) }));
-    Object.assign(this, { schedule, ranks, endings, handed, blocking_sends, stages: new Dict(enumerate(stages)), kinds: [...new Set(stages)] });
+    Object.assign(this, { schedule, ranks, endings, messages, blocking_sends, stages: new Dict(enumerate(stages)), kinds: [...new Set(stages)] });
   }
 
   ending_of({ rank }) {
     return this.endings[rank];
+  }
+
+  handed() {
+    return this.messages;
   }
 }
 
@@ -73,7 +77,7 @@ class LayoutStep {
     } else {
       const [stages, endings, schedule, perRank, handed, blocking_sends] = order;
       const runs = new SCHEDULES[schedule](this.layout.pp, perRank, of(microBatches));
-      this.work = new Pipeline(runs, all(stages), all(endings), handed.length ? message(handed[0]) : null, blocking_sends);
+      this.work = new Pipeline(runs, all(stages), all(endings), handed.map(message), blocking_sends);
     }
   }
 

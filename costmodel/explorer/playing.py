@@ -180,7 +180,7 @@ class PlayOutline:
         settings = ranks[0].settings
         layout = settings.layout
         degrees = [getattr(layout, name) for name in OF_LAYOUT]
-        order = [type(work).__name__, *self._order(work)]
+        order = [type(work).__name__, *self._order(work, stack)]
         self.data: list[Any] = [
             (
                 layout.runtime,
@@ -199,7 +199,7 @@ class PlayOutline:
             order,
         ]
 
-    def _order(self, work: RankWork | StagedPass | PipelineWork) -> list[Any]:
+    def _order(self, work: RankWork | StagedPass | PipelineWork, stack: Stack) -> list[Any]:
         """Which sets of programs there are of what, by number: of a rank its own, or of each stage, or these, of each
         rank that of its ending, the schedule, stages of a rank, what stages hand on, and whether they wait for it."""
         match work:
@@ -209,13 +209,12 @@ class PlayOutline:
                 return [[*map(self._set, work.stages)]]
         stages = [self._set(work.stages[stage]) for stage in range(work.schedule.stages)]
         endings = [self._set(work.ending_of(rank)) for rank in work.ranks]
-        handed = [] if work.handed is None else [self._message(work.handed)]
         return [
             stages,
             endings,
             type(work.schedule).__name__,
             work.schedule.stages_per_rank,
-            handed,
+            [*map(self._message, work.handed(stack))],
             work.blocking_sends,
         ]
 

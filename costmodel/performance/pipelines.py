@@ -46,6 +46,7 @@ from costmodel.performance.queues import (
     too_long,
 )
 from costmodel.performance.work import StepPhase, Task, work_of
+from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.schedules import Action, ActionKind, Schedule
 from costmodel.training.settings import Settings
 from costmodel.training.stacks import Stack
@@ -373,8 +374,8 @@ class PipelineWork:
         stack: Stack,
     ) -> PlayedStep:
         """The step, from each pass of each stage and each rank's ending, as they were played by themselves."""
-        message = self.handed
-        handing = 0.0 if message is None else _plain(prices(message).seconds)
+        handed = [(message, prices(message)) for message in self.handed(stack)]
+        handing = sum((_plain(price.seconds) for _, price in handed), 0.0)
         ended = [self._ended(rank, players, ending, stack) for rank, ending in zip(self.ranks, endings, strict=True)]
         seconds = [each.seconds for each in ended]
         whole = self._whole(players, seconds, handing)
@@ -387,10 +388,11 @@ class PipelineWork:
             sums += [_times(own, times) for own in player.sums.values()]
         alone = whole if np.ndim(whole) or not handing else self._whole(players, seconds, 0.0)
         waiting = whole - sum(phases.values())
-        if message is not None:  # what the sends of other ranks hold a rank up is a wait for these ranks
-            price, sent = prices(message), self._sent()
-            exposed = _lesser(whole - alone, sent * price.seconds)
+        sent, held_up = self._sent(), whole - alone
+        for message, price in handed:  # what the sends of other ranks hold a rank up is a wait for these ranks
+            exposed = _lesser(held_up, sent * price.seconds)
             sums.append(CollectiveSum("forward", "stages", message, price, sent, exposed))
+            held_up = held_up - exposed
             waiting = waiting - exposed
         return PlayedStep(whole, phases, sums, waiting, ending.optional)
 
@@ -419,8 +421,7 @@ class PipelineWork:
         if 2 * self.schedule.stages * self.schedule.microbatches > MOST_TRACED:
             raise too_long()
         players = {work: work.passes(model, work.kernel_seconds(model), prices) for work in self.kinds}
-        message = self.handed
-        handing = 0.0 if message is None else float(prices(message).seconds)
+        handing = sum((float(prices(message).seconds) for message in self.handed(model.stack)), 0.0)
 
         def note(each: StagePass) -> None:
             phase: StepPhase = "forward" if each.action.kind == "F" else "backward"
@@ -472,15 +473,24 @@ class PipelineWork:
                 counts[kind] = counts.get(kind, 0) + run.times
         return counts
 
-    @property
-    def handed(self) -> Message | None:
-        """What a stage hands to the next: of the first one that is on another rank."""
+    def handed(self, stack: Stack) -> list[Message]:
+        """What a stage hands to the next, of the first one that is on another rank; none if none is.
+
+        Where each rank of tp hands on its own part, it is that, and what gathers parts there: with DeepSpeed, and of
+        Megatron's stacks with `scatter_gather` (Narayanan et al. 2021, §4.1; ``megatron/p2p_communication.py``).
+        """
+        layout = self.settings.layout
+        scatters = stack.scatter_gather and layout.runtime == "megatron" and layout.tp > 1 and not layout.sp
         stages = {stage: passes for rank in self.ranks for stage, passes in rank.stages.items()}
         for stage, passes in sorted(stages.items()):
             if stage + 1 < self.schedule.stages and self._apart(stage, stage + 1):
                 result = passes.tape.result[0].storage
-                return Message("send", "pp", self.schedule.ranks, result.elements, result.dtype)
-        return None
+                whole = Message("send", "pp", self.schedule.ranks, result.elements, result.dtype)
+                if not (scatters or layout.hands_on_parts):
+                    return [whole]
+                part = whole._replace(elements=ceil_div(result.elements, layout.tp))
+                return [part, Message("all_gather", "tp", layout.tp, result.elements, result.dtype)]
+        return []
 
     def _apart(self, stage: int, other: int) -> bool:
         return self.schedule.rank_of(stage) != self.schedule.rank_of(other)

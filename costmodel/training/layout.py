@@ -160,6 +160,14 @@ class Layout(NamedTuple):
         return self.runtime == "megatron" or (self.runtime == "deepspeed" and self.tp > 1)
 
     @property
+    def hands_on_parts(self) -> bool:
+        """Whether each rank of tp hands its own part of a tensor to the next stage, whose ranks gather it.
+
+        Source: DeepSpeed, ``runtime/pipe/engine.py`` (``is_pipe_partitioned``, ``is_grad_partitioned``).
+        """
+        return self.runtime == "deepspeed" and self.tp > 1
+
+    @property
     def stages(self) -> int:
         """Stages that the model is cut into."""
         return self.pp * self.vpp

@@ -39,7 +39,9 @@ class Stack(Declaration):
     (NVIDIA/Megatron-LM issue 391, September 2023). linears: whether Megatron's linear layers are "joined", so that
     products add to weights' gradients and run beside sums of inputs' gradients over ranks of tp, or "plain", with a
     kernel that adds, and sums beside nothing: as before 2022, and in Megatron-DeepSpeed (``megatron/mpu/layers.py``).
-    source: where its figures are from.
+    scatter_gather: whether each of Megatron's ranks of tp hands its own part of a tensor to the next stage, which
+    gathers it, as Megatron-LM did before Megatron-Core (``scatter_gather_tensors_in_pipeline``; Narayanan et al. 2021,
+    §4.1), and DeepSpeed does anyway; with sp no rank has more than its part. source: where its figures are from.
 
     Example:
         >>> import costmodel as cm
@@ -64,6 +66,7 @@ class Stack(Declaration):
     experts_beside: bool = False
     sums_beside: bool = True
     linears: Literal["joined", "plain"] = "joined"
+    scatter_gather: bool = False
     source: str = "as declared"
 
     def __post_init__(self) -> None:

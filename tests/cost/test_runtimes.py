@@ -386,6 +386,21 @@ def test_gradients_are_sent_once_unless_they_are_split(stage: int) -> None:
     assert {call.times for call in calls if call.layer == "head"} == {4}
 
 
+def test_stages_of_deepspeed_hand_on_a_part_each_and_gather_it() -> None:
+    """Of ranks of tp; forth and back, each micro-batch."""
+    p = deepspeed(gpt(), batch=1, seq=8, zero=1, tp=2, pp=2, accumulate=3)
+    whole = 8 * gpt().width * 2
+    for rank in p.ranks:
+        times: Counter[tuple[str, str, int]] = Counter()
+        for call in rank.collectives.calls:
+            times[call.operation, call.axis, call.bytes] += call.times
+        assert {of: n for of, n in times.items() if of[1] == "pp" or of[:2] == ("all_gather", "tp")} == {
+            ("all_gather", "tp", whole): 3,
+            ("receive", "pp", whole // 2): 3,
+            ("send", "pp", whole // 2): 3,
+        }
+
+
 @pytest.mark.parametrize("name", ["mistral-7b-v0.1", "gemma-2-9b", "qwen3-32b", "bloom-176b", "opt-66b", "mpt-7b"])
 def test_weights_are_the_model_s_and_rows_that_fill_up_the_vocabulary(name: str) -> None:
     model: Any = cm.load(name)

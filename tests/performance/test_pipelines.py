@@ -185,6 +185,32 @@ def test_seconds_need_no_tasks_of_the_whole_model(monkeypatch: pytest.MonkeyPatc
     assert time.seconds > time.exposed > 0
 
 
+@pytest.mark.parametrize(
+    ("how", "parts"),
+    [
+        ({"runtime": "megatron"}, (1, 4)),
+        ({"runtime": "megatron", "sp": True}, (1, 1)),
+        ({"runtime": "deepspeed", "zero": 1}, (4, 4)),
+        ({"runtime": "torch"}, (1, 1)),
+    ],
+    ids=str,
+)
+def test_ranks_of_tp_hand_on_a_part_each_and_gather_it(how: dict[str, Any], parts: tuple[int, int]) -> None:
+    """By themselves, and of a stack that says so; what is handed over the network then takes less in all."""
+    p = cm.predict(MODEL, batch=16, seq=256, precision="bf16-master", pp=2, tp=4, dp=2, accumulate=4, **how)
+    share = 4 if how.get("sp") else 1  # of the tokens
+    whole = 16 * 256 * 256 * 2 // share
+    for scatter_gather, part in zip((False, True), parts, strict=True):
+        time = p.on("dgx-h100", stack=cm.Stack("own", "graph_seconds", scatter_gather=scatter_gather))
+        handed = [(of.operation, of.axis, of.bytes) for of in time.collectives if of.layer == "stages"]
+        gathered = [("all_gather", "tp", whole)] if part > 1 else []
+        assert handed == [("send", "pp", whole // part), *gathered]
+        exposed = sum(of.exposed for of in time.collectives if of.layer == "stages")
+        assert time.seconds == pytest.approx(sum(each.seconds for each in time.phases) + time.bubble + exposed)
+    faster, plain = (p.on("dgx-h100", stack=cm.Stack("own", "graph_seconds", scatter_gather=s)) for s in (True, False))
+    assert (faster.seconds < plain.seconds) == (parts == (1, 4))
+
+
 @pytest.mark.parametrize("layout", [{"pp": 4, "accumulate": 8}, {"pp": 2, "accumulate": 4, "fsdp": 4}], ids=str)
 def test_seconds_need_no_course_of_memory(layout: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """All passes of a rank one after the other are for its timeline alone."""

@@ -212,6 +212,7 @@ def test_a_declared_stack_is_taken_wherever_a_named_one_is(own_stack: Any) -> No
         "experts_beside": False,
         "sums_beside": True,
         "linears": "joined",
+        "scatter_gather": False,
         "source": "as declared",
     }
     assert cm.Prediction.from_json(p.to_json()) == p
