@@ -22,7 +22,7 @@ from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Branch, Regimes, formulas_of
 from costmodel.symbolic.polynomial import Polynomial, Range
 from costmodel.symbolic.sizes import SymInt, peek
-from costmodel.training.layout import DEGREES, Layout
+from costmodel.training.layout import OF_DEVICES, Layout
 
 if TYPE_CHECKING:
     from costmodel.performance.accounting import SymbolicTime
@@ -81,8 +81,7 @@ class ClosedForms:
     @property
     def laid_out(self) -> bool:
         """Whether it is about a layout of several devices, or may be."""
-        degrees = (*DEGREES, "dp", "pp", "devices")
-        return any(name in self.letters or self.settings.get(name) not in (None, 1) for name in degrees)
+        return any(name in self.letters or self.settings.get(name) not in (None, 1) for name in OF_DEVICES)
 
     @property
     def tree(self) -> Branch[Leaf] | Leaf | None:

@@ -11,7 +11,7 @@ from costmodel.architectures.trace import batch_shape
 from costmodel.display.table import printable
 from costmodel.errors import CostModelError
 from costmodel.hardware.cluster import machine_or_cluster
-from costmodel.training.layout import DEGREES
+from costmodel.training.layout import OF_DEVICES
 from costmodel.training.settings import LAYOUT_NAMES, SETTINGS, Mode, Settings
 from costmodel.training.stacks import Stack
 from costmodel.training.values import split_text
@@ -70,7 +70,7 @@ def run_of(
 ) -> dict[str, str]:
     """How a model is run, in words by setting: sizes as they came out, and all that is not at its default."""
     parts, layout = _parts(model, settings), _layout(settings)
-    if any(name in varied for name in DEGREES):
+    if any(name in varied for name in OF_DEVICES):
         layout.pop("devices", None)
     for name, setting in SETTINGS.items():
         value = getattr(settings, name)

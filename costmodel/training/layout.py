@@ -62,6 +62,8 @@ def plan_of(name: str, value: Any) -> Plan:
 
 DEGREES = ("tp", "cp", "ep", "fsdp")
 """Settings that are a number of ranks along one axis, each a letter of formulas by the same name."""
+OF_DEVICES = (*DEGREES, "dp", "pp", "devices")
+"""Settings by which there are more or fewer devices."""
 
 
 class Layout(NamedTuple):

@@ -443,6 +443,17 @@ def test_nodes_of_a_sweep_are_joined_by_the_network_that_is_given(capsys) -> Non
     refused(here(capsys, *question[:2], *question[-2:], *network), "between devices, of which there is one")
 
 
+@pytest.mark.parametrize(
+    ("layout", "said"), [("--dp 8,16", False), ("--pp 2,4 --accumulate 8", False), ("--dp 2 --zero 0,1", True)]
+)
+def test_a_table_says_how_many_devices_there_are_only_where_all_cells_have_as_many(
+    layout: str, said: bool, capsys
+) -> None:
+    question = here(capsys, "sweep", "gpt2-small", "--seq", "64", *layout.split()).out.partition("\n\n")[0]
+    assert "seq 64" in question
+    assert ("devices" in question) == said
+
+
 def test_what_was_measured_stands_beside_the_prediction(capsys) -> None:
     question = ("predict", "gpt2", "--on", "l4")
     data = json.loads(here(capsys, *question, "--measured", "0.6", "--json").out)
