@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: pydantic would have to read each annotation of a field from its text again.
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from textwrap import shorten
@@ -129,6 +129,10 @@ class Architecture(Description):
     def file(self) -> str:
         """The file that this model was read from, for errors; no part of what it is."""
         return ""
+
+    def __iter__(self) -> Generator[tuple[str, Any], None, None]:
+        """Fields and their values, of which another can be made: ``type(model)(**dict(model))``."""
+        yield from (pair for pair in super().__iter__() if pair[0] in type(self).model_fields)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """Fields that are not at their default, without the notes."""

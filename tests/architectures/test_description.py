@@ -229,3 +229,11 @@ def test_experts_in_groups_are_solved_for_in_steps() -> None:
     assert found.value <= 700e9
     assert found.past_value is not None
     assert found.past_value > 700e9
+
+
+def test_fields_of_a_model_from_a_file_make_another(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(to_yaml(cm.load("mlp-mnist")), encoding="utf-8")
+    model = cm.load(path)
+    assert model.file == str(path)
+    assert type(model)(**dict(model)) == model
