@@ -34,7 +34,7 @@ from costmodel.roofline.program import NumpyCall, Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.timing import Protocol, Timing, conditions, runner, time_calls, together
 
-FORMAT = 21
+FORMAT = 22
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -42,8 +42,8 @@ MANY_UNRESOLVED = 0.05
 """From this share on it is used with a warning."""
 AT_REST, BUDGET = {False: 20.0, True: 60.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
-PLACED_SHARES = 0.02, 0.12
-"""Of the budget, what calls in place may take, in either program."""
+PLACED_SHARES = 0.02, 0.07, 0.05
+"""Of the budget, what calls in place may take, in each program."""
 LEAST_SHARE = 0.25
 """Of the budget, what single calls may take at least, however long it took to find working sets and to touch memory."""
 LEAST_BUDGET = 10.0

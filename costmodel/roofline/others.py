@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.roofline.curves import LogTable, joined
 from costmodel.roofline.footprint import Reuse, Sharing, reuse_distances, reuses, touched_by
-from costmodel.roofline.placed import AGED, AGED_NAME, KEPT_NAME, left_alone, recurring
+from costmodel.roofline.placed import AGED, AGED_NAME, KEPT_NAME, in_place, left_alone
 from costmodel.roofline.program import NumpyCall, Program
 
 if TYPE_CHECKING:
@@ -69,9 +69,12 @@ class Others:
 
     def placed(self) -> dict[str, Placed]:
         """Calls that were measured in place, by name."""
-        program, seconds = recurring(), self.rates.seconds
-        found = _placed(program, reuses(touched_by(program)), seconds, None)
-        return found | _placed(self.program, self._reuses, seconds, self.sharing(self.traffic))
+        within, *beyond = in_place(self.rates.sets.beyond)
+        sharing, seconds = self.sharing(self.traffic), self.rates.seconds
+        found = _placed(within, reuses(touched_by(within)), seconds, None)
+        for program in beyond:
+            found |= _placed(program, reuses(touched_by(program)), seconds, sharing)
+        return found
 
     def sharing(self, traffic: float) -> Sharing | None:
         """What becomes of arrays in the last cache if others bring so much into it [bytes/s]; None where they never

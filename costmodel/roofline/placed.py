@@ -69,44 +69,60 @@ BETWEEN = "between "
 """What the layers of calls begin with that come between those that are measured."""
 
 
-def in_place(beyond: int) -> tuple[Program, Program]:
-    """The programs whose calls a calibration measures in place; beyond: see `placed`."""
-    return recurring(), placed(beyond)
+def in_place(beyond: int) -> tuple[Program, ...]:
+    """The programs whose calls a calibration measures in place. beyond: what they touch in a pass at least, but for the
+    first, so that none finds in a cache what the pass before left there [bytes]."""
+    return recurring(), placed(beyond), cold(beyond)
 
 
 def placed(beyond: int = 0) -> Program:
-    """Calls that are measured in place, each once in a pass: tiny ones and arrays after a large product, and products
-    whose weights were last touched a pass ago, since together they are larger than caches; their other operands are
-    shared, and each is made twice more, after which all is found that caches keep. Where those are no more than
-    `beyond` [bytes], an array that is written is what they lack.
+    """Tiny calls and arrays after a large product, each measured once in a pass. beyond: see `in_place`."""
+    ops = [*_stale(LARGE_PRODUCTS), *_aging({AGED_NAME: AGES, KEPT_NAME: KEPT_AGES}, LONGEST_AGE)]
+    return _touching(beyond, ops, [], "placed")
 
+
+def cold(beyond: int = 0) -> Program:
+    """Products whose weights were last touched a pass ago, one after the other as in a network; then each three times
+    more, after which all is found that caches keep. Their other operands are shared. beyond: see `in_place`.
+
+    They are a program of their own, since memory that nobody asked for a tenth of a second answers faster for some
+    10 ms: on an AMD EPYC transposed weights then took 25 ps a byte, and 45 otherwise.
     Each is of a layer that has the probe's name.
     """
-    ops = [*_stale(LARGE_PRODUCTS), *_aging({AGED_NAME: AGES, KEPT_NAME: KEPT_AGES}, LONGEST_AGE)]
+    first, again = [], []
 
-    def cold(call: NumpyCall, name: str) -> list[NumpyCall]:
-        return [replace(call, layer=layer) for layer in (f"cold {name}", f"{BETWEEN}again {name}", f"warm {name}")]
+    def probe(call: NumpyCall, name: str) -> None:
+        first.append(replace(call, layer=f"cold {name}"))
+        again.extend(replace(call, layer=layer) for layer in (*[f"{BETWEEN}again {name}"] * 2, f"warm {name}"))
 
     shapes = [(*shape, box.layout) for box in COLD_BOXES for shape in box.shapes(1.0)]
-    first = [shape for box in COLD_FIRST for shape in box.shapes(1.0)]
-    read = Buffer(max(max(m * k for m, _, k, _ in shapes), max(n * k for _, n, k in first)), "float32", "input")
-    written = Buffer(max(m * n for m, n, *_ in (*shapes, *first)), "float32", "input")
+    leading = [shape for box in COLD_FIRST for shape in box.shapes(1.0)]
+    read = Buffer(max(max(m * k for m, _, k, _ in shapes), max(n * k for _, n, k in leading)), "float32", "input")
+    written = Buffer(max(m * n for m, n, *_ in (*shapes, *leading)), "float32", "input")
     for m, n, k, layout in shapes:
         weight = array(n, k).swapaxes(0, 1) if layout == "b" else array(k, n)
         op = NumpyCall("matmul", (Ref((m, k), read), weight), Ref((m, n), written))
-        ops += cold(op, f"product {m} {n} {k} {layout or 'plain'}")
-    for m, n, k in first:
+        probe(op, f"product {m} {n} {k} {layout or 'plain'}")
+    for m, n, k in leading:
         op = NumpyCall("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written))
-        ops += cold(op, f"product {m} {n} {k} first")
+        probe(op, f"product {m} {n} {k} first")
     for m, n, k in (shape for box in COLD_RESULTS for shape in box.shapes(1.0)):
-        ops += cold(product(m, n, k, "float32", "b"), f"product {m} {n} {k} result")
+        probe(product(m, n, k, "float32", "b"), f"product {m} {n} {k} result")
     for step in COLD_HEADS:
         batch, m, n, k, layout = attended(step)
-        ops += cold(heads(batch, m, n, k, "float32", layout), f"products {batch} {m} {n} {k} {layout or 'plain'}")
+        probe(heads(batch, m, n, k, "float32", layout), f"products {batch} {m} {n} {k} {layout or 'plain'}")
+    return _touching(beyond, first, again, "cold")
+
+
+def _touching(beyond: int, before: Sequence[NumpyCall], after: Sequence[NumpyCall], name: str) -> Program:
+    """A program of calls that touches so many bytes at least: what lacks is an array that is written between those."""
+    ops = [*before, *after]
     lacking = beyond - program_of(ops, [op.output for op in ops]).touched_bytes
-    if lacking > 0:
-        ops.append(NumpyCall("copyto", (0.5,), array(lacking // 4), layer=f"{BETWEEN}passes"))
-    return program_of(ops, [op.output for op in ops], name="placed")
+    passing = (
+        [NumpyCall("copyto", (0.5,), array(lacking // 4), layer=f"{BETWEEN}passes of {name}")] if lacking > 0 else []
+    )
+    ops = [*before, *passing, *after]
+    return program_of(ops, [op.output for op in ops], name=name)
 
 
 def recurring() -> Program:

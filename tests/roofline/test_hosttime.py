@@ -38,7 +38,7 @@ from costmodel.roofline.placed import (
     LARGE_PRODUCTS,
     RECURRING,
     STALE,
-    placed,
+    in_place,
 )
 from costmodel.roofline.probes import (
     LINES_APART,
@@ -436,7 +436,9 @@ def test_weights_from_memory_cost_what_products_in_place_say() -> None:
     slow = dict(slow_memory().seconds)
     products = {name: op for name, op in probes(SETS) if name.startswith("product ")}
     far = {name: op.operands[1].bytes for name, op in products.items() if op.operands[1].bytes > 2 * RESIDENT_BYTES}
-    far |= {op.layer: op.operands[1].bytes for op in placed(SETS.beyond) if op.name == "matmul"}
+    far |= {
+        op.layer: op.operands[1].bytes for program in in_place(SETS.beyond) for op in program if op.name == "matmul"
+    }
     known = {name: slow[name] + 1e-10 * size for name, size in far.items()}
     program = network_of(cm.predict(cm.MLP(sizes=[2000, 2500, 2500, 2500, 2500]), batch=64, mode="inference")).program
     hidden, exposed = (predict_seconds(program, calibration(seconds=seconds)) for seconds in (slow, slow | known))
