@@ -69,7 +69,17 @@ SHARED: Mapping[str, tuple[str, ...]] = {
     "vector": ("multiply-adds", "pieces"),
     "small": ("multiply-adds", "whole tiles", "a far", "b far"),
     "narrow": ("call", "whole tiles", "m fours of tiles", "m rest", "n ends", "n fours"),
-    "packed": ("multiply-adds", "m fours", "m rest", "pieces by k", "c by block", "c beyond", "c clash", *FAR[:3]),
+    "packed": (
+        "multiply-adds",
+        "m fours",
+        "m rest",
+        "pieces by k",
+        "c by block",
+        "c beyond",
+        "c clash",
+        "a far",
+        "c far",
+    ),
 }
 """The parts of each regime that do not depend on the layout."""
 OWN: Mapping[str, tuple[str, ...]] = {
@@ -78,7 +88,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "vector": ("call", "one", "n", "k", "a far", "b far"),
     "small": ("call", "one", "n", "c", "m ends", "n ends"),
     "narrow": ("a", "b", "a far", "b far", "b beyond", "a clash", "b clash"),
-    "packed": ("call", "one", "m", "n", "a", "b", "n ends", "b beyond", "b clash", *FAR[3:]),
+    "packed": ("call", "one", "m", "n", "a", "b", "n ends", "b far", "b beyond", "b clash", *FAR[3:]),
 }
 """The parts of each regime that do."""
 

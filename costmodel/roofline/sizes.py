@@ -51,6 +51,7 @@ BOXES = (
     SizeBox(24, (16, 24, 24), (1500, 4500, 4500), 1e6, 2e7, layout="b"),
     SizeBox(18, (32, 100, 100), (1000, 4500, 4500), 2e7, 2e8, layout="b"),
     SizeBox(3, (200, 500, 500), (1000, 4500, 4500), 2e8, 8e8, layout="b"),
+    SizeBox(6, (20, 12_000, 300), (80, 60_000, 1300), 4e8, 1.2e9, layout="b"),
     SizeBox(14, (24, 24, 24), (3000, 3000, 1000), 1e6, 6e7, layout="a"),
     SizeBox(8, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7),
     SizeBox(8, (32, 2, 32), (4000, 10, 4000), 1e6, 1e7),
@@ -67,7 +68,8 @@ BOXES = (
     SizeBox(8, (8, 1, 8), (6000, 1, 6000), 500, 1e7),
     SizeBox(14, (1, 8, 8), (1, 6000, 8000), 500, 2e7, layout="b"),
 )
-"""Convolutions, small, large and wide; linear layers and their gradients; narrow products, small ones, vectors."""
+"""Convolutions, small, large and wide; linear layers, those of a vocabulary too, and their gradients; narrow products,
+small ones, vectors."""
 
 BATCHES, HEAD = (4, 40), (24, 136)
 TOKENS = (8, 180), (180, 700)
