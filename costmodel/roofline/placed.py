@@ -63,6 +63,8 @@ AGES_NOW = AGES[:4]
 AGED_NAME, KEPT_NAME = "aged ", "kept "
 """What the layers begin with of arrays that were used once and left alone, and of those that were used often, before
 the way and after how many products."""
+PASSING = 4 * KIB
+"""Rows of what is read to touch more [bytes]."""
 RECURRING = "recurring "
 """What the layers begin with of calls in a program that caches hold."""
 BETWEEN = "between "
@@ -78,7 +80,7 @@ def in_place(beyond: int) -> tuple[Program, ...]:
 def placed(beyond: int = 0) -> Program:
     """Tiny calls and arrays after a large product, each measured once in a pass. beyond: see `in_place`."""
     ops = [*_stale(LARGE_PRODUCTS), *_aging({AGED_NAME: AGES, KEPT_NAME: KEPT_AGES}, LONGEST_AGE)]
-    return _touching(beyond, ops, [], "placed")
+    return _touching(beyond, ops, "placed")
 
 
 def cold(beyond: int = 0) -> Program:
@@ -111,17 +113,18 @@ def cold(beyond: int = 0) -> Program:
     for step in COLD_HEADS:
         batch, m, n, k, layout = attended(step)
         probe(heads(batch, m, n, k, "float32", layout), f"products {batch} {m} {n} {k} {layout or 'plain'}")
-    return _touching(beyond, first, again, "cold")
+    return _touching(beyond, [*first, *again], "cold")
 
 
-def _touching(beyond: int, before: Sequence[NumpyCall], after: Sequence[NumpyCall], name: str) -> Program:
-    """A program of calls that touches so many bytes at least: what lacks is an array that is written between those."""
-    ops = [*before, *after]
-    lacking = beyond - program_of(ops, [op.output for op in ops]).touched_bytes
-    passing = (
-        [NumpyCall("copyto", (0.5,), array(lacking // 4), layer=f"{BETWEEN}passes of {name}")] if lacking > 0 else []
-    )
-    ops = [*before, *passing, *after]
+def _touching(beyond: int, ops: Sequence[NumpyCall], name: str) -> Program:
+    """A program of calls that touches so many bytes beside any of them: what lacks is an array that is read at its
+    end."""
+    touched = program_of(ops, [op.output for op in ops]).touched_bytes
+    lacking = beyond + max(op.traffic_bytes for op in ops) - touched
+    if lacking > 0:
+        rows = -(-lacking // PASSING)
+        passing = NumpyCall("add.reduce", (array(rows, PASSING // 4),), array(rows), {"axis": -1})
+        ops = [*ops, replace(passing, layer=f"{BETWEEN}passes of {name}")]
     return program_of(ops, [op.output for op in ops], name=name)
 
 
