@@ -37,10 +37,29 @@ _SCHEDULES = tuple(dict.fromkeys((*SCHEDULES.values(), *ELSEWHERE.values())))
 _ORDERS: dict[type, tuple[str, ...]] = {
     Action: ("result",),
     Run: ("repetition",),
-    Schedule: ("__post_init__", "nearest", "stages", "rank_of", "stages_of", "needs", "_beside"),
+    Schedule: (
+        "__post_init__",
+        "nearest",
+        "stages",
+        "period",
+        "with_microbatches",
+        "rank_of",
+        "stages_of",
+        "needs",
+        "_beside",
+    ),
     schedules._Single: (),
     schedules._OneForwardOneBackward: ("runs",),
-    schedules._Interleaved: ("rounds", "round", "nearest", "passes", "pass_at", "periodic"),
+    schedules._Interleaved: (
+        "rounds",
+        "round",
+        "period",
+        "with_microbatches",
+        "nearest",
+        "passes",
+        "pass_at",
+        "periodic",
+    ),
     schedules._VShaped: (),
     **{
         kind: tuple(name for name in ("round", "nearest", "runs", "_runs", "_ahead", "_drain") if name in vars(kind))

@@ -77,7 +77,7 @@ def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[N
     """
     if schedule.name in WHOLE:
         return _ends_of_whole(schedule, passes, handing)
-    period = 2 * schedule.ranks
+    period = schedule.period
     first = period + schedule.microbatches % period
     for attempt in range(MOST_TRIES):
         counts = [first + n * period for n in range(3)]
@@ -145,11 +145,9 @@ def _work_of(schedule: Schedule, passes: PassSeconds) -> list[Numbers]:
 
 
 def _shorter(schedule: Schedule, counts: list[int]) -> list[Schedule] | None:
-    """The same with fewer micro-batches; None if it takes no such pipeline, or not in rounds of as many."""
-    if schedule.name.startswith("interleaved") and schedule.microbatches % schedule.ranks:
-        return None
+    """The same with fewer micro-batches; None if it takes no such pipeline."""
     try:
-        return [type(schedule)(schedule.ranks, schedule.stages_per_rank, count) for count in counts]
+        return [schedule.with_microbatches(count) for count in counts]
     except SettingError:
         return None
 

@@ -97,6 +97,8 @@ class Schedule(Frozen):
     ranks: int
     stages_per_rank: int
     microbatches: int
+    group: int = 0
+    """Micro-batches of a round, of schedules that have rounds; 0: as few as go."""
 
     def __post_init__(self) -> None:
         """Raise SettingError for a pipeline that this schedule does not take."""
@@ -123,6 +125,15 @@ class Schedule(Frozen):
     def stages(self) -> int:
         """Stages of the whole pipeline."""
         return self.ranks * self.stages_per_rank
+
+    @property
+    def period(self) -> int:
+        """Micro-batches by which two steps differ whose orders are alike but for how often they repeat themselves."""
+        return 2 * self.ranks
+
+    def with_microbatches(self, count: int) -> Schedule:
+        """The order of a step over so many more or fewer, whose rounds are as large."""
+        return type(self)(self.ranks, self.stages_per_rank, count)
 
     def rank_of(self, stage: int) -> int:
         """Rank that has a stage."""

@@ -137,12 +137,19 @@ class _Interleaved(Schedule):
     @property
     def rounds(self) -> int:
         """Rounds of a step."""
-        return max(1, self.microbatches // self.ranks)
+        return max(1, self.microbatches // (self.group or self.ranks))
 
     @property
     def round(self) -> int:
         """Micro-batches of a round."""
-        return self.microbatches // self.rounds
+        return self.group or self.microbatches // self.rounds
+
+    @property
+    def period(self) -> int:
+        return 2 * self.round
+
+    def with_microbatches(self, count: int) -> Schedule:
+        return type(self)(self.ranks, self.stages_per_rank, count, self.round)
 
     @property
     def nearest(self) -> tuple[int, ...]:
@@ -221,7 +228,7 @@ class MegatronInterleaved1F1B(Interleaved1F1B):
     @property
     def round(self) -> int:
         most = self.microbatches
-        return next(size for size in range(self.ranks, most + 1) if not 0 < most % size < self.ranks)
+        return self.group or next(size for size in range(self.ranks, most + 1) if not 0 < most % size < self.ranks)
 
     @property
     def nearest(self) -> tuple[int]:
