@@ -55,7 +55,7 @@ PassSeconds = Mapping[tuple[int, str], Numbers]
 """Seconds of each pass of each stage."""
 WHOLE = ("gpipe", "looped-bfs")
 """Schedules that run a stage on all micro-batches before another."""
-MOST_TRIES = 3
+MOST_TRIES = 5
 """How often more micro-batches are played where periods differ yet."""
 
 
@@ -90,7 +90,7 @@ def ends_of(schedule: Schedule, passes: PassSeconds, handing: Numbers) -> list[N
         if attempt == MOST_TRIES - 1 or (steady and all(map(is_no_less, grown, least))):
             more = (schedule.microbatches - counts[-1]) / period
             return [c + more * (c - b) for _, b, c in ends]
-        first += 4 * period
+        first += 4 * 2**attempt * period
     return play_passes(schedule, passes, handing)
 
 
