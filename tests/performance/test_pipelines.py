@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.cost.pipeline import RankStep
 from costmodel.graph.kernel import Kernel
-from costmodel.performance import laws
+from costmodel.performance import laws, pipelines
 from costmodel.performance.laws import KernelTable
-from costmodel.performance.pipelines import StagePass, ends_of, play_passes
+from costmodel.performance.pipelines import StagePass, _order, ends_of, play_passes
 from costmodel.performance.time import Time
 from costmodel.training.schedule import Schedule
-from costmodel.training.schedules import SCHEDULES
+from costmodel.training.schedules import SCHEDULES, MegatronInterleaved1F1B
 from tests.profiles import examples
 
 KINDS = ("F", "B", "I", "W")
@@ -83,6 +83,39 @@ def test_very_many_micro_batches_are_as_much_work_as_few(name: str) -> None:
         ends_of(schedule, {kind: Seconds(seconds) for kind, seconds in units(schedule).items()}, 0.1)
         counts.append(played)
     assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize(("ranks", "vpp"), [(4, 2), (8, 3)])
+def test_very_many_micro_batches_whose_last_round_is_smaller_are_as_few_passes(ranks: int, vpp: int) -> None:
+    """Rounds stay as large as those of the step, though fewer micro-batches would have others."""
+    played: list[int] = []
+    for count in (16 * ranks, 32_768):  # and as many more as are no whole number of ranks
+        schedule = MegatronInterleaved1F1B(ranks, vpp, count + ranks // 2 + 1)
+        assert schedule.round > ranks
+        orders: list[Schedule] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipelines, "_order", lambda each, orders=orders: orders.append(each) or _order(each))
+            ends_of(schedule, units(schedule), 0.1)
+        assert {each.period for each in orders} == {schedule.period}
+        played.append(max(each.microbatches for each in orders))
+    assert played[1] <= 4 * schedule.period
+
+
+@examples(8)
+@given(data=st.data())
+def test_periods_of_larger_rounds_stand_for_all_micro_batches(data: st.DataObject) -> None:
+    ranks = data.draw(st.integers(2, 5))
+    schedule = MegatronInterleaved1F1B(ranks, data.draw(st.integers(2, 3)), data.draw(st.integers(90, 200)))
+    seconds = st.integers(1, 9).map(float)
+    passes = {key: data.draw(seconds) for key in units(schedule)}
+    assert ends_of(schedule, passes, 0.5) == pytest.approx(play_passes(schedule, passes, 0.5), rel=1e-9)
+
+
+def test_stages_that_take_nearly_as_long_are_played_until_the_slowest_shows() -> None:
+    """The first stage is 1 % slower than others, of which only hundreds of micro-batches wait for it."""
+    schedule = SCHEDULES["interleaved-1f1b"](4, 2, 496)
+    passes = {(stage, kind): each * (1.01 if stage == 0 else 1.0) for (stage, kind), each in units(schedule).items()}
+    assert ends_of(schedule, passes, 0.1) == pytest.approx(play_passes(schedule, passes, 0.1), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "looped-bfs"])
