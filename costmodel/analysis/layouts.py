@@ -25,6 +25,7 @@ from costmodel.display.units import Budget, show_bytes, show_exact, show_few, sh
 from costmodel.documents.arguments import Reserve, typed
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, listed, not_installed, shown
 from costmodel.hardware.cluster import LinkLike, load_cluster, machine_of
+from costmodel.hardware.machine import show_link_speed
 from costmodel.importers.files import read_setting, settings_of
 from costmodel.importers.zoo import load
 from costmodel.performance.layout_steps import LayoutStep
@@ -137,7 +138,7 @@ class Layouts(Ranking[RankedLayout]):
 
     def _network_table(self) -> Table:
         """Seconds of the first of them by the speed of the network."""
-        header = ("step, by network", *(f"{8e-9 * speed.bandwidth:g} Gb/s" for speed in self.networks))
+        header = ("step, by network", *(show_link_speed(speed.bandwidth) for speed in self.networks))
         rows = zip(*(map(show_seconds, speed.seconds) for speed in self.networks), strict=True)
         return Table(header, [(str(rank), *row) for rank, row in enumerate(rows, 1)])
 

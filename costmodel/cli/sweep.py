@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, NETWORK, RESERVE, Reply, argument, option, verb, write
-from costmodel.cli.options import AXES, OVER, QUANTITIES
+from costmodel.cli.commands import MODEL, RESERVE, Reply, argument, option, verb, write
+from costmodel.cli.options import AXES, OVER, QUANTITIES, read_several
 from costmodel.cost.quantities import ALL as KNOWN
 from costmodel.display.table import Table, is_terminal, narrowed, printable
 from costmodel.display.units import show_seconds, shower
 from costmodel.errors import CostModelError, SettingError, not_installed, shown, unknown
-from costmodel.training.settings import LAYOUT_NAMES, SETTING_NAMES
+from costmodel.training.settings import SETTING_NAMES
 
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.grid import Grid
@@ -33,6 +33,12 @@ MOST_JSON = 100_000
 RESUMED = (".parquet", ".zarr")
 STORED = (*RESUMED, ".csv", ".json")
 """Endings of files that hold cells; any other is of a picture."""
+NETWORKS = option(
+    "--network",
+    metavar="RATE,...",
+    callback=read_several,
+    help="With --on, of one adapter between nodes of a layout, such as '400 Gb/s'; each cluster with each of several.",
+)
 
 
 @verb(
@@ -48,7 +54,7 @@ STORED = (*RESUMED, ".csv", ".json")
     option("--resume", is_flag=True, help="Go on with a file that an interrupt left."),
     option("--memory", metavar="SIZE", multiple=True, help="In a picture, draw what fits; may be given again."),
     RESERVE,
-    NETWORK,
+    NETWORKS,
     OVER,
     *AXES,
     examples=(
@@ -65,14 +71,14 @@ def sweep(
     resume: bool,
     memory: tuple[str, ...],
     reserve: str | None,
-    network: str | None,
+    network: Sequence[Any] | None,
     settings: dict[str, Any],
 ) -> Any:
     """A grid of questions: options take several values, as 1,2,4 or in ranges 1:64, 6:48:6, 1:64:*2, ends included.
 
     Names of parts to checkpoint together are joined as in --checkpoint none,mlp+attention.
     """
-    settings = _networked(settings, network)
+    settings |= {} if network is None else {"network": network}
     pictures = [path for path in out if Path(path).suffix.lower() not in STORED]
     stored = [path for path in out if path not in pictures]
     if (memory or reserve) and not pictures:
@@ -100,7 +106,7 @@ def sweep(
     option("--most", metavar="NAME", multiple=True, help="Of which more is better: batch, seq, ..."),
     option("--tolerance", metavar="SHARE", type=float, default=0.0, help="Smaller differences count as none (0.01)."),
     option("--out", metavar="FILE", help="Also draw it, as FILE.png, .svg or .pdf, or write it: .csv, .html, ..."),
-    NETWORK,
+    NETWORKS,
     OVER,
     *AXES,
     examples=(
@@ -114,7 +120,7 @@ def pareto(
     most: tuple[str, ...],
     tolerance: float,
     out: str | None,
-    network: str | None,
+    network: Sequence[Any] | None,
     settings: dict[str, Any],
 ) -> Reply:
     """The cells of a grid of questions that no other beats. MODEL may be a sweep that was saved, as sweep.parquet."""
@@ -126,7 +132,7 @@ def pareto(
     if out is not None:
         check_out(out, drawn=True)
     saved = Path(model).suffix in (".parquet", ".zarr")
-    settings = _networked(settings, network)
+    settings |= {} if network is None else {"network": network}
     if saved and settings:
         raise SettingError(f"{next(iter(settings))} is for a model: {shown(model)} holds a sweep already")
     known = [name for name in (*quantities, *most) if name in KNOWN]
@@ -147,20 +153,6 @@ def pareto(
     return answer
 
 
-def _networked(settings: dict[str, Any], network: str | None) -> dict[str, Any]:
-    """Settings with machines of ``--on`` joined by such a network. Raises click.UsageError where nothing is joined."""
-    if network is None:
-        return settings
-    if "on" not in settings:
-        raise click.UsageError("--network: give --on CLUSTER too, whose nodes it joins")
-    if not settings.keys() & set(LAYOUT_NAMES):
-        raise click.UsageError("--network is between devices, of which there is one: leave it out")
-    from costmodel.hardware.cluster import load_cluster
-
-    machines = settings["on"] if isinstance(settings["on"], list) else [settings["on"]]
-    return {**settings, "on": [load_cluster(machine, network) for machine in machines]}
-
-
 class CellTable:
     """The cells of a sweep for a person: all of them as data, the first as a table."""
 
@@ -179,12 +171,12 @@ class CellTable:
         return _rows(grid, grid.cells)
 
     def __str__(self) -> str:
-        from costmodel.analysis.sweep.sweeps import grid_of
+        from costmodel.analysis.sweep.sweeps import grid_of, step_quantities
 
         model, settings = self.question
         grid = grid_of(model, self.quantities or SHOWN, settings)
         if not self.quantities and "on" in settings:
-            grid = grid_of(grid.model, ("seconds", _rate(grid), *SHOWN), settings)
+            grid = grid_of(grid.model, (*step_quantities(grid.model), *SHOWN), settings)
         rows = [_with_range(grid, row) for row in _rows(grid, MOST_PRINTED)]
         lines = [narrowed(_question(grid)), "", _table(rows, [name for name in rows[0] if name != "reason"])]
         if more := grid.cells - len(rows):
@@ -212,12 +204,6 @@ def _first(grid: Grid) -> Costs | None:
             model, settings = _cell(grid, {axis.name: axis.values[place] for axis in grid.axes})
             return Costs.of(model, **settings)
     return None
-
-
-def _rate(grid: Grid) -> str:
-    """The rate that a grid's model has: of tokens, or where it has none of samples."""
-    first = _first(grid)
-    return "tokens_per_second" if first is not None and first.batch_shape.seq is not None else "samples_per_second"
 
 
 def _with_range(grid: Grid, row: dict[str, Any]) -> dict[str, Any]:

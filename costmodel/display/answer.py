@@ -158,10 +158,11 @@ class Ranking(Answer, Generic[Entry]):
         return iter(self.entries)
 
     def __getitem__(self, rank: int) -> Entry:
-        """As of any sequence, IndexError where there is none. Raises SettingError for a name, which is no rank."""
-        if not isinstance(rank, str):
+        """As of any sequence, IndexError where there is none. Raises SettingError for what is no whole number."""
+        if isinstance(rank, slice) or hasattr(type(rank), "__index__"):
             return self.entries[rank]
-        of, known = type(self).__name__.lower(), rank if hasattr(type(self), rank) else "best"
+        of = type(self).__name__.lower()
+        known = rank if isinstance(rank, str) and hasattr(type(self), rank) else "best"
         raise SettingError(f"{of} has entries by rank, none such as {shown(rank)}: use {of}.{known}, or {of}[0]")
 
     @property

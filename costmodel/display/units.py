@@ -190,6 +190,7 @@ _UNITS = {
     "B": Unit("an amount of memory", "24 GiB", r"(?i)(?!(?-i:[KMGTP]i?b)$)([kmgtp])(i?)b?|b|bytes?"),
     "B/s": Unit("a bandwidth", "3.35 TB/s", r"(?:([kmgtpeKMGTPE])(i?))?(?:B/s|Bps|[Bb]ytes?/s)"),
     "bit/s": Unit("a bandwidth in bits", "400 Gbit/s", r"([kmgtpeKMGTPE])?(?:[Bb]its?/s|bps)"),
+    "b/s": Unit("a bandwidth in bits", "400 Gb/s", r"([kMGTPE])b/s"),
     "FLOP/s": Unit("an arithmetic rate", "312 TFLOP/s", r"(?i)([kmgtpe])?(?:FLOP/s|FLOPS|OP/s|OPS)"),
     "Hz": Unit("a frequency", "1.41 GHz", r"(?i)([kmgtpe])?Hz"),
     "W": Unit("a power", "400 W", r"([kKMGTPE])?(?i:W|watts?)"),
@@ -201,12 +202,12 @@ _UNITS = {
 """What amounts are read in; the last is a count of anything."""
 
 
-def read_text(text: Any, what: str, unit: str, example: str = "") -> tuple[Fraction, str]:
+def read_text(text: Any, what: str, unit: str, example: str = "", *, bits: bool = False) -> tuple[Fraction, str]:
     """An amount from text such as "3.35 TB/s", in the unit, and the name of its own unit as it is written.
 
     Prefixes are decimal, of bytes binary too; bits are read where bytes are meant ("400 Gbit/s" is 50e9 B/s), but
     "Gb/s" and "Gb", which could be either, are refused. what, example: what errors call the amount, and one that would
-    be right. Raises SettingError.
+    be right. bits: whether "Gb/s" is bits after all. Raises SettingError.
     """
     from fractions import Fraction
 
@@ -217,15 +218,16 @@ def read_text(text: Any, what: str, unit: str, example: str = "") -> tuple[Fract
         raise SettingError(f"{what}={shown(text)} is not {of.measure}: use text such as '{example}'")
     number, name = parts.groups(default="")
     scale = of.scale(name)
-    if scale is None and unit == "B/s" and (bits := _UNITS["bit/s"].scale(name)) is not None:
-        scale = bits / 8
+    for other in ("bit/s", "b/s")[: 1 + bits] if scale is None and unit == "B/s" else ():
+        if (size := _UNITS[other].scale(name)) is not None:
+            scale = size / 8
     if scale is None:
-        raise SettingError(f"{what}={shown(text)} {_mismatch(number, name, unit, example)}")
+        raise SettingError(f"{what}={shown(text)} {_mismatch(number, name, unit, example, bits)}")
     return Fraction(number.replace(",", "")) * scale, name
 
 
-def _mismatch(number: str, name: str, unit: str, example: str) -> str:
-    """What is wrong with the unit of an amount, and what would be right, as the end of an error."""
+def _mismatch(number: str, name: str, unit: str, example: str, in_bits: bool) -> str:
+    """What is wrong with the unit of an amount, and what would be right, as the end of an error; see `read_text`."""
     of = _UNITS[unit]
     if not name:
         number_of = {"B": "'24 GB' or '24 bytes'"}.get(unit, f"or a number of {unit}")
@@ -234,13 +236,14 @@ def _mismatch(number: str, name: str, unit: str, example: str) -> str:
     prefix = name[:1] if name[:1].lower() in "kmgtpe" else ""
     bits = re.fullmatch(r"(?:[kmgtp](i?))?b(/s)?", name, re.IGNORECASE)
     if bits and f"B{bits[2] or ''}" == unit:
-        forms = (f"{bits[1] or ''}{unit}", *(["bit/s"] if unit == "B/s" else []))
+        forms = (f"{bits[1] or ''}{unit}", *(["b/s" if in_bits else "bit/s"] if unit == "B/s" else []))
         both = " or ".join(f"'{number} {prefix.upper()}{form}'" for form in forms)
         return f"is not {of.measure}, '{name}' could be bits: use {both}"
     for amount in {"B/s": ("B", "iB"), "FLOP/s": ("FLOP", "OP", "FLOPs")}.get(unit, ()):
         if name[len(prefix) :].lower() == amount.lower():
             binary = "i" if amount == "iB" else ""
-            return f"is not {of.measure} but an amount: use '{number} {prefix}{binary}{unit}'"
+            rate = "b/s" if in_bits and name.endswith("b") else unit
+            return f"is not {of.measure} but an amount: use '{number} {prefix}{binary}{rate}'"
     if others := [each.measure for each in _UNITS.values() if len(name) > 1 and each.scale(name) is not None]:
         return f"is {others[0]}, not {of.measure}: use text such as '{example}'"
     from difflib import get_close_matches
@@ -297,15 +300,17 @@ def whole(number: Any) -> int | None:
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
-def read_amount(value: Any, what: str, unit: str, *, zero: bool = False, example: str = "") -> float:
+def read_amount(
+    value: Any, what: str, unit: str, *, zero: bool = False, example: str = "", bits: bool = False
+) -> float:
     """A number of a unit from a plain number, which may be infinite, or from text such as "3.35 TB/s".
 
     unit: "FLOP/s", "B/s", "Hz", "W", "s" or "g/kWh". zero: whether 0 is an amount too. example: one that would be right
-    for errors. Raises SettingError.
+    for errors. bits: see `read_text`. Raises SettingError.
     """
     number = native(value)
     if isinstance(number, bool) or not isinstance(number, int | float):
-        number = read_text(value, what, unit, example)[0]
+        number = read_text(value, what, unit, example, bits=bits)[0]
     measure, example = _UNITS[unit].measure, example or _UNITS[unit].example
     if number != inf and abs(number) > LARGEST_FLOAT:
         raise SettingError(f"{what}={shown(value)} is larger than {measure} can be: use one such as '{example}'")

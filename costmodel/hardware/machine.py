@@ -66,8 +66,8 @@ def _plausible(number: float, value: Any, what: str, unit: str) -> None:
     raise SettingError(f"{what}={shown(value)} is {number:g} {of}, {fault}: {remedy}")
 
 
-def _amount(value: Any, what: str, unit: str, *, zero: bool = False, example: str = "") -> float:
-    number = read_amount(value, what, unit, zero=zero, example=example)
+def _amount(value: Any, what: str, unit: str, *, zero: bool = False, example: str = "", bits: bool = False) -> float:
+    number = read_amount(value, what, unit, zero=zero, example=example, bits=bits)
     if number == inf and unit in ("Hz", "W"):  # rates and bandwidths without end are how a limit is left out
         raise SettingError(f"{what}={shown(value)} is no clock or power that a machine has: leave it out")
     _plausible(number, value, what, unit)
@@ -98,12 +98,15 @@ Magnitude = float | int | str
 
 def read_link_speed(value: Any, what: str) -> float:
     """Bandwidth of a link [B/s]; "400 Gb/s" and "400 Gbps" are bits, as networks are sold by. Raises SettingError."""
-    if isinstance(value, str) and value.rstrip().endswith(("Gb/s", "Mb/s", "Tb/s")):
-        value = f"{value.rstrip()[:-3]}bit/s"
-    number = _amount(value, what, "B/s", example=(right := "400 Gb/s"))
+    number = _amount(value, what, "B/s", example=(right := "400 Gb/s"), bits=True)
     if number == inf:
         raise SettingError(f"{what}={shown(value)} is no bandwidth that a link has: use one such as '{right}'")
     return number
+
+
+def show_link_speed(bandwidth: float) -> str:
+    """Bandwidth of a link [B/s] in bits, as networks are sold by."""
+    return f"{8e-9 * bandwidth:g} Gb/s"
 
 
 Bandwidth = Annotated[Reads[float, Magnitude], _reads("B/s", none=False)]

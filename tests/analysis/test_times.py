@@ -43,6 +43,24 @@ def test_a_grid_that_is_worked_out_in_pieces_has_the_times_of_predictions() -> N
         assert float(cell["mfu"]) == pytest.approx(t.mfu, rel=1e-9)
 
 
+def test_each_cluster_has_each_network_and_a_cell_says_which() -> None:
+    speeds, clusters = ["100 Gb/s", 5e10], ["h100-sxm", "a100-sxm-80gb"]
+    swept = cm.sweep("gpt2-small", seq=64, dp=16, on=clusters, network=speeds, quantities="seconds")
+    names = ["dgx-h100, 100 Gb/s", "dgx-h100, 400 Gb/s", "dgx-a100, 100 Gb/s", "dgx-a100, 400 Gb/s"]
+    assert swept["on"].values.tolist() == names
+    times = [cm.predict("gpt2-small", seq=64, dp=16).on(each, network=speed) for each in clusters for speed in speeds]
+    assert swept["seconds"].values.tolist() == pytest.approx([time.seconds for time in times], rel=1e-9)
+    one = cm.sweep("gpt2-small", seq=64, dp=16, on="h100-sxm", network="100 Gb/s")
+    assert float(one["seconds"]) == pytest.approx(times[0].seconds, rel=1e-9)
+    for wrong, says in (
+        ({"network": "100 Gb/s"}, "network='100 Gb/s' joins nodes of a cluster: give on='h100-sxm', say, too"),
+        ({"on": "h100-sxm", "network": []}, "axis network is empty"),
+        ({"on": "h100-sxm", "network": ["50 GB/s", "400 Gb/s"]}, "axis on has 'dgx-h100, 400 Gb/s' twice"),
+    ):
+        with pytest.raises(CostModelError, match=says):
+            cm.sweep("gpt2-small", seq=64, dp=16, **wrong)
+
+
 def test_machines_and_images_are_axes_too() -> None:
     machines = ["rtx-4090", "h100-sxm"]
     swept = cm.sweep(

@@ -305,6 +305,7 @@ IN_OTHER_WORDS = {
     "use p.flops.total, or p.value('flops.total')": lambda: P["flops.total"],
     "no items such as 0": lambda: list(P),  # type: ignore[call-overload]
     "use memory.peak": lambda: P.memory["peak"],
+    "none such as nan: use recommendations.best, or": lambda: cm.recommend("mlp-mnist", memory="1 GiB")[float("nan")],  # type: ignore
     "'best': use recommendations.best, or": lambda: cm.recommend("mlp-mnist", memory="1 GiB")["best"],  # type: ignore
 }
 

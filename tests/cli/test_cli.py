@@ -425,6 +425,14 @@ def test_a_field_is_no_option(capsys) -> None:
     refused(here(capsys, "predict", "gpt2", "--over", "layers=2", "--over", "layers=3"), "given twice")
 
 
+def test_what_a_sweep_prints_of_a_machine_has_its_seconds(capsys) -> None:
+    question = ("sweep", "gpt2-small", "--seq", "64,128", "--on", "h100-sxm", "--json")
+    for row, seq in zip(json.loads(here(capsys, *question).out), (64, 128), strict=True):
+        asked = cm.predict("gpt2-small", seq=seq).on("h100-sxm")
+        assert (row["seconds"], row["params"]) == (asked.seconds, asked.prediction.params)
+    assert "seconds" not in json.loads(here(capsys, *question[:4], "--json").out)[0]
+
+
 def test_nodes_of_a_sweep_are_joined_by_the_network_that_is_given(capsys) -> None:
     question = ("sweep", "gpt2-small", "--seq", "64", "--tp", "1,2", "--fsdp", "8", "--on", "h100-sxm,p4d")
     network = ("--network", "10 Gb/s")
@@ -439,7 +447,7 @@ def test_nodes_of_a_sweep_are_joined_by_the_network_that_is_given(capsys) -> Non
     quantities = ("seconds", "memory.peak")
     front = json.loads(here(capsys, "pareto", question[1], *quantities, *question[2:], *network, "--json").out)
     assert min(row["seconds"] for row in front) == min(row["seconds"] for row in rows)
-    refused(here(capsys, *question[:-2], *network), "give --on CLUSTER too")
+    refused(here(capsys, *question[:-2], *network), "network='10 Gb/s' joins nodes of a cluster: give on=")
     refused(here(capsys, *question[:2], *question[-2:], *network), "between devices, of which there is one")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import costmodel as cm
+from costmodel.errors import CostModelError
 from costmodel.hardware.cluster import Cluster, DeviceGroup, clusters, load_cluster
 from costmodel.training.layout import Layout
 from tests.command import error_of, here
@@ -45,6 +47,13 @@ def test_a_machine_alone_is_the_ready_cluster_built_of_it_or_one_of_its_own_figu
 def test_a_network_is_the_same_however_it_is_written(text: Any) -> None:
     assert lab(network=text).network_bandwidth == 5e10
     assert load_cluster("dgx-a100", network=text).network_bandwidth == 5e10
+
+
+@pytest.mark.parametrize("text", ["-4 Gb/s", "0 Gb/s", "fast Gb/s", "400 Gb", "1e400 Mb/s", "400 mb/s"])
+def test_a_network_that_is_refused_is_said_as_it_was_given(text: str) -> None:
+    with pytest.raises(CostModelError, match=re.escape(f"network={text!r} is ")) as refusal:
+        load_cluster("dgx-a100", network=text)
+    assert "bit/s" not in str(refusal.value)
 
 
 def test_adapters_and_oversubscription_share_the_network_out() -> None:

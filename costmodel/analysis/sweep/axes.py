@@ -74,10 +74,10 @@ def read_axes(model: Architecture, question: Mapping[str, Any]) -> tuple[list[Ax
             raise unknown_field("axis", name, [type(model)], [*applicable(model), *fields])
         if isinstance(value, str) and RANGE.match(value):
             value = range_of(name, value)
-        if not _varies(name, value):
+        if not varies(name, value):
             (settings if name in SETTING_NAMES else changed)[name] = value
             continue
-        values = _listed(name, value)
+        values = listed(name, value)
         if name in of_spec and "none" in values and not model.has_word(name, "none"):
             values = [None if one == "none" else one for one in values]
         axes.append(_axis(model, name, values))
@@ -110,7 +110,8 @@ def _check_place(model: Architecture, changed: Mapping[str, Any], axis: Axis) ->
         raise SettingError(f"axis {axis.name}: {errors.pop()}")
 
 
-def _varies(name: str, value: Any) -> bool:
+def varies(name: str, value: Any) -> bool:
+    """Whether what is given for a setting or a field is its values along an axis, not one value."""
     if isinstance(value, str | bytes | Mapping | Description) or not isinstance(value, Iterable):
         return False
     if getattr(value, "ndim", 1) == 0:
@@ -118,7 +119,8 @@ def _varies(name: str, value: Any) -> bool:
     return not (name in SETTINGS and SETTINGS[name].takes_tuple and isinstance(value, tuple))
 
 
-def _listed(name: str, value: Iterable[Any]) -> Sequence[Any]:
+def listed(name: str, value: Iterable[Any]) -> Sequence[Any]:
+    """The values of an axis. Raises SettingError if there are none, or too many."""
     if isinstance(value, range):
         check_count(name, -((value.start - value.stop) // value.step))  # `len` fails beyond 2^63
         return value

@@ -12,11 +12,15 @@ from costmodel.analysis.sweep.extents import check_memory
 from costmodel.architectures.base import Architecture
 from costmodel.cost.quantities import ALL, QUANTITIES
 from costmodel.errors import SettingError, not_installed, shown, unknown
+from costmodel.hardware.cluster import load_cluster
+from costmodel.hardware.machine import show_link_speed
+from costmodel.training.settings import LAYOUT_NAMES
 from costmodel.training.signatures import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.dataset import Sweep
     from costmodel.analysis.sweep.grid import Grid
+    from costmodel.hardware.cluster import Cluster, LinkLike
     from costmodel.training.keywords import SettingsAndFields
 
 _WORKERS = {"client": "dask.distributed client", "executor": "concurrent.futures executor"}
@@ -29,6 +33,7 @@ def sweep(
     model: Architecture | str,
     *,
     quantities: Iterable[str] | str | None = None,
+    network: LinkLike | Iterable[LinkLike] = None,
     chunks: Any = None,
     client: Any = None,
     executor: Executor | None = None,
@@ -41,7 +46,9 @@ def sweep(
 
     Args:
         model: as `predict` takes it.
-        quantities: names such as "memory.peak" (default: all).
+        quantities: names such as "memory.peak" (default: all; of a step's seconds and rates two, where `on` is given).
+        network: with `on`, of one adapter between nodes, such as "400 Gb/s", in place of the cluster's; of several each
+            cluster is a value of `on` with each, which its label names.
         chunks: cells of a chunk, for each axis or for all, as Dask takes them ("auto" too): arrays are lazy then, and
             are worked out chunk by chunk when they are computed or written.
         client: a `dask.distributed` client whose workers do the work. Without chunks the result is brought here; with
@@ -70,7 +77,7 @@ def sweep(
     for name, worker, method in (("client", client, "as_current"), ("executor", executor, "submit")):
         if worker is not None and (isinstance(worker, type) or not hasattr(worker, method)):
             raise SettingError(f"{name}={shown(worker)} is no {_WORKERS[name]}: make one, or leave it out")
-    grid = grid_of(model, quantities, settings)
+    grid = grid_of(model, quantities, {**settings, "network": network})
     if chunks is not None:
         return lazy_dataset(grid, chunks)
     check_memory(grid)
@@ -90,10 +97,11 @@ def grid_of(model: Architecture | str, quantities: Iterable[str] | str | None, q
         from costmodel.importers.zoo import load
 
         model = load(model, over=over)
-    question = {name: value for name, value in question.items() if name != "over"}
+    question = joined({name: value for name, value in question.items() if name != "over"})
     if not isinstance(quantities, Iterable | None) or getattr(quantities, "ndim", 1) == 0:
         raise SettingError(f"quantities={shown(quantities)} is no list of names: use one such as ['memory.peak']")
-    listed = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
+    every = (*QUANTITIES, *(step_quantities(model) if question.get("on") is not None else ()))
+    listed = (quantities,) if isinstance(quantities, str) else every if quantities is None else quantities
     names = tuple(islice(listed, len(ALL) + 1))  # of more, one is not known or there twice
     for quantity in names:
         if not isinstance(quantity, str) or quantity not in ALL:
@@ -104,6 +112,38 @@ def grid_of(model: Architecture | str, quantities: Iterable[str] | str | None, q
     if changed and all(axis.name not in model.field_names() for axis in axes):
         model, changed = varied(model, changed), {}
     return Grid(model, axes, settings, changed, names)
+
+
+def step_quantities(model: Architecture) -> tuple[str, str]:
+    """What is asked first of a step on a machine: its seconds, and the model's rate, of tokens or of samples."""
+    return "seconds", "tokens_per_second" if "seq" in model.BATCH_SIZES else "samples_per_second"
+
+
+def joined(question: Mapping[str, Any]) -> dict[str, Any]:
+    """A question whose machines are clusters, joined by the network that it names, each by each of several.
+
+    Raises CostModelError where there is nothing to join.
+    """
+    from costmodel.analysis.sweep.axes import listed, varies
+
+    settings = {name: value for name, value in question.items() if name != "network"}
+    if (network := question.get("network")) is None:
+        return settings
+    on = settings.get("on")
+    networks = listed("network", network) if varies("on", network) else [network]
+    if on is None:
+        raise SettingError(f"network={shown(networks[0])} joins nodes of a cluster: give on='h100-sxm', say, too")
+    if not settings.keys() & set(LAYOUT_NAMES):
+        raise SettingError(f"network={shown(networks[0])} is between devices, of which there is one: leave it out")
+    machines = listed("on", on) if varies("on", on) else [on]
+    clusters = [_named(load_cluster(machine, speed)) for machine in machines for speed in networks]
+    return {**settings, "on": clusters if varies("on", on) or varies("on", network) else clusters[0]}
+
+
+def _named(cluster: Cluster) -> Cluster:
+    """One that is told by its name from others of the same nodes on other networks."""
+    speed = "" if cluster.network is None else f", {show_link_speed(cluster.network.bandwidth)}"
+    return cluster.model_copy(update={"name": f"{cluster.name}{speed}"})
 
 
 def filled(grid: Grid, executor: Executor | None = None) -> dict[str, Any]:
