@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -86,14 +87,21 @@ class Calibration(Description):
         return read_fields(path, "calibration", lambda data: cls(**data), "machine: h100-sxm")
 
     def dump(self) -> str:
-        """The text of a file that `load` reads back."""
+        """The text of a YAML file that `load` reads back."""
         from costmodel.documents.document import dump
 
-        return dump(self.model_dump(mode="json", exclude_defaults=True))
+        return dump(self._fields())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write that text to a file, whole or not at all. Raises CostModelError."""
-        write(self.dump(), path)
+        """Write a file that `load` reads back, in JSON if its name says so, whole or not at all.
+
+        Raises CostModelError.
+        """
+        in_json = os.fsdecode(path).lower().endswith(".json")
+        write(json.dumps(self._fields(), indent=2) + "\n" if in_json else self.dump(), path)
+
+    def _fields(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def calibration_of(machine: Any) -> Calibration | None:

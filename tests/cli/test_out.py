@@ -152,6 +152,12 @@ def test_a_file_is_as_it_was_where_there_is_no_room_for_another(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("name", ["lab.yaml", "lab.yml", "lab.json", "LAB.JSON"])
+def test_a_calibration_is_read_back_whatever_its_file_is_called(name: str, tmp_path: Path) -> None:
+    CALIBRATION.save(tmp_path / name)
+    assert Calibration.load(tmp_path / name) == CALIBRATION
+
+
 def test_a_link_is_replaced_and_what_it_names_is_left_alone(tmp_path: Path) -> None:
     path, other = tmp_path / "lab.yaml", tmp_path / "other"
     other.write_text("before")
