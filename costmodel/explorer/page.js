@@ -993,7 +993,7 @@ function showTime() {
     + `${showSeconds(range.low)} and ${showSeconds(range.high)}, and by the datasheet alone none takes less than ${showSeconds(clock.least)}. `
     + `That is ${rate}, four of five times ${rateOf(range.high)} to ${rateOf(range.low)}. `
     + (clock.shared ? `Of it a device waits ${waitText(clock.shared.exposed)} for collectives${staged() ? `, and ${waitText(clock.shared.bubble)} for other stages: the bubble of the schedule, played with what each stage takes` : ""}. ` : "")
-    + (staged() ? `Phases, collectives and kernels are those of stage rank ${clock.shared.rank}, which has the most to do. ` : "")
+    + (staged() ? `Phases, collectives and kernels are those of stage rank ${clock.shared.rank}, whose kernels take longest. ` : "")
     + "These are estimates in floating point, unlike all else here: kernels and drivers differ.";
   showSent();
   fill($("time-table"), "Seconds of each phase", ["", "a step", "device", "host", "by the datasheet", "kernels"], [

@@ -59,7 +59,7 @@ class TimeReport(NamedTuple):
 
     peak: see `Time.peak`. needed_bytes: at the peak of memory. runs_in: types without units, with those that they run
     in. attention: its kernels, see `Time.attention`. usual: see `Time.usual`. cluster: what joins devices, in words; ""
-    for one.
+    for one. shown_rank: see `Time.shown_rank`.
     """
 
     question: str
@@ -85,6 +85,7 @@ class TimeReport(NamedTuple):
     attention: str
     usual: tuple[str, float] | None
     cluster: str
+    shown_rank: int | None
 
 
 def sheet(t: TimeReport) -> Sheet:
@@ -188,6 +189,8 @@ def _warnings(t: TimeReport) -> list[str]:
 
 def _notes(t: TimeReport) -> list[str]:
     notes = [f"{_TIERS[t.tier]}; stack: {t.stack.source}", *([f"cluster: {t.cluster}"] if t.cluster else [])]
+    if t.shown_rank is not None:
+        notes.append(f"phases, collectives, layers: of pipeline rank {t.shown_rank}, whose kernels take longest")
     if t.usual is not None:
         settings, seconds = t.usual
         notes.append(f"plain settings: {settings} make it {show_seconds(seconds)}")

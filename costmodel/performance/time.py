@@ -519,6 +519,11 @@ class Time(Answer):
         """What joins the devices, and which axes of their layout cross nodes, in words; "" for one device."""
         return "" if self.cluster is None else self.cluster.words(self.prediction.settings.layout)
 
+    @property
+    def shown_rank(self) -> int | None:
+        """The rank of a pipeline whose phases, collectives and layers these are: its kernels take longest; else None."""
+        return self._rank.shown.rank if isinstance(self._rank, PipelineWork) else None
+
     @cached_property
     def events(self) -> list[QueueEvent]:
         """What is on which queue from when to when, every round by itself; of a pipeline the passes of all its ranks.
@@ -580,6 +585,7 @@ class Time(Answer):
             "hfu": self.hfu,
             "samples_per_second": self.samples_per_second,
             "tokens_per_second": self.tokens_per_second,
+            "shown_rank": self.shown_rank,
             "exposed": self.exposed,
             "bubble": self.bubble,
             "bound": self.bound,
@@ -624,6 +630,7 @@ class Time(Answer):
             attention=self.attention,
             usual=self.usual,
             cluster=self.joined,
+            shown_rank=self.shown_rank,
         )
         return sheet(report)
 

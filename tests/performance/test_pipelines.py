@@ -383,3 +383,19 @@ def test_ranks_of_megatron_wait_for_what_they_hand_on_but_for_interleaved_stages
     [handed] = [of for of in time.collectives if of.layer == "stages"]
     waited = handed.exposed / (handed.seconds / handed.times)
     assert (waited == pytest.approx(64)) == (runtime == "megatron" and vpp == 1)
+
+
+@pytest.mark.parametrize(("split", "rank", "layer"), [([6, 6], 1, "head"), ([11, 1], 0, "embedding")])
+def test_a_report_says_which_rank_of_a_pipeline_its_layers_are_of(split: list[int], rank: int, layer: str) -> None:
+    time = cm.predict("gpt2-small", seq=128, precision="bf16", pp=2, accumulate=4, pp_split=split).on("h100-sxm")
+    assert time.bound == "host"  # kernels tell the ranks apart all the same
+    assert time.shown_rank == time.to_dict()["shown_rank"] == rank
+    assert {"head", "embedding"} & {row.name for row in time.layers} == {layer}
+    assert f"of pipeline rank {rank}, whose kernels take longest" in str(time).replace("\n  ", " ")
+
+
+@pytest.mark.parametrize("layout", [{}, {"dp": 2}])
+def test_a_report_without_a_pipeline_names_no_rank(layout: dict[str, Any]) -> None:
+    time = cm.predict("gpt2-small", seq=128, **layout).on("h100-sxm")
+    assert time.shown_rank is None
+    assert "of pipeline rank" not in str(time)
