@@ -521,7 +521,7 @@ class Time(Answer):
 
     @property
     def shown_rank(self) -> int | None:
-        """The rank of a pipeline whose phases, collectives and layers these are: its kernels take longest; else None."""
+        """The rank of a pipeline whose phases, collectives and layers these are, since its kernels take longest."""
         return self._rank.shown.rank if isinstance(self._rank, PipelineWork) else None
 
     @cached_property
