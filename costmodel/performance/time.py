@@ -521,7 +521,8 @@ class Time(Answer):
 
     @property
     def shown_rank(self) -> int | None:
-        """The rank of a pipeline whose phases, collectives and layers these are, since its kernels take longest."""
+        """The rank of a pipeline whose phases, collectives and layers these are, since its kernels take longest; None
+        without a pipeline."""
         return self._rank.shown.rank if isinstance(self._rank, PipelineWork) else None
 
     @cached_property

@@ -87,8 +87,8 @@ def cold(beyond: int = 0) -> Program:
     """Products whose weights were last touched a pass ago, one after the other as in a network; then each three times
     more, after which all is found that caches keep. Their other operands are shared. beyond: see `in_place`.
 
-    They are a program of their own, since memory that nobody asked for a tenth of a second answers faster for some
-    10 ms: on an AMD EPYC transposed weights then took 25 ps a byte, and 45 otherwise.
+    They are a program of their own, since memory that nobody asked for a tenth of a second answers faster for 10 to
+    50 ms, if not at all hours: on an AMD EPYC transposed weights then took 25 ps a byte, and 45 otherwise.
     Each is of a layer that has the probe's name.
     """
     first, again = [], []
